@@ -24,11 +24,11 @@ PREFIX = Prefix(name="lab", path=Path("/data/lab with space"), lock_sha256="abc"
 
 
 def test_kernel_sees_only_its_prefix() -> None:
-    made = kernels.kernel_json(PREFIX, "Python (lab)")
-    assert made["argv"][0] == "/data/lab with space/bin/python"
-    assert made["env"]["PYTHONNOUSERSITE"] == "1"
-    assert made["env"]["PATH"].startswith("/data/lab with space/bin:")
-    assert made["env"]["PYTHONPATH"] == made["env"]["LD_LIBRARY_PATH"] == ""
+    kernel = kernels.kernel_json(PREFIX, "Python (lab)")
+    assert kernel["argv"][0] == "/data/lab with space/bin/python"
+    assert kernel["env"]["PYTHONNOUSERSITE"] == "1"
+    assert kernel["env"]["PATH"].startswith("/data/lab with space/bin:")
+    assert kernel["env"]["PYTHONPATH"] == kernel["env"]["LD_LIBRARY_PATH"] == ""
 
 
 def test_jupyter_can_start_what_has_ipykernel(tmp_path: Path) -> None:
@@ -39,8 +39,8 @@ def test_jupyter_can_start_what_has_ipykernel(tmp_path: Path) -> None:
 
 
 def test_add_list_current_remove(jupyter: Path) -> None:
-    made = kernels.install(PREFIX, "Python (lab)")
-    assert made.path == jupyter / "lab"
+    kernel = kernels.install(PREFIX, "Python (lab)")
+    assert kernel.path == jupyter / "lab"
     assert kernels.is_current(PREFIX, "Python (lab)")
     assert not kernels.is_current(PREFIX, "Python (other)")
     assert [(kernel.name, kernel.prefix) for kernel in kernels.list_kernels()] == [

@@ -1,4 +1,4 @@
-"""Prefixes: scripts name the final place, the swap is whole, drift is seen. Realizing one is tested in tests/integration."""
+"""Prefixes and their drift. Installing one is tested in tests/integration."""
 
 from __future__ import annotations
 
@@ -72,90 +72,75 @@ def lock(*wheels: tuple[str, str], sha: str = "lock") -> Lock:
 
 
 def test_find_and_current(tmp_path: Path) -> None:
-    made = make(tmp_path / "lab")
-    assert prefix.find("lab", tmp_path / "lab") == made
+    environment = make(tmp_path / "lab")
+    assert prefix.find("lab", tmp_path / "lab") == environment
     assert prefix.find("lab", tmp_path / "none") is None
-    assert drift.is_current(made, lock(("six", "1.17.0")))
-    assert not drift.is_current(made, lock(("six", "1.17.0"), sha="other"))
-    assert not drift.is_current(made, lock(("six", "1.16.0")))
+    assert drift.is_current(environment, lock(("six", "1.17.0")))
+    assert not drift.is_current(environment, lock(("six", "1.17.0"), sha="other"))
+    assert not drift.is_current(environment, lock(("six", "1.16.0")))
     assert not drift.is_current(None, lock())
 
 
+def kinds_and_names(
+    environment: Prefix, same: Lock, *, files: bool = False
+) -> set[tuple[str, str]]:
+    drifts = drift.find_drift(environment, same, files=files)
+    return {(each.kind, each.name) for each in drifts}
+
+
 def test_drift_of_packages(tmp_path: Path) -> None:
-    made = make(tmp_path / "lab")
-    found = {
-        (one.kind, one.name)
-        for one in drift.find_drift(
-            made,
-            lock(
-                ("numpy", "1.0"),
-            ),
-            files=False,
-        )
+    environment = make(tmp_path / "lab")
+    assert kinds_and_names(environment, lock(("numpy", "1.0"))) == {
+        ("missing", "numpy"),
+        ("extra", "six"),
     }
-    assert found == {("missing", "numpy"), ("extra", "six")}
-    assert [one.kind for one in drift.find_drift(made, lock(("six", "1.16.0")), files=False)] == [
-        "version"
-    ]
-
-
-def runtime_drift(made: Prefix, *, files: bool = False) -> list[tuple[str, str]]:
-    drifts = drift.find_drift(made, lock(("six", "1.17.0")), files=files)
-    return [(drift.kind, drift.name) for drift in drifts]
+    assert kinds_and_names(environment, lock(("six", "1.16.0"))) == {("version", "six")}
 
 
 def test_the_runtime_package_is_compared_with_the_one_of_this_provision(tmp_path: Path) -> None:
     """No lock names it, so it is never `extra`."""
-    made = make(tmp_path / "lab")
-    assert runtime_drift(made, files=True) == []
-    runtime_package.install(made.path, runtime_package.load(version="0.0.1"))
-    assert runtime_drift(made) == [("version", "provision-runtime")]
-    assert drift.is_current(made, lock(("six", "1.17.0")))  # it is brought up to date in place
+    environment, same = make(tmp_path / "lab"), lock(("six", "1.17.0"))
+    assert kinds_and_names(environment, same, files=True) == set()
+    runtime_package.install(environment.path, runtime_package.load(version="0.0.1"))
+    assert kinds_and_names(environment, same) == {("version", "provision-runtime")}
+    assert drift.is_current(environment, same)  # it is brought up to date in place
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "__init__.py").write_text("")
-    runtime_package.install(made.path, runtime_package.load(tmp_path / "code"))
-    assert runtime_drift(made) == [("changed", "provision-runtime")]
-    runtime_package.install(made.path, runtime_package.load())
-    code = runtime_package.site_packages(made.path) / "provision_runtime" / "cli.py"
+    runtime_package.install(environment.path, runtime_package.load(tmp_path / "code"))
+    assert kinds_and_names(environment, same) == {("changed", "provision-runtime")}
+    runtime_package.install(environment.path, runtime_package.load())
+    code = runtime_package.site_packages(environment.path) / "provision_runtime" / "cli.py"
     code.write_text("x = 1\n")
-    assert runtime_drift(made) == []
-    assert runtime_drift(made, files=True) == [("changed", "provision_runtime")]
+    assert kinds_and_names(environment, same) == set()
+    assert kinds_and_names(environment, same, files=True) == {("changed", "provision_runtime")}
     code.unlink()
-    assert runtime_drift(made, files=True) == [("absent", "provision_runtime")]
+    assert kinds_and_names(environment, same, files=True) == {("absent", "provision_runtime")}
 
 
 def test_a_prefix_of_an_earlier_provision_lacks_the_runtime_package(tmp_path: Path) -> None:
-    made = make(tmp_path / "lab")
+    environment, same = make(tmp_path / "lab"), lock(("six", "1.17.0"))
     package = runtime_package.load()
-    shutil.rmtree(runtime_package.site_packages(made.path) / package.dist_info)
-    assert runtime_drift(made) == [("missing", "provision-runtime")]
+    shutil.rmtree(runtime_package.site_packages(environment.path) / package.dist_info)
+    assert kinds_and_names(environment, same) == {("missing", "provision-runtime")}
 
 
-def test_a_wheel_of_the_same_version_that_was_put_in_since_is_drift(tmp_path: Path) -> None:
-    made = make(tmp_path / "lab")
-    known = json.loads((made.path / prefix.MARKER).read_text())
-    (made.path / prefix.MARKER).write_text(
-        json.dumps({**known, "wheels": uv.fingerprints(made.path)})
+def test_a_wheel_reinstalled_with_the_same_version_is_drift(tmp_path: Path) -> None:
+    environment = make(tmp_path / "lab")
+    marker = json.loads((environment.path / prefix.MARKER).read_text())
+    (environment.path / prefix.MARKER).write_text(
+        json.dumps({**marker, "wheels": uv.fingerprints(environment.path)})
     )
-    found = prefix.find("lab", made.path)
-    assert found is not None
-    assert "changed" not in {
-        one.kind
-        for one in drift.find_drift(found, lock(("six", "1.17.0")), files=True)
-        if one.name == "six"
-    }
-    (record,) = made.path.glob("lib/python*/site-packages/six-*/RECORD")
+    same = lock(("six", "1.17.0"))
+    installed = prefix.find("lab", environment.path)
+    assert installed is not None
+    assert ("changed", "six") not in kinds_and_names(installed, same, files=True)
+    (record,) = environment.path.glob("lib/python*/site-packages/six-*/RECORD")
     content = b"patched"
     (record.parent.parent / "six.py").write_bytes(content)
     record.write_text(
         f"six.py,{runtime_package.record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
     )
-    drifts = [
-        one
-        for one in drift.find_drift(found, lock(("six", "1.17.0")), files=True)
-        if one.name == "six"
-    ]
-    assert [one.kind for one in drifts] == ["changed"]
+    assert ("changed", "six") in kinds_and_names(installed, same, files=True)
 
 
 def test_local_versions_of_wheels_are_not_drift(tmp_path: Path) -> None:
@@ -165,31 +150,31 @@ def test_local_versions_of_wheels_are_not_drift(tmp_path: Path) -> None:
 
 
 def test_drift_of_files(tmp_path: Path) -> None:
-    made = make(tmp_path / "lab")
+    environment = make(tmp_path / "lab")
     same = lock(("six", "1.17.0"))
-    assert drift.find_drift(made, same, files=True) == []
-    (made.path / "lib" / "python3.11" / "site-packages" / "six.py").write_text("x = 2\n")
-    (made.path / "bin" / "python").unlink()
-    assert {(one.kind, one.name) for one in drift.find_drift(made, same, files=True)} == {
+    assert drift.find_drift(environment, same, files=True) == []
+    (environment.path / "lib" / "python3.11" / "site-packages" / "six.py").write_text("x = 2\n")
+    (environment.path / "bin" / "python").unlink()
+    assert kinds_and_names(environment, same, files=True) == {
         ("changed", "six"),
         ("absent", "python"),
     }
 
 
-def test_scripts_name_the_final_place_and_record_agrees(tmp_path: Path) -> None:
+def test_scripts_name_the_final_path_and_record_agrees(tmp_path: Path) -> None:
     final = tmp_path / "lab with space"
-    building = staging_path(final)
-    made = make(building)
-    script = building / "bin" / "tool"
-    script.write_text(f"#!{building}/bin/python\nprint(1)\n")
+    staging = staging_path(final)
+    environment = make(staging)
+    script = staging / "bin" / "tool"
+    script.write_text(f"#!{staging}/bin/python\nprint(1)\n")
     script.chmod(0o755)
-    binary = building / "bin" / "binary"
-    binary.write_bytes(b"\x7fELF" + bytes(str(building), "utf-8"))
-    record = next(made.path.rglob("RECORD"))
+    binary = staging / "bin" / "binary"
+    binary.write_bytes(b"\x7fELF" + bytes(str(staging), "utf-8"))
+    record = next(environment.path.rglob("RECORD"))
     record.write_text(
         record.read_text() + "../../../bin/tool,sha256=x,1\n../../../bin/binary,sha256=y,1\n"
     )
-    prefix._rewrite_scripts(building, final)
+    prefix._rewrite_scripts(staging, final)
     assert script.read_text() == f"#!{final}/bin/python\nprint(1)\n"
     assert script.stat().st_mode & 0o777 == 0o755
     assert (
@@ -199,56 +184,58 @@ def test_scripts_name_the_final_place_and_record_agrees(tmp_path: Path) -> None:
     assert "../../../bin/binary,sha256=y,1" in record.read_text()
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_swap_leaves_the_new_one_whole(tmp_path: Path, there: bool) -> None:
+@pytest.mark.parametrize("replaces", [False, True])
+def test_replacing_leaves_the_new_prefix(tmp_path: Path, replaces: bool) -> None:
     final = tmp_path / "lab"
-    if there:
+    if replaces:
         make(final, sha="old")
     make(staging_path(final), sha="new")
     replace_directory(final)
-    found = prefix.find("lab", final)
-    assert found and found.lock_sha256 == "new"
+    installed = prefix.find("lab", final)
+    assert installed and installed.lock_sha256 == "new"
     assert not staging_path(final).exists()
 
 
-def test_a_place_that_is_not_this_environments_is_refused(
+def test_a_folder_that_is_not_this_environments_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    prefix.check_location("lab", tmp_path / "envs" / "lab", mine)  # empty: free
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    prefix.check_location("lab", tmp_path / "envs" / "lab", folder)  # empty: free
     prefix.check_location("lab", tmp_path / "envs" / "lab", tmp_path / "new")
-    (mine / "thesis.tex").write_text("x")
+    (folder / "thesis.tex").write_text("x")
     with pytest.raises(InUse, match="is not an environment of provision"):
-        prefix.check_location("lab", tmp_path / "envs" / "lab", mine)
+        prefix.check_location("lab", tmp_path / "envs" / "lab", folder)
     with pytest.raises(InUse, match="is a file"):
-        prefix.check_location("lab", tmp_path / "envs" / "lab", mine / "thesis.tex")
+        prefix.check_location("lab", tmp_path / "envs" / "lab", folder / "thesis.tex")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSpec, match="not the current folder"):
         prefix.check_location("lab", tmp_path / "envs" / "lab", tmp_path)
 
 
 def test_two_environments_never_share_a_prefix(tmp_path: Path) -> None:
-    made = make(tmp_path / "lab")
+    environment = make(tmp_path / "lab")
     folder = tmp_path / "envs" / "lab"
     folder.mkdir(parents=True)
-    prefix.check_location("lab", folder, made.path)
+    prefix.check_location("lab", folder, environment.path)
     with pytest.raises(InUse, match="is the environment `lab`, not `other`"):
-        prefix.check_location("other", tmp_path / "envs" / "other", made.path)
+        prefix.check_location("other", tmp_path / "envs" / "other", environment.path)
     with pytest.raises(InUse, match="belongs to"):
-        prefix.check_location("lab", tmp_path / "elsewhere" / "lab", made.path)
+        prefix.check_location("lab", tmp_path / "elsewhere" / "lab", environment.path)
     folder.rmdir()
-    prefix.check_location("lab", tmp_path / "elsewhere" / "lab", made.path)  # the folder moved
+    prefix.check_location(
+        "lab", tmp_path / "elsewhere" / "lab", environment.path
+    )  # the folder moved
 
 
 @pytest.mark.parametrize(
     "damage", ["bin/python", "conda-meta/provision.json", "conda-meta/python-3.11.7-host_0.json"]
 )
 def test_a_damaged_prefix_is_not_current(tmp_path: Path, damage: str) -> None:
-    made = make(tmp_path / "lab")
+    environment = make(tmp_path / "lab")
     same = lock(("six", "1.17.0"))
-    assert drift.is_current(prefix.find("lab", made.path), same)
-    (made.path / damage).write_text("[]")
+    assert drift.is_current(prefix.find("lab", environment.path), same)
+    (environment.path / damage).write_text("[]")
     if damage == "bin/python":
-        (made.path / damage).unlink()
-    assert not drift.is_current(prefix.find("lab", made.path), same)
+        (environment.path / damage).unlink()
+    assert not drift.is_current(prefix.find("lab", environment.path), same)
