@@ -1,4 +1,4 @@
-"""Many environments by one command, where nothing has to be asked of anybody."""
+"""Commands over many environments that need no network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of environments: one new, one rendered, one rendered and edited, one that is no build."""
+    """Four environments: new, rendered, rendered and edited, and one that no build fits."""
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     for name in ("edited", "rendered", "new"):
@@ -42,7 +42,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(cli, list(words))
 
 
-def told(result: Result) -> Mapping[str, tuple[str, str]]:
+def outcomes(result: Result) -> Mapping[str, tuple[str, str]]:
     return {row["name"]: (row["status"], row["detail"]) for row in json.loads(result.stdout)}
 
 
@@ -51,36 +51,32 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
-def test_render_all_dry_run_says_what_rendering_then_does(
-    lab: Path, force: tuple[str, ...]
-) -> None:
+def test_render_all_dry_run_predicts_what_rendering_does(lab: Path, force: tuple[str, ...]) -> None:
     before = texts(lab / "envs")
     result = run("render", "--all", "--dry-run", "--json", *force)
     assert texts(lab / "envs") == before
     assert result.exit_code == 1
-    found = told(result)
+    rows = outcomes(result)
     folder = lab / "envs"
-    assert found["new"] == (
+    assert rows["new"] == (
         "pending",
         f"would write environment.yml, virtual-packages.yml in {folder / 'new'}",
     )
-    assert found["rendered"] == ("kept", "nothing to write: all files are as rendered")
-    assert (
-        found["wrong"][0] == "failed" and "no build for torch 2.1, CUDA 12.9" in found["wrong"][1]
-    )
+    assert rows["rendered"] == ("kept", "nothing to write: all files are as rendered")
+    assert rows["wrong"][0] == "failed" and "no build for torch 2.1, CUDA 12.9" in rows["wrong"][1]
     if force:
-        assert found["edited"] == (
+        assert rows["edited"] == (
             "pending",
             f"would write environment.yml (undoing an edit by hand) in {folder / 'edited'}",
         )
     else:
-        assert found["edited"][0] == "failed" and "was edited by hand" in found["edited"][1]
-    done = told(run("render", "--all", "--json", *force))
-    assert {name for name, (status, _) in done.items() if status == "made"} == {
-        n for n, (status, _) in found.items() if status == "pending"
+        assert rows["edited"][0] == "failed" and "was edited by hand" in rows["edited"][1]
+    locked = outcomes(run("render", "--all", "--json", *force))
+    assert {name for name, (status, _) in locked.items() if status == "made"} == {
+        n for n, (status, _) in rows.items() if status == "pending"
     }
-    assert {name: row for name, row in done.items() if row[0] == "failed"} == {
-        n: row for n, row in found.items() if row[0] == "failed"
+    assert {name: row for name, row in locked.items() if row[0] == "failed"} == {
+        n: row for n, row in rows.items() if row[0] == "failed"
     }
 
 
@@ -116,8 +112,10 @@ def test_a_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
     (lab / "envs" / "rendered").rename(lab / "envs" / "renamed")
     for name in ("copy", "renamed"):
-        done = run("lock", name)
-        assert (done.exit_code, done.stdout.partition(":")[0]) == (0, "already locked"), done.output
+        locked = run("lock", name)
+        assert (locked.exit_code, locked.stdout.partition(":")[0]) == (0, "already locked"), (
+            locked.output
+        )
         assert (lab / "envs" / name / lockfile.FILE).read_bytes() == before
         assert f"name: {name}\n" in (lab / "envs" / name / "environment.yml").read_text()
         (lab / "envs" / name / "spec.yml").write_text(SPEC + "conda: [zlib]\n")
@@ -125,17 +123,17 @@ def test_a_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
         assert stale.exit_code == 6 and "is stale: the request changed" in stale.stderr
 
 
-def test_a_lock_that_hashed_the_name_still_fits(lab: Path) -> None:
+def test_a_lock_whose_hash_covers_the_name_is_still_current(lab: Path) -> None:
     folder = lab / "envs" / "rendered"
     write_lock(folder)
-    found = inputs(folder)
+    lock_inputs = inputs(folder)
     path = folder / lockfile.FILE
-    path.write_text(path.read_text().replace(found.sha256, found.former_sha256))
+    path.write_text(path.read_text().replace(lock_inputs.sha256, lock_inputs.former_sha256))
     assert run("lock", "rendered").stdout.startswith("already locked")
 
 
 def test_a_copied_passport_is_evidence_of_another_environment(lab: Path) -> None:
-    known = {
+    document = {
         "schema": passport.SCHEMA,
         "name": "rendered",
         "made_by": "x",
@@ -144,14 +142,14 @@ def test_a_copied_passport_is_evidence_of_another_environment(lab: Path) -> None
         "reasons": [],
         "pins": [],
     }
-    known |= {
+    document |= {
         "lock": {"sha256": "x", "packages": 1, "portable": True},
         "prefix": {"path": "x"},
         "image": None,
         "kernel": None,
     }
-    known["smoke"] = {"prefix": {"verdict": "pass", "measured_on": {"host": "x"}, "report": {}}}
-    (lab / "envs" / "rendered" / passport.FILE).write_text(json.dumps(known))
+    document["smoke"] = {"prefix": {"verdict": "pass", "measured_on": {"host": "x"}, "report": {}}}
+    (lab / "envs" / "rendered" / passport.FILE).write_text(json.dumps(document))
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
     assert run("passport", "show", "rendered").exit_code == 0
     refused = run("passport", "show", "copy")
@@ -165,8 +163,8 @@ def test_a_copied_passport_is_evidence_of_another_environment(lab: Path) -> None
 
 
 def test_render_all_check_with_dry_run_is_still_a_check(lab: Path) -> None:
-    found = told(run("render", "--all", "--check", "--dry-run", "--json"))
-    assert {name: status for name, (status, _) in found.items()} == {
+    rows = outcomes(run("render", "--all", "--check", "--dry-run", "--json"))
+    assert {name: status for name, (status, _) in rows.items()} == {
         "edited": "differs",
         "new": "differs",
         "rendered": "current",

@@ -44,9 +44,9 @@ VERBS = [(path, command) for path, command in commands(cli) if not isinstance(co
 
 @pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
 def test_every_verb_has_help_and_json(path: tuple[str, ...], command: click.Command) -> None:
-    shown = invoke(*path, "--help")
-    assert shown.exit_code == 0
-    assert command.help and command.help.split(".")[0] in " ".join(shown.output.split())
+    result = invoke(*path, "--help")
+    assert result.exit_code == 0
+    assert command.help and command.help.split(".")[0] in " ".join(result.output.split())
     if path != ("completion",):
         assert {"as_json", "verbose", "debug"} <= {parameter.name for parameter in command.params}
 
@@ -70,7 +70,7 @@ CHANGING = {
 
 
 @pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
-def test_what_changes_something_can_be_previewed(
+def test_every_verb_that_changes_something_has_dry_run(
     path: tuple[str, ...], command: click.Command
 ) -> None:
     assert (" ".join(path) in CHANGING) == (
@@ -97,7 +97,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments,code,words",
+    "arguments,code,message",
     [
         (["build", "--torch", "9.9", "--cuda", "12.1"], 4, "not in the table"),
         (
@@ -160,10 +160,12 @@ def test_help_loads_nothing_heavy() -> None:
         (["build", "--nonsense"], 2, "No such option"),
     ],
 )
-def test_bad_input_is_one_line_and_its_code(arguments: list[str], code: int, words: str) -> None:
+def test_bad_input_gives_one_line_and_an_exit_code(
+    arguments: list[str], code: int, message: str
+) -> None:
     result = invoke(*arguments)
     assert result.exit_code == code, result.output
-    assert words in result.output
+    assert message in result.output
     assert "Traceback" not in result.output
     if code > 2:
         assert len([line for line in result.output.splitlines() if line.startswith("error:")]) == 1
@@ -174,8 +176,8 @@ def test_errors_as_json() -> None:
     assert json.loads(result.stdout)["error"] == "NoSuchBuild"
 
 
-def test_render_writes_then_finds_nothing_to_do(tmp_path: Path) -> None:
-    asked = [
+def test_render_writes_nothing_the_second_time(tmp_path: Path) -> None:
+    request = [
         "render",
         "--torch",
         "2.3",
@@ -186,12 +188,12 @@ def test_render_writes_then_finds_nothing_to_do(tmp_path: Path) -> None:
         "--envs",
         str(tmp_path),
     ]
-    assert json.loads(invoke(*asked, "--json").stdout)["written"] == [
+    assert json.loads(invoke(*request, "--json").stdout)["written"] == [
         "spec.yml",
         "environment.yml",
         "virtual-packages.yml",
     ]
-    assert "nothing to write" in invoke(*asked).output
+    assert "nothing to write" in invoke(*request).output
     assert (
         "nothing to write"
         in invoke("render", "torch2.3-cuda12.1-py311", "--envs", str(tmp_path)).output
@@ -199,8 +201,8 @@ def test_render_writes_then_finds_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_dry_run_writes_nothing(tmp_path: Path) -> None:
-    """2.9 has builds for every Python that can run us, so that this machine's will do."""
-    asked = [
+    """torch 2.9 has builds for every Python that can run provision, so for this machine's."""
+    request = [
         "--torch",
         "2.9",
         "--cuda",
@@ -211,7 +213,7 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
         str(tmp_path / "e"),
     ]
     for path in (["render"], ["build"], ["env", "create"]):
-        result = invoke(*path, *asked, "--dry-run")
+        result = invoke(*path, *request, "--dry-run")
         assert result.exit_code == 0, result.output
         assert "torch==2.9.1" in result.output
     assert not (tmp_path / "e").exists()
@@ -220,7 +222,7 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
 IMAGE = ["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host"]
 
 
-def test_an_image_for_a_file_is_previewed_without_an_engine(tmp_path: Path) -> None:
+def test_dry_run_of_an_image_at_a_path_needs_no_engine(tmp_path: Path) -> None:
     result = invoke(
         *IMAGE,
         "--envs",
@@ -235,15 +237,15 @@ def test_an_image_for_a_file_is_previewed_without_an_engine(tmp_path: Path) -> N
     assert not list(tmp_path.glob("toy.tar"))
 
 
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_a_place_for_an_image_that_is_taken_is_said_before_it_is_made(
-    tmp_path: Path, dry: tuple[str, ...]
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_path_in_use_is_refused_before_the_image_is_made(
+    tmp_path: Path, dry_run: tuple[str, ...]
 ) -> None:
-    """There is no lock yet, which would be said next."""
+    """The missing lock would be the next error."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
     result = invoke(
-        *IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci:{tmp_path / 'home'}", *dry
+        *IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci:{tmp_path / 'home'}", *dry_run
     )
     assert (result.exit_code, "exists and is not an image layout" in result.output) == (
         errors.InUse.exit_code,
@@ -253,7 +255,7 @@ def test_a_place_for_an_image_that_is_taken_is_said_before_it_is_made(
 
 
 def test_a_hand_edit_is_reported_and_kept(tmp_path: Path) -> None:
-    asked = [
+    request = [
         "render",
         "--torch",
         "2.3",
@@ -264,14 +266,14 @@ def test_a_hand_edit_is_reported_and_kept(tmp_path: Path) -> None:
         "--envs",
         str(tmp_path),
     ]
-    invoke(*asked)
+    invoke(*request)
     path = tmp_path / "torch2.3-cuda12.1-py311" / "environment.yml"
     path.write_text(path.read_text().replace("numpy", "numpy<2"))
-    result = invoke(*asked)
+    result = invoke(*request)
     assert result.exit_code == 6
     assert "edited by hand" in result.output
     assert "numpy<2" in path.read_text()
-    assert invoke(*asked, "--force").exit_code == 0
+    assert invoke(*request, "--force").exit_code == 0
     assert "numpy<2" not in path.read_text()
 
 
@@ -305,9 +307,9 @@ def test_completion(shell: str) -> None:
 
 def test_reference_is_current() -> None:
     """docs/cli.md is made by `nox -s docs`."""
-    made = subprocess.run(
+    check = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "make_cli.py"), "--check"],
         capture_output=True,
         text=True,
     )
-    assert made.returncode == 0, made.stdout + made.stderr
+    assert check.returncode == 0, check.stdout + check.stderr

@@ -11,7 +11,7 @@ from provision.cli.main import cli
 
 @pytest.fixture
 def command() -> click.Command:
-    """`tool lock [NAME]` beside `tool lock verify`."""
+    """`tool lock [NAME]` next to `tool lock verify`."""
 
     @click.command()
     @click.argument("name", required=False)
@@ -34,7 +34,7 @@ def command() -> click.Command:
 
 
 @pytest.mark.parametrize(
-    "arguments,said",
+    "arguments,output",
     [
         (["lock"], "lock None False"),
         (["lock", "lab"], "lock lab False"),
@@ -46,17 +46,17 @@ def command() -> click.Command:
         (["lock", "--again", "verify"], "lock verify True"),
     ],
 )
-def test_which_command_runs(command: click.Command, arguments: list[str], said: str) -> None:
+def test_which_command_runs(command: click.Command, arguments: list[str], output: str) -> None:
     result = CliRunner().invoke(command, arguments)
-    assert (result.exit_code, result.output.strip()) == (0, said)
+    assert (result.exit_code, result.output.strip()) == (0, output)
 
 
 @pytest.mark.parametrize("arguments", [["lock", "--help"], ["lock", "lab", "--help"]])
 def test_help_shows_both(command: click.Command, arguments: list[str]) -> None:
-    shown = CliRunner().invoke(command, arguments).output
-    assert "tool lock [OPTIONS] [NAME] | COMMAND ..." in shown
-    assert "--again" in shown and "Once more." in shown
-    assert "verify" in shown and "Check it." in shown
+    help_text = CliRunner().invoke(command, arguments).output
+    assert "tool lock [OPTIONS] [NAME] | COMMAND ..." in help_text
+    assert "--again" in help_text and "Once more." in help_text
+    assert "verify" in help_text and "Check it." in help_text
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_completion_offers_both(
 
 
 def test_lock_has_its_verbs() -> None:
-    shown = CliRunner().invoke(cli, ["lock", "--help"]).output
-    assert all(word in shown for word in ("--relock", "--all", "verify", "diff", "export"))
+    help_text = CliRunner().invoke(cli, ["lock", "--help"]).output
+    assert all(word in help_text for word in ("--relock", "--all", "verify", "diff", "export"))

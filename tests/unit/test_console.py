@@ -1,4 +1,4 @@
-"""What people see of a smoke test: the same words as the test's own, as wide as the terminal, whole lines in a pipe."""
+"""What the console prints: text that is safe for a terminal, and smoke tests as the runtime prints them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from provision_runtime.report import table
 from provision_runtime.report.text import escape_line
 from tests import evidence
 
-FOUND = evidence.finding(
+FINDING = evidence.finding(
     message="an element of the result is not what it must be, and that is a long sentence about it"
 )
 REPORT = evidence.report(
     evidence.phase(),
-    evidence.phase("ddp", verdict="fail", findings=[FOUND]),
+    evidence.phase("ddp", verdict="fail", findings=[FINDING]),
     skipped=["checkpoint"],
 )
 RESULT = SmokeResult(
@@ -33,20 +33,20 @@ def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
         f"  {table.HEAD}",
         "  pass     barrier        0.1 s  200 barriers",
         "  fail     ddp            0.1 s  1 finding",
-        f"      wrong-value, rank 1: {FOUND['message']}",
+        f"      wrong-value, rank 1: {FINDING['message']}",
         "        -> check its memory",
         f"  skipped  checkpoint            {table.SKIPPED}",
         "  evidence: /data/smoke/lab/prefix",
     ]
 
 
-def test_what_others_wrote_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = console.Console(verbose=True)
+def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output = console.Console(verbose=True)
     evil = "a\x1b]0;title\x07\x9b2J\u202eb\rc"
-    shown.result({}, f"{evil}\n\tthe next line")
-    shown.say(evil)
-    shown.warn(evil)
-    shown.error(ProvisionError(evil, details=f"{evil}\r\nmore"))
+    output.result({}, f"{evil}\n\tthe next line")
+    output.say(evil)
+    output.warn(evil)
+    output.error(ProvisionError(evil, details=f"{evil}\r\nmore"))
     out, err = capsys.readouterr()
     assert out == "a\\x1b]0;title\\x07\\x9b2J\\u202eb\\rc\n\tthe next line\n"
     assert not [
@@ -57,21 +57,21 @@ def test_what_others_wrote_does_not_steer_the_terminal(capsys: pytest.CaptureFix
     assert escape_line("label\nsmoke  pass") == "label\\nsmoke  pass"
 
 
-def test_names_between_colons_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = console.Console()
-    shown.error(ProvisionError("There is no lab:b:c."))
-    shown.warn("the mount /a:ok:rw")
+def test_text_between_colons_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    output = console.Console()
+    output.error(ProvisionError("There is no lab:b:c."))
+    output.warn("the mount /a:ok:rw")
     assert capsys.readouterr().err == "error: There is no lab:b:c.\nwarning: the mount /a:ok:rw\n"
 
 
-def test_on_a_terminal_nothing_is_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "terminal_width", lambda: 60)
     lines = smoke_lines(RESULT)
     assert max(map(len, lines)) <= 60
     assert len(lines) > 7
 
 
-def test_a_report_of_another_schema_is_said_to_be_one() -> None:
+def test_a_report_of_another_schema_is_named_as_such() -> None:
     old = SmokeResult(
         where="image",
         verdict="pass",

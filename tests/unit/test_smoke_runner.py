@@ -40,10 +40,10 @@ def one_phase(verdict: str) -> dict[str, Any]:
 
 
 def test_the_sample_is_read(tmp_path: Path) -> None:
-    found = smoke_runner.read_report(report(tmp_path), "prefix", 0, "")
-    assert found.verdict == "warn"
-    assert smoke_runner.failures([found]) == []
-    assert [phase["name"] for phase in found.report["phases"]] == list(PHASES)
+    result = smoke_runner.read_report(report(tmp_path), "prefix", 0, "")
+    assert result.verdict == "warn"
+    assert smoke_runner.failures([result]) == []
+    assert [phase["name"] for phase in result.report["phases"]] == list(PHASES)
 
 
 @pytest.mark.parametrize("changes,status,verdict", [
@@ -60,9 +60,9 @@ def test_the_sample_is_read(tmp_path: Path) -> None:
 def test_only_a_consistent_pass_passes(
     tmp_path: Path, changes: dict[str, Any], status: int, verdict: str
 ) -> None:
-    found = smoke_runner.read_report(report(tmp_path, **changes), "image", status, "")
-    assert found.verdict == verdict
-    assert bool(smoke_runner.failures([found])) == (verdict not in ("pass", "warn"))
+    result = smoke_runner.read_report(report(tmp_path, **changes), "image", status, "")
+    assert result.verdict == verdict
+    assert bool(smoke_runner.failures([result])) == (verdict not in ("pass", "warn"))
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_a_report_of_another_shape_is_unknown_everywhere(
     (tmp_path / smoke_runner.REPORT).write_text(
         json.dumps({key: value for key, value in whole.items() if value is not ...})
     )
-    found = smoke_runner.read_report(tmp_path, "prefix", 0, "")
-    assert found.verdict == "unknown"
-    (said,) = smoke_runner.failures([found])
-    assert said.startswith("prefix: report: not a smoke report of schema 2: ")
-    assert cases([found]) == [("prefix", "report", ["error"])]
-    assert smoke_lines(found)[0].startswith("smoke test in the prefix: unknown")
+    result = smoke_runner.read_report(tmp_path, "prefix", 0, "")
+    assert result.verdict == "unknown"
+    (failure,) = smoke_runner.failures([result])
+    assert failure.startswith("prefix: report: not a smoke report of schema 2: ")
+    assert cases([result]) == [("prefix", "report", ["error"])]
+    assert smoke_lines(result)[0].startswith("smoke test in the prefix: unknown")
 
 
 def test_a_failed_phase_is_named(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_a_failed_phase_is_named(tmp_path: Path) -> None:
         "advice": "See its log.",
     }
     phases = [evidence.phase(verdict="fail", message="rank 1 did not arrive", findings=[finding])]
-    found = smoke_runner.read_report(
+    result = smoke_runner.read_report(
         report(tmp_path, verdict="fail", phases=phases), "image", 1, ""
     )
-    assert smoke_runner.failures([found]) == [
+    assert smoke_runner.failures([result]) == [
         "image: barrier: rank 1 did not arrive (rank-stuck). See its log."
     ]
 
@@ -155,12 +155,12 @@ def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list
 
 
 def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
-    found = [
+    results = [
         smoke_runner.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")
     ]
-    said = cases(found)
-    assert {suite for suite, _, _ in said} == {"prefix", "image"}
-    assert all(tags == ["system-out"] for _, _, tags in said)
+    rows = cases(results)
+    assert {suite for suite, _, _ in rows} == {"prefix", "image"}
+    assert all(tags == ["system-out"] for _, _, tags in rows)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
 def test_an_untrusted_report_is_an_error_in_junit_too(
     tmp_path: Path, changes: dict[str, Any], status: int
 ) -> None:
-    said = cases([smoke_runner.read_report(report(tmp_path, **changes), "prefix", status, "")])
-    assert ("prefix", "report", ["error"]) in said
+    rows = cases([smoke_runner.read_report(report(tmp_path, **changes), "prefix", status, "")])
+    assert ("prefix", "report", ["error"]) in rows
 
 
 def test_every_option_of_a_request_is_passed_on() -> None:
@@ -266,10 +266,10 @@ def test_a_refusal_of_the_test_itself_is_passed_on(tmp_path: Path) -> None:
 
 
 def test_a_damaged_baseline_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    kept = tmp_path / "baseline.json"
-    kept.write_text('{"schema": 1, "kind": "smoke-baseline"}')
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text('{"schema": 1, "kind": "smoke-baseline"}')
     with pytest.raises(InvalidSpec, match=r"baseline\.json is damaged.*--baseline save"):
-        smoke_runner.check_baseline(kept)
+        smoke_runner.check_baseline(baseline)
 
 
 def test_an_earlier_report_is_not_taken_for_this_ones(tmp_path: Path) -> None:
