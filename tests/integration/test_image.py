@@ -726,7 +726,7 @@ def test_an_engine_that_goes_away_during_load(
     leaky = Leaky(path, limit=2_000_000)
     monkeypatch.setenv("DOCKER_HOST", leaky.address)
     client = image.require_engine()
-    with pytest.raises(Unreachable, match=r"went away: could not load provision/toy:.*docker info"):
+    with pytest.raises(Unreachable, match=r"broke: could not load provision/toy:.*docker info"):
         image.load_image(other, client, Watching())
     client.close()
     leaky.close()
@@ -782,7 +782,7 @@ def test_smoke_leaves_no_container_on_ctrl_c(
     def interrupted(container: Any, timeout_s: float) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(container_smoke, "wait", interrupted)
+    monkeypatch.setattr(container_smoke, "wait_for_exit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         image.run_smoke(docker_client, loaded, ["sleep=60"], tmp_path, timeout_s=60)
     assert containers(docker_client) == []
