@@ -151,9 +151,7 @@ def test_an_image_that_is_larger_than_the_engines_disk(own: Engine, tmp_path: Pa
 def test_an_engine_that_is_killed_while_it_takes_an_image(own: Engine, tmp_path: Path) -> None:
     client = own.start()
     made = image_of(tmp_path / "toy", 30 << 20)
-    with pytest.raises(
-        Unreachable, match=r"broke: could not load provision/toy:1.*docker info"
-    ):
+    with pytest.raises(Unreachable, match=r"broke: could not load provision/toy:1.*docker info"):
         image.load_image(made, client, Striking(own.kill, after=10 << 20))
     client.close()
     client = own.start()

@@ -352,6 +352,6 @@ def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(
         "host/toy",
     ],
 )
-def test_places_that_are_none(text: str) -> None:
+def test_invalid_outputs(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a place in a registry"):
         image.parse_registry_reference(text)

@@ -1,4 +1,4 @@
-"""An engine that goes away in the middle of an answer: one of this test's, which says as much as an engine does before it is killed."""
+"""Engines that disconnect in the middle of an answer; the engine is this test's own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     server.server_close()
 
 
-def test_an_engine_that_goes_away_while_it_answers_is_named(engine: Client) -> None:
+def test_an_engine_that_disconnects_while_it_answers_is_reported(engine: Client) -> None:
     with (
         pytest.raises(Unreachable, match="could not load the image"),
         engine_errors("load the image"),
@@ -64,13 +64,13 @@ NAMED = json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode(
 SAVED = archive(("config.json", b"{}"), ("manifest.json", NAMED), ("layer.tar", bytes(10_000)))
 
 
-def test_the_config_of_what_an_engine_saves_is_found() -> None:
+def test_the_config_digest_of_a_saved_image() -> None:
     assert docker.config_digest_in(pieces(SAVED)) == digest(b"{}")
     assert docker.config_digest_in(pieces(archive(("manifest.json", b"[]")))) is None
 
 
 @pytest.mark.parametrize("size", [1600, 5000])
-def test_what_an_engine_saves_and_breaks_off_is_no_image(size: int) -> None:
+def test_a_truncated_saved_image_is_refused(size: int) -> None:
     """In its documents; in a layer."""
     with pytest.raises(IntegrityError, match="saved cannot be read"):
         docker.config_digest_in(pieces(SAVED[:size]))
@@ -92,6 +92,6 @@ def test_what_an_engine_saves_and_breaks_off_is_no_image(size: int) -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_list_of_images_of_another_shape_names_no_config(manifest: bytes) -> None:
+def test_an_invalid_manifest_of_a_saved_image_is_refused(manifest: bytes) -> None:
     with pytest.raises(IntegrityError, match="saved cannot be read"):
         docker.config_digest_in(pieces(archive(("manifest.json", manifest))))

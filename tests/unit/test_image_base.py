@@ -1,4 +1,4 @@
-"""Whether a base will do, by what its layers make together."""
+"""Which bases are suitable, by the contents of their layers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_link(name: str, target: str, *members: tuple[str, bytes]) -> bytes:
         [archive(SHELL, DEBIAN), archive(("usr/bin/.wh.sh", b"")), archive(SHELL)],
     ],
 )
-def test_bases_that_will_do(tmp_path: Path, layers: list[bytes]) -> None:
+def test_suitable_bases_are_accepted(tmp_path: Path, layers: list[bytes]) -> None:
     check(tmp_path, *layers)
 
 
@@ -80,7 +80,7 @@ def test_bases_that_will_do(tmp_path: Path, layers: list[bytes]) -> None:
         ([archive(SHELL, DEBIAN), archive((DEBIAN[0], libc("2.24")))], "has glibc 2.24"),
     ],
 )
-def test_bases_that_will_not(tmp_path: Path, layers: list[bytes], words: str) -> None:
+def test_unsuitable_bases_are_refused(tmp_path: Path, layers: list[bytes], words: str) -> None:
     with pytest.raises(InvalidSpec, match=f"The base lab:1 {words}"):
         check(tmp_path, *layers)
 
@@ -114,7 +114,7 @@ def hostile() -> bytes:
     return made.getvalue()
 
 
-def test_a_hostile_base_is_only_bytes(tmp_path: Path) -> None:
+def test_a_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
     """Nothing of it is unpacked: its layers are passed on as they are, and whatever runs the image unpacks them within its own root."""
     bad, good = hostile(), archive(SHELL, DEBIAN)
     (tmp_path / "blobs").mkdir()
@@ -133,7 +133,7 @@ def test_a_hostile_base_is_only_bytes(tmp_path: Path) -> None:
         base.check_base("lab:1", blobs[:1], "2.28")
 
 
-def test_a_libc_of_another_name_or_of_no_end(tmp_path: Path) -> None:
+def test_a_libc_with_another_name_or_unlimited_size_is_not_read(tmp_path: Path) -> None:
     second = tarfile.TarInfo("lib64/libc.so.6")
     second.type, second.linkname = tarfile.LNKTYPE, "lib64/libc-2.31.so"
     made = io.BytesIO(archive(("lib64/libc-2.31.so", libc("2.31")), SHELL))
@@ -163,7 +163,7 @@ def test_a_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
         sbom.read_files([tmp_path / "layer"], sbom.SYSTEM_FILES, sbom.RPM, 1 << 20)
 
 
-def test_a_layer_that_is_no_archive(tmp_path: Path) -> None:
+def test_a_layer_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="not a tar archive"):
         check(tmp_path, b"x" * 5000)
 

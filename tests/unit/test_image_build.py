@@ -1,4 +1,4 @@
-"""Building a layout from parts: kept when true, refused without space, nothing half-made."""
+"""Building a layout: reused while current, refused without space, never half-written."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def build(
     )
 
 
-def test_an_image_of_parts(tmp_path: Path) -> None:
+def test_the_layers_and_labels_of_an_image(tmp_path: Path) -> None:
     made = build(tmp_path)
     assert [layer.group for layer in made.layers] == ["base", "python", "provision"]
     assert made.layers[0].digest == DIGEST
@@ -144,7 +144,7 @@ def test_an_image_of_parts(tmp_path: Path) -> None:
     assert written.annotations["org.provision.base.id"] == "sha256:base"
 
 
-def test_kept_until_something_it_is_made_of_changes(tmp_path: Path) -> None:
+def test_an_image_is_reused_until_its_inputs_change(tmp_path: Path) -> None:
     made = build(tmp_path)
     assert build(tmp_path, fail(errno.EIO)) == made
     for changed in (replace(BASE, reference="mine:2"), replace(BASE, environment=("LANG=de_DE",))):
@@ -153,7 +153,7 @@ def test_kept_until_something_it_is_made_of_changes(tmp_path: Path) -> None:
         made = other
 
 
-def test_code_that_changed_is_taken_in(tmp_path: Path) -> None:
+def test_changed_runtime_code_gets_into_the_image(tmp_path: Path) -> None:
     made = build(tmp_path)
     other = build(tmp_path, code=b"print('another')\n")
     assert other.layers[:2] == made.layers[:2]
@@ -167,7 +167,7 @@ def test_a_full_disk(tmp_path: Path, number: int) -> None:
     assert list((tmp_path / "images").iterdir()) == []
 
 
-def test_too_little_space_is_known_before_writing(
+def test_too_little_space_is_reported_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")

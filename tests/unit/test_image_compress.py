@@ -1,4 +1,4 @@
-"""Compressed layers: bytes that do not depend on the number of cores, and work that is not done twice."""
+"""Compressed layers: the same bytes on any number of cores, and no layer compressed twice."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_layer_is_compressed_once(
     assert fresh.manifest_digest == second.manifest_digest
 
 
-def test_what_another_library_made_is_replaced(
+def test_layers_of_another_library_version_are_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = made(tmp_path / "toy", big=CONTENT)
@@ -127,7 +127,7 @@ def test_what_another_library_made_is_replaced(
     )
 
 
-def test_a_damaged_layer_is_not_compressed(tmp_path: Path) -> None:
+def test_a_corrupt_layer_is_not_compressed(tmp_path: Path) -> None:
     image = made(tmp_path / "toy", big=CONTENT)
     blob = oci_layout.blob(image.layout, image.layers[0].digest)
     content = bytearray(blob.read_bytes())
@@ -142,7 +142,7 @@ def test_a_damaged_layer_is_not_compressed(tmp_path: Path) -> None:
         )
 
 
-def test_a_damaged_compressed_layer_is_made_again(tmp_path: Path) -> None:
+def test_a_corrupt_compressed_layer_is_made_again(tmp_path: Path) -> None:
     image = made(tmp_path / "toy", big=CONTENT)
     first = compress.compress_image(image, "gzip", tmp_path / "packed", Silent())
     blob = oci_layout.blob(first.layout, first.layers[0].digest)
@@ -153,7 +153,7 @@ def test_a_damaged_compressed_layer_is_made_again(tmp_path: Path) -> None:
     assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
 
 
-def test_a_compressed_image_is_exported_as_any_other(tmp_path: Path) -> None:
+def test_a_compressed_image_can_be_exported(tmp_path: Path) -> None:
     image = compress.compress_image(
         made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent()
     )
@@ -163,7 +163,7 @@ def test_a_compressed_image_is_exported_as_any_other(tmp_path: Path) -> None:
     assert (found.manifest_digest, found.layers) == (image.manifest_digest, image.layers)
 
 
-def test_reads_that_bring_less_do_not_change_the_bytes(tmp_path: Path) -> None:
+def test_short_reads_do_not_change_the_bytes(tmp_path: Path) -> None:
     """A pipe brings 64 KiB at a time at most, and here far less."""
     image = made(tmp_path / "toy", big=CONTENT)
     whole = compress.compress_image(image, "gzip", tmp_path / "whole", Silent(), 1)

@@ -1,4 +1,4 @@
-"""Which files go into an image beside those of wheels, and what is taken out of them."""
+"""Which files of conda packages get into an image, and what is removed from them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_conda_link_out_of_the_environment_is_refused(tmp_path: Path, target: 
         list(conda_files.conda_entries(tmp_path))
 
 
-def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_path: Path) -> None:
+def test_files_of_conda_packages_have_their_owner_and_hashes(tmp_path: Path) -> None:
     """But for those whose paths were rewritten, and of those that two packages have either may be there."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "conda-meta").mkdir()
@@ -106,7 +106,7 @@ def test_files_of_conda_packages_know_whose_they_are_and_what_they_must_be(tmp_p
         layers.verify(entries["opt/env/bin/plain"], sha256(b"another"))
 
 
-def test_own_part() -> None:
+def test_own_entries() -> None:
     entries = by_path(conda_files.own_entries({"provision_runtime/__main__.py": b"x"}, "3.11"))
     assert sorted(entries) == [
         "opt/env/conda-meta/history",

@@ -1,4 +1,4 @@
-"""What an image says of itself, the bases it may lie on, how it is run, and the Dockerfile beside it."""
+"""What an image says about itself, the bases that it may have, and its Dockerfile."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def resolution(cuda: str | None = "12.1", base: str | None = None) -> Resolution
     )
 
 
-def test_variables_are_laid_over_those_of_the_base() -> None:
+def test_variables_override_those_of_the_base() -> None:
     inherited = [
         "PATH=/usr/local/nvidia/bin:/usr/bin",
         "LD_LIBRARY_PATH=/usr/local/cuda/lib64",
@@ -85,7 +85,7 @@ def test_a_cpu_image_asks_for_no_gpu() -> None:
     )
 
 
-def test_labels_say_what_is_known_only() -> None:
+def test_unknown_values_have_no_label() -> None:
     known = config.labels(resolution(), LOCK, f"debian:12@sha256:{'0' * 64}", "sha256:1")
     assert known["org.opencontainers.image.base.digest"] == f"sha256:{'0' * 64}"
     assert (known["org.provision.lock"], known["org.provision.torch"]) == (
@@ -111,7 +111,7 @@ def test_labels_say_what_is_known_only() -> None:
     assert config.labels(reaching, LOCK, "mine", None)["org.provision.gpus"] == "sm_80 sm_90"
 
 
-def test_what_enroots_hooks_read_is_there() -> None:
+def test_variables_that_enroots_hooks_read() -> None:
     plain = resolution()
     wide = replace(plain, spec=replace(plain.spec, infiniband=True))
     assert config.environment(wide, LOCK)["MELLANOX_VISIBLE_DEVICES"] == "all"
@@ -148,7 +148,7 @@ def test_source_date_epoch(text: str | None, epoch: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-1", "1.5", "9" * 12])
-def test_source_date_epoch_that_is_none(text: str) -> None:
+def test_invalid_source_date_epochs(text: str) -> None:
     with pytest.raises(InvalidSpec, match="SOURCE_DATE_EPOCH"):
         image.source_date_epoch({"SOURCE_DATE_EPOCH": text})
 
@@ -181,19 +181,21 @@ def test_bases_we_ship_are_pinned_and_sourced() -> None:
         "ghcr.io/A-b/c"[:7],
     ],
 )
-def test_references_that_are(reference: str) -> None:
+def test_valid_references(reference: str) -> None:
     assert image.chosen_base(reference) == reference
 
 
 @pytest.mark.parametrize(
     "reference", ["", "Debian", "a b", "a:b:c", "a@sha256:1", "../x", "a:$(id)", "-v", "a//b"]
 )
-def test_references_that_are_not(reference: str) -> None:
+def test_invalid_references(reference: str) -> None:
     with pytest.raises(InvalidSpec, match="not an image reference"):
         image.chosen_base(reference)
 
 
-def test_no_engine_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     started = time.monotonic()
     client, reason = image.connect_engine()
@@ -214,7 +216,7 @@ def test_an_engine_that_accepts_but_never_answers(monkeypatch: pytest.MonkeyPatc
         assert time.monotonic() - started < 3
 
 
-def test_an_engine_that_goes_away_is_unreachable() -> None:
+def test_a_broken_engine_connection_is_reported() -> None:
     import requests
 
     from provision.core.errors import NoSpace, Unreachable
@@ -233,7 +235,7 @@ def test_an_engine_that_goes_away_is_unreachable() -> None:
         raise ImageLoadError("write /var/lib/docker/tmp/x: no space left on device")
 
 
-def test_reports_are_unpacked_without_going_astray(tmp_path: Path) -> None:
+def test_reports_are_unpacked_below_their_folder_only(tmp_path: Path) -> None:
     import io
     import tarfile
 

@@ -1,4 +1,4 @@
-"""Containers that a smoke test in an image left: whose they are, and which may go. Real processes own them."""
+"""Containers of smoke tests: who owns them, and when they are removed. The owners are real processes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_test_that_runs_keeps_its_container(ended: list[str]) -> None:
     assert (running.removed, orphan.removed) == (False, True)
 
 
-def test_a_number_that_was_used_again_is_not_the_owner() -> None:
+def test_a_reused_process_number_is_not_the_owner() -> None:
     space, number, started = processes.own_identity()
     later = Container(labels([space, number, str(int(started) + 1)]))
     container_smoke._remove_orphans(Engine([later]), IMAGE)
@@ -82,13 +82,13 @@ def test_a_number_that_was_used_again_is_not_the_owner() -> None:
 
 
 @pytest.mark.parametrize("owner", [None, ["elsewhere/1", "1", "1"], ["?"], ["a", "b", "c"]])
-def test_what_cannot_be_seen_from_here_stays(owner: list[str] | None) -> None:
+def test_containers_of_other_machines_stay(owner: list[str] | None) -> None:
     foreign = Container(labels(owner))
     container_smoke._remove_orphans(Engine([foreign]), IMAGE)
     assert not foreign.removed
 
 
-def test_one_that_another_test_has_removed_is_in_nobodys_way(ended: list[str]) -> None:
+def test_a_container_that_another_test_removed_is_skipped(ended: list[str]) -> None:
     first, second = Container(labels(ended), gone=True), Container(labels(ended))
     container_smoke._remove_orphans(Engine([first, second]), IMAGE)
     assert second.removed
@@ -117,7 +117,7 @@ class Receiving:
                 self.given[f"{folder}/{member.name}"] = member.mode, file.read()
 
 
-def test_files_that_are_given_can_be_read_by_any_user(tmp_path: Path) -> None:
+def test_input_files_are_readable_by_any_user(tmp_path: Path) -> None:
     """One that only its owner may read, named through a link, as a lab's shared curves may be."""
     (tmp_path / "curves").write_text("curves")
     (tmp_path / "curves").chmod(0o600)
@@ -137,7 +137,7 @@ def test_files_that_are_given_can_be_read_by_any_user(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_is_tried_by_who_asks_for_it(tmp_path: Path) -> None:
+def test_a_folder_is_tested_as_the_calling_user(tmp_path: Path) -> None:
     assert container_smoke.SmokeFiles().container_settings == {}
     assert (
         container_smoke.SmokeFiles(folder=tmp_path).container_settings["user"]
@@ -145,7 +145,7 @@ def test_a_folder_is_tried_by_who_asks_for_it(tmp_path: Path) -> None:
     )
 
 
-def test_a_baseline_that_cannot_be_kept_is_named_and_the_old_one_stays(tmp_path: Path) -> None:
+def test_a_baseline_that_cannot_be_stored_leaves_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / container_smoke.BASELINE).write_text("new")
     (tmp_path / "kept").mkdir()

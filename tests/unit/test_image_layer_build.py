@@ -1,4 +1,4 @@
-"""Which layers are made, and which are taken from what lies there; and that nothing damaged is."""
+"""Which layers are made, which are reused, and that corrupt ones never are."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_groups_are_layers_from_large_to_small(lab: Lab) -> None:
     ]
 
 
-def test_of_a_changed_small_package_only_its_layer_is_made(lab: Lab) -> None:
+def test_a_changed_small_package_makes_only_its_layer_again(lab: Lab) -> None:
     """And no file of another is read: they are not there. The digest is that of an image made from nothing."""
     first = lab.build("toy", FIRST)
     before = inodes(first, ("base", "cuda", "torch", "python", "large"))
@@ -181,7 +181,7 @@ def test_two_environments_that_differ_in_a_small_package_share_the_rest(lab: Lab
     assert sum(on_disk.values()) < sum(shared.values()) + 20_000
 
 
-def test_what_a_layer_is_made_of_is_all_that_decides_its_bytes() -> None:
+def test_the_cache_key_covers_everything_that_decides_the_bytes() -> None:
     one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
     package = _locked("greet", "1.0")
     other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
@@ -208,7 +208,7 @@ def test_what_a_layer_is_made_of_is_all_that_decides_its_bytes() -> None:
     assert len(keys) == 7
 
 
-def test_the_recipe_is_all_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_covers_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
     before = one.digest
     monkeypatch.setattr(config, "USER", "0:0")
@@ -244,9 +244,7 @@ def test_the_recipe_is_all_of_the_config(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
     ],
 )
-def test_the_glibc_that_a_base_must_have_is_what_the_packages_need(
-    changed: dict[str, Any], glibc: str
-) -> None:
+def test_the_required_glibc_is_that_of_the_packages(changed: dict[str, Any], glibc: str) -> None:
     lock = replace(LOCK, packages=(replace(PYTHON, **changed),))
     assert Recipe(resolution=RESOLUTION, lock=lock, base=BASE, own=(), epoch=1).glibc == glibc
 
@@ -271,7 +269,7 @@ def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) ->
     assert lab.linked == 0
 
 
-def test_a_flipped_bit_is_named_and_made_again(lab: Lab) -> None:
+def test_a_corrupt_layer_is_reported_and_made_again(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
     torch = next(layer for layer in made.layers if layer.group == "torch")
     flip(oci_layout.blob(made.layout, torch.digest))
@@ -288,7 +286,7 @@ def test_a_flipped_bit_is_named_and_made_again(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
-def test_a_flipped_bit_that_no_time_tells_of_is_not_written_out(lab: Lab, kind: str) -> None:
+def test_a_corrupt_layer_with_its_old_mtime_is_not_exported(lab: Lab, kind: str) -> None:
     """Neither here nor where another environment shares the file."""
     made, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
     torch = next(layer for layer in made.layers if layer.group == "torch")
@@ -309,7 +307,7 @@ def test_a_flipped_bit_that_no_time_tells_of_is_not_written_out(lab: Lab, kind: 
         )
 
 
-def test_a_layout_that_is_linked_elsewhere_is_looked_at_first(lab: Lab) -> None:
+def test_a_layout_is_checked_before_it_is_linked(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
     flip(oci_layout.blob(made.layout, made.layers[1].digest))
     with pytest.raises(IntegrityError, match="is corrupt"):
@@ -317,7 +315,7 @@ def test_a_layout_that_is_linked_elsewhere_is_looked_at_first(lab: Lab) -> None:
     assert not (lab.root / "out").exists()
 
 
-def test_a_layout_that_was_copied_is_hashed_once_and_kept(lab: Lab) -> None:
+def test_a_copied_layout_is_hashed_once(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
     shutil.copytree(made.layout, lab.root / "copied")
     shutil.rmtree(made.layout)
@@ -331,7 +329,7 @@ def test_a_layout_that_was_copied_is_hashed_once_and_kept(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}']
 )
-def test_a_document_that_says_nothing_costs_time_only(lab: Lab, text: str) -> None:
+def test_an_invalid_layers_json_is_ignored(lab: Lab, text: str) -> None:
     made = lab.build("toy", FIRST)
     (made.layout / layer_cache.FILE).write_text(text)
     assert lab.build("toy", FIRST) == made
@@ -339,7 +337,7 @@ def test_a_document_that_says_nothing_costs_time_only(lab: Lab, text: str) -> No
     assert lab.build("toy", CHANGED).layers[:5] == made.layers[:5]
 
 
-def test_what_is_known_of_other_layers_outlives_a_look_at_one(lab: Lab) -> None:
+def test_checking_one_layer_keeps_the_records_of_others(lab: Lab) -> None:
     """At one that was damaged, or is said to be by an engine or a registry."""
     made = lab.build("toy", FIRST)
     before = {row.digest: row.key for row in layer_cache.read(made.layout)}
@@ -353,7 +351,7 @@ def test_what_is_known_of_other_layers_outlives_a_look_at_one(lab: Lab) -> None:
     }
 
 
-def test_a_prefix_whose_wheels_were_changed_makes_no_image(lab: Lab) -> None:
+def test_a_prefix_with_changed_wheels_is_refused(lab: Lab) -> None:
     """By their records, and by what may be run, which no record says."""
     prefix = lab.prefix("toy", FIRST)
     prefix = replace(prefix, wheels=uv.fingerprints(prefix.path))
@@ -375,15 +373,13 @@ def test_a_prefix_whose_wheels_were_changed_makes_no_image(lab: Lab) -> None:
         lab.build("toy", FIRST, replace(prefix, wheels=None))
 
 
-def test_names_that_are_not_utf_8_here_make_no_image(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locale_without_utf_8_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
     with pytest.raises(InvalidSpec, match="is iso8859-1, but images need UTF-8"):
         lab.build("toy", FIRST)
 
 
-def test_a_layer_that_is_not_as_noted_is_not_taken_for_another_image(lab: Lab) -> None:
+def test_a_changed_layer_is_not_reused_for_another_image(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
     flip(oci_layout.blob(made.layout, made.layers[1].digest))
     second = lab.build("toy", CHANGED)
@@ -396,7 +392,7 @@ def test_a_layer_that_is_not_as_noted_is_not_taken_for_another_image(lab: Lab) -
     )
 
 
-def test_what_is_known_of_layers_is_no_part_of_the_image(lab: Lab) -> None:
+def test_layers_json_is_not_part_of_the_image(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
     assert json.loads((made.layout / layer_cache.FILE).read_text())
     export.export_image(made, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
@@ -408,7 +404,7 @@ def test_what_is_known_of_layers_is_no_part_of_the_image(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_the_number_of_cores_does_not_show(
+def test_the_number_of_cores_does_not_change_the_image(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
     monkeypatch.setattr(layer_build, "usable_cpus", lambda: cores)

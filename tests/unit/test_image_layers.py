@@ -1,4 +1,4 @@
-"""Layers: what is written is what was given, and a base comes out of an archive whole or not at all."""
+"""Layers: their groups, their bytes, and copies of a base's layers, complete or refused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_layer_is_a_tar_under_its_own_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [9, 11])
-def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, size: int) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"0123456789")
     with pytest.raises(IntegrityError, match="changed while it was read"):
@@ -85,7 +85,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, size: int) -> 
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_a_file_that_is_not_what_its_record_says_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_does_not_match_its_record_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"edited")
     entry = LayerEntry(path="x", source=source, size=6, hashes=frozenset({"0" * 64}))
@@ -103,9 +103,7 @@ def parts(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     [bytes, gzip.compress, parts(gzip.compress), zstandard.compress, parts(zstandard.compress)],
     ids=["plain", "gzip", "gzip-parts", "zstd", "zstd-parts"],
 )
-def test_a_base_is_found_by_digest_whatever_its_members_are_called(
-    tmp_path: Path, pack: object
-) -> None:
+def test_layers_of_a_base_are_recognized_by_their_digests(tmp_path: Path, pack: object) -> None:
     one, two = b"first layer" * 200000, b"second"
     assert callable(pack)
     content = archive(
@@ -124,14 +122,14 @@ def test_a_base_is_found_by_digest_whatever_its_members_are_called(
     )
 
 
-def test_a_base_without_one_of_its_layers_is_refused(tmp_path: Path) -> None:
+def test_a_base_that_lacks_a_layer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=digest(b"absent")):
         layers.write_base(pieces(archive(("x", b"other"))), [digest(b"absent")], tmp_path, ignore)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
 @pytest.mark.parametrize("harm", ["cut", "flipped"])
-def test_a_damaged_compressed_layer_is_refused(
+def test_a_corrupt_compressed_layer_is_refused(
     tmp_path: Path, pack: Callable[[bytes], bytes], harm: str
 ) -> None:
     whole = os.urandom(300000)
@@ -145,7 +143,7 @@ def test_a_damaged_compressed_layer_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_layer_that_asks_for_much_memory_to_be_read_is_refused(tmp_path: Path) -> None:
+def test_a_layer_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
     far = zstandard.ZstdCompressor(
         compression_params=zstandard.ZstdCompressionParameters(window_log=30)
     ).compressobj()
@@ -156,7 +154,7 @@ def test_a_layer_that_asks_for_much_memory_to_be_read_is_refused(tmp_path: Path)
         layers.write_base(pieces(archive(("x", packed))), [digest(b"x" * 100)], tmp_path, ignore)
 
 
-def test_a_base_archive_that_breaks_off_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_base_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError):
         layers.write_base(
             pieces(archive(("x", b"layer" * 1000))[:2000]),
@@ -168,7 +166,7 @@ def test_a_base_archive_that_breaks_off_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
-def test_a_layer_that_becomes_far_larger_than_layers_do_is_refused(
+def test_a_layer_that_expands_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
     monkeypatch.setattr(layers, "MIN_EXPANDED_LIMIT", CHUNK)
@@ -209,11 +207,11 @@ def package(name: str, manager: Manager = "pip", version: str = "1.0") -> Locked
         ("pip", "Jinja2", 0, "rest"),
     ],
 )
-def test_group_by_the_table(manager: Manager, name: str, size: int, group: str) -> None:
+def test_the_group_of_a_package(manager: Manager, name: str, size: int, group: str) -> None:
     assert layers.group_of(package(name, manager), size) == group
 
 
-def test_groups_come_in_the_order_of_the_table_and_empty_ones_not_at_all() -> None:
+def test_groups_are_in_the_order_of_the_table_without_empty_ones() -> None:
     packages = [
         package("einops"),
         package("python", "conda"),

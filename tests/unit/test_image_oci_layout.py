@@ -1,4 +1,4 @@
-"""OCI layouts: whole or not there."""
+"""OCI layouts: complete or absent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make(layout: Path, text: bytes = b"x") -> oci_layout.LayoutManifest:
         return oci_layout.write(new, {"os": "linux"}, [layer], {"a": "b"}, "provision/x:1")
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_written_layout_is_read_back(tmp_path: Path) -> None:
     written = make(tmp_path / "x")
     assert oci_layout.read(tmp_path / "x") == written
     assert json.loads((tmp_path / "x" / "oci-layout").read_text()) == {
@@ -33,7 +33,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
-def test_same_content_same_bytes(tmp_path: Path) -> None:
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     make(tmp_path / "x")
     make(tmp_path / "y")
     assert (tmp_path / "x" / "index.json").read_bytes() == (
@@ -58,7 +58,7 @@ def test_a_failed_build_leaves_what_was_there(tmp_path: Path, error: type[BaseEx
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
-def test_an_old_layout_that_cannot_be_put_aside_is_as_it_was(
+def test_a_layout_that_cannot_be_renamed_is_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = make(tmp_path / "x")
@@ -81,7 +81,7 @@ def test_an_old_layout_that_cannot_be_put_aside_is_as_it_was(
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
-def test_left_overs_of_a_killed_build_go(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_build_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".x.new" / "blobs").mkdir(parents=True)
     (tmp_path / ".x.new" / oci_layout.MARKER).touch()
     (tmp_path / ".x.old").mkdir()
@@ -89,7 +89,7 @@ def test_left_overs_of_a_killed_build_go(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
-def test_killed_between_its_two_renames_the_old_layout_comes_back(tmp_path: Path) -> None:
+def test_a_build_killed_between_its_renames_restores_the_old_layout(tmp_path: Path) -> None:
     before = make(tmp_path / "x")
     (tmp_path / "x" / oci_layout.MARKER).touch()
     (tmp_path / "x").rename(tmp_path / ".x.old")
@@ -103,7 +103,7 @@ def test_killed_between_its_two_renames_the_old_layout_comes_back(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", [".x.new", ".x.old", ".x.left"])
-def test_folders_of_others_beside_a_layout_stay(tmp_path: Path, name: str) -> None:
+def test_folders_that_are_not_ours_stay(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.tex").write_text("years")
     with pytest.raises(InUse, match="is in the way"):
@@ -112,7 +112,7 @@ def test_folders_of_others_beside_a_layout_stay(tmp_path: Path, name: str) -> No
     assert (tmp_path / name / "thesis.tex").read_text() == "years"
 
 
-def test_two_runs_to_one_place_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_two_runs_to_one_layout_do_not_share_a_staging_directory(tmp_path: Path) -> None:
     with oci_layout.staging(tmp_path / "x") as new:
         (new / "mine").touch()
         with pytest.raises(InUse, match="Another run is writing"):
@@ -121,7 +121,7 @@ def test_two_runs_to_one_place_do_not_share_a_folder(tmp_path: Path) -> None:
         assert (new / "mine").exists()
 
 
-def test_a_folder_that_is_half_removed_is_still_known(
+def test_a_half_removed_folder_is_still_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "x")
@@ -135,7 +135,7 @@ def test_a_folder_that_is_half_removed_is_still_known(
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_a_missing_layout_reads_as_none(tmp_path: Path) -> None:
     assert oci_layout.read(tmp_path / "x") is None
 
 
@@ -148,7 +148,7 @@ def test_an_index_that_says_nothing(tmp_path: Path, text: str) -> None:
     assert oci_layout.read(tmp_path / "x") is None
 
 
-def test_damage_is_seen(tmp_path: Path) -> None:
+def test_a_corrupt_layout_reads_as_none(tmp_path: Path) -> None:
     layout = tmp_path / "x"
     written = make(layout)
     os.truncate(oci_layout.blob(layout, written.layers[0].digest), 10)

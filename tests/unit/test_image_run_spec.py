@@ -1,4 +1,4 @@
-"""The run contract: every need has a reason, and every format says the same in its own words."""
+"""How images are run: every requirement has a reason, and every format expresses the same."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_run_contract_of_a_cuda_image() -> None:
     ]
 
 
-def test_what_an_engine_cannot_give_is_left_out() -> None:
+def test_unmet_requirements_are_left_out() -> None:
     assert image.docker_arguments(
         resolution(), without=("gpus", "memlock")
     ) == image.docker_arguments(resolution(cuda=None))
@@ -93,7 +93,7 @@ def test_every_format_gives_the_reasons_and_how_to_remake_it(format: str) -> Non
 
 
 @pytest.mark.parametrize("format", image.RUN_FORMATS)
-def test_the_line_that_remakes_a_contract_says_the_same_words_whatever_they_are(
+def test_the_command_in_a_contract_is_quoted(
     format: str,
 ) -> None:
     words = [
@@ -201,7 +201,7 @@ def test_devcontainer() -> None:
     assert document["hostRequirements"] == {"gpu": True}
 
 
-def test_dollars_are_the_programs_own() -> None:
+def test_dollars_are_not_variables_of_the_runtime() -> None:
     """Compose and Kubernetes would put variables there; two dollars are one to both."""
     command = ("sh", "-c", "echo $HOME ${HOME} $(HOME) $$")
     asked = image.RunOptions(mounts=(image.parse_mount("/a$b:/c$d"),))
@@ -225,7 +225,9 @@ def test_dollars_are_the_programs_own() -> None:
         ("devcontainer", "/${localWorkspaceFolder}:/x", "a variable"),
     ],
 )
-def test_mounts_that_a_format_cannot_say(format: image.RunFormat, mount: str, reason: str) -> None:
+def test_mounts_that_a_format_cannot_express(
+    format: image.RunFormat, mount: str, reason: str
+) -> None:
     asked = image.RunOptions(mounts=(image.parse_mount(mount),))
     with pytest.raises(InvalidSpec, match=reason):
         image.check_run_options(format, asked)
@@ -245,7 +247,7 @@ def test_mounts_that_a_format_cannot_say(format: image.RunFormat, mount: str, re
         ("devcontainer", NOTHING, ("python",), "devcontainer cannot set a command"),
     ],
 )
-def test_what_a_format_cannot_say_is_refused_there_only(
+def test_options_that_a_format_cannot_express_are_refused(
     format: image.RunFormat, asked: image.RunOptions, command: tuple[str, ...], reason: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=reason):
@@ -256,12 +258,12 @@ def test_what_a_format_cannot_say_is_refused_there_only(
 
 
 @pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])
-def test_names_of_images_that_are_none(written: str) -> None:
+def test_invalid_image_names(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not an image reference"):
         image.parse_engine_reference(written)
 
 
-def test_the_docker_command_speaks_to_our_engine() -> None:
+def test_the_docker_command_uses_our_engine() -> None:
     """It goes by DOCKER_HOST first, as we do, and then by its contexts, of which we know nothing."""
     assert image.docker_cli_flags({"DOCKER_HOST": "tcp://lab:2375"}) == []
     assert (
@@ -274,18 +276,18 @@ def test_the_docker_command_speaks_to_our_engine() -> None:
 @pytest.mark.parametrize(
     "written", ["/a", "a:b", "/a:b", "/a:/b:rx", "/a:/b,/c:/d", " /a:/b", "/a b:/c"]
 )
-def test_mounts_that_are_none(written: str) -> None:
+def test_invalid_mounts(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a mount"):
         image.parse_mount(written)
 
 
 @pytest.mark.parametrize("written", ["root", "1000", "1000:", "-1:0", "1:2:3"])
-def test_users_that_are_none(written: str) -> None:
+def test_invalid_users(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a user"):
         image.parse_user(written)
 
 
-def test_a_command_that_is_not_there_is_said_with_the_line_to_copy() -> None:
+def test_a_missing_docker_command_is_reported_with_the_line_to_copy() -> None:
     with pytest.raises(ToolMissing, match=r"no `no-such-docker` on PATH.*no-such-docker run 'a b'"):
         exec_command(["no-such-docker", "run", "a b"])
 
@@ -297,7 +299,7 @@ def served(*names: str, **more: object) -> image.NotebookServer:
     return image.find_notebook_server(replace(LOCK, packages=packages), **more)  # type: ignore[arg-type]
 
 
-def test_only_the_loopback_reaches_it() -> None:
+def test_jupyter_is_published_on_loopback_only() -> None:
     wanted = served("numpy", "jupyter_server", "jupyterlab")
     assert wanted.flags(host_network=False) == [
         "--env",
@@ -311,7 +313,7 @@ def test_only_the_loopback_reaches_it() -> None:
     assert (wanted.url("abc"), wanted.is_open) == ("http://127.0.0.1:8888/lab?token=abc", False)
 
 
-def test_on_the_hosts_network_it_listens_there_itself() -> None:
+def test_jupyter_listens_itself_in_the_hosts_network() -> None:
     wanted = served("notebook", port=9999)
     assert wanted.flags(host_network=True) == ["--env", "JUPYTER_TOKEN"]
     assert wanted.command(host_network=True)[2:5] == [
@@ -329,7 +331,9 @@ def test_on_the_hosts_network_it_listens_there_itself() -> None:
         ("::1", "[::1]:8888:8888", "http://[::1]:8888/?token=t", False),
     ],
 )
-def test_elsewhere_only_when_told(address: str, published: str, url: str, is_open: bool) -> None:
+def test_jupyter_is_open_only_if_requested(
+    address: str, published: str, url: str, is_open: bool
+) -> None:
     wanted = served("jupyter-server", address=address)
     assert (wanted.flags(host_network=False)[-1], wanted.url("t"), wanted.is_open) == (
         published,
@@ -338,7 +342,7 @@ def test_elsewhere_only_when_told(address: str, published: str, url: str, is_ope
     )
 
 
-def test_what_cannot_be_served() -> None:
+def test_environments_without_a_notebook_server_are_refused() -> None:
     with pytest.raises(InvalidSpec, match="nothing in the image serves notebooks") as caught:
         served("ipykernel")
     assert "--pip jupyterlab" in caught.value.advice

@@ -1,4 +1,4 @@
-"""An image's bill of materials: what its base and its lock hold, by CycloneDX's schema and SPDX's own validator."""
+"""SBOMs of images: the packages of base and lock, valid by CycloneDX's schema and SPDX's own validator."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def base_of(folder: Path, *layers: bytes) -> ImageContents:
     return read_files(paths, SYSTEM_FILES, RPM, SIZE_LIMIT)
 
 
-def test_what_dpkg_knows(tmp_path: Path) -> None:
+def test_packages_that_dpkg_recorded(tmp_path: Path) -> None:
     found = base_of(tmp_path, DEBIAN, LINKED)
     assert [(part.name, part.version, part.license) for part in base_packages(found)] == [
         ("libc6", "2.36-9+deb12u10", ""),
@@ -96,14 +96,14 @@ def test_what_dpkg_knows(tmp_path: Path) -> None:
     assert unread_databases(found) == ()
 
 
-def test_records_without_an_end_are_refused(tmp_path: Path) -> None:
+def test_records_of_unlimited_size_are_refused(tmp_path: Path) -> None:
     """However many files they are in: 80 files of 1 MiB each."""
     many = archive(*((f"usr/share/doc/{number}/copyright", bytes(1 << 20)) for number in range(80)))
     with pytest.raises(IntegrityError, match="more than 64 MiB"):
         base_of(tmp_path, many)
 
 
-def test_what_distroless_images_and_apk_know(tmp_path: Path) -> None:
+def test_packages_of_distroless_images_and_apk(tmp_path: Path) -> None:
     one = (b"Package: tzdata\nVersion: 2024a\nArchitecture: all\n", b"no package\n")
     distroless = archive(
         ("var/lib/dpkg/status.d/tzdata", one[0]), ("var/lib/dpkg/status.d/tzdata.md5sums", one[1])
@@ -133,14 +133,14 @@ def test_what_distroless_images_and_apk_know(tmp_path: Path) -> None:
         ([DEBIAN, archive(("var/lib/.wh.dpkg", b""))], "no known package database"),
     ],
 )
-def test_what_is_not_read_is_said(tmp_path: Path, layers: list[bytes], said: str) -> None:
+def test_unread_databases_are_reported(tmp_path: Path, layers: list[bytes], said: str) -> None:
     found = base_of(tmp_path, *layers)
     assert base_packages(found) == ()
     (what,) = unread_databases(found)
     assert said in what
 
 
-def test_a_later_layer_has_the_last_word(tmp_path: Path) -> None:
+def test_a_later_layer_overrides_an_earlier_one(tmp_path: Path) -> None:
     newer = archive(
         ("var/lib/dpkg/status", b"Package: libc6\nStatus: install ok installed\nVersion: 2.37\n")
     )
@@ -230,7 +230,7 @@ def test_spdx_of_an_image(folder: Path) -> None:
     assert sbom("spdx").stdout == Path("lab.spdx.json").read_text()
 
 
-def test_both_bills_go_beside_an_image(folder: Path) -> None:
+def test_both_sboms_are_attached(folder: Path) -> None:
     found = image.sbom_documents(image_sbom(context_of(Console(), None), "lab"))
     assert [media_type for media_type, _ in found] == [
         "application/vnd.cyclonedx+json",
@@ -242,14 +242,14 @@ def test_both_bills_go_beside_an_image(folder: Path) -> None:
     ]
 
 
-def test_a_bill_of_another_lock_is_refused(folder: Path) -> None:
+def test_an_sbom_for_another_lock_is_refused(folder: Path) -> None:
     with (folder / locks.FILE).open("a") as file:
         file.write("# edited\n")
     done = sbom("spdx")
     assert (done.exit_code, "another lock" in done.stderr) == (6, True)
 
 
-def test_an_image_that_is_gone_or_another(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_image_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "layout").rename(tmp_path / "elsewhere")
     done = sbom("spdx")
     assert (done.exit_code, "is missing or incomplete" in done.stderr) == (9, True)

@@ -1,4 +1,4 @@
-"""Tar headers: readable by every tar, the same bytes always."""
+"""Tar headers: readable by every tar, and always the same bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(archive: bytes) -> list[tarfile.TarInfo]:
         "a name with spaces",
     ],
 )
-def test_names_come_back(path: str) -> None:
+def test_names_are_read_back(path: str) -> None:
     (member,) = read(tar.header(path, kind="file", mode=0o644, mtime=7, size=0) + tar.END)
     assert (member.name, member.mode, member.mtime, member.uid, member.gid) == (
         path,
@@ -42,19 +42,19 @@ def test_names_come_back(path: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["x", "../" * 40 + "x", "zü"])
-def test_link_targets_come_back(target: str) -> None:
+def test_link_targets_are_read_back(target: str) -> None:
     (member,) = read(tar.header("link", kind="link", mode=0o777, mtime=0, target=target) + tar.END)
     assert member.issym()
     assert member.linkname == target
 
 
-def test_a_name_that_is_not_utf_8_comes_back() -> None:
+def test_a_name_that_is_not_utf_8_is_read_back() -> None:
     path = b"caf\xe9".decode("utf-8", "surrogateescape")
     (member,) = read(tar.header(path, kind="file", mode=0o644, mtime=0) + tar.END)
     assert member.name == path
 
 
-def test_a_size_beyond_octal_comes_back() -> None:
+def test_a_size_beyond_octal_is_read_back() -> None:
     with tarfile.open(
         fileobj=io.BytesIO(tar.header("big", kind="file", mode=0o644, mtime=0, size=9 << 30)),
         mode="r|",
@@ -64,7 +64,7 @@ def test_a_size_beyond_octal_comes_back() -> None:
     assert member.size == 9 << 30
 
 
-def test_a_folder_ends_with_a_slash_on_tape_only() -> None:
+def test_a_folder_ends_with_a_slash_in_the_header_only() -> None:
     block = tar.header("opt/env", kind="folder", mode=0o755, mtime=0)
     assert block.startswith(b"opt/env/\0")
     assert read(block + tar.END)[0].isdir()

@@ -1,4 +1,4 @@
-"""Which files of wheels go into an image, and what is changed in them."""
+"""Which files of wheels get into an image, and what is changed in them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def entries_of(info: Path, prefix: Prefix) -> list[LayerEntry]:
     return wheel_files.wheel_entries(wheel, prefix)
 
 
-def test_a_script_names_the_interpreter_of_the_image_and_record_says_so(prefix: Prefix) -> None:
+def test_scripts_get_the_interpreter_of_the_image(prefix: Prefix) -> None:
     interpreter = f"{prefix.path}/bin/python3"
     first = (
         f"#!{interpreter}\n"
@@ -84,21 +84,21 @@ def test_a_script_names_the_interpreter_of_the_image_and_record_says_so(prefix: 
     "script",
     [b"\x7fELF binary", b"#!/usr/bin/env bash\necho\n", b"#!/usr/bin/python3\n", b"", b"#"],
 )
-def test_other_files_of_bin_stay_as_they_are(prefix: Prefix, script: bytes) -> None:
+def test_other_files_in_bin_are_unchanged(prefix: Prefix, script: bytes) -> None:
     info = install(prefix, "greet", {"../../../bin/greet": script})
     entry = by_path(entries_of(info, prefix))["opt/env/bin/greet"]
     assert entry.source is not None
     assert entry.content is None
 
 
-def test_a_script_that_names_the_host_further_down_is_refused(prefix: Prefix) -> None:
+def test_a_script_with_host_paths_in_its_body_is_refused(prefix: Prefix) -> None:
     script = f"#!{prefix.path}/bin/python\nsys.path.insert(0, '{prefix.path}/x')\n".encode()
     info = install(prefix, "greet", {"../../../bin/greet": script})
     with pytest.raises(IntegrityError, match="names this host's folder"):
         entries_of(info, prefix)
 
 
-def test_droppings_of_installers_are_left_out_of_files_and_record(prefix: Prefix) -> None:
+def test_files_of_installers_are_left_out(prefix: Prefix) -> None:
     info = install(
         prefix,
         "greet",
@@ -143,7 +143,7 @@ def test_a_wheel_of_the_lock_that_is_not_installed_is_named(prefix: Prefix) -> N
         wheel_files.installed_wheels(prefix, [package("torch", version="2.3.1")], PYTHON)
 
 
-def test_what_the_lock_does_not_name_stays_out(prefix: Prefix) -> None:
+def test_wheels_outside_the_lock_are_left_out(prefix: Prefix) -> None:
     install(prefix, "greet", {"greet.py": b"x"})
     install(prefix, "stray", {"stray.py": b"x"})
     found = wheel_files.installed_wheels(prefix, [package("greet")], PYTHON)
@@ -168,7 +168,7 @@ def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:
 @pytest.mark.parametrize("path", ["nvidia/__init__.py", "../../../bin/nvidia"])
 @pytest.mark.parametrize("asked", [("nvidia-a", "nvidia-b"), ("nvidia-a",)])
 @pytest.mark.parametrize("order", [("nvidia-a", "nvidia-b"), ("nvidia-b", "nvidia-a")])
-def test_a_file_of_two_wheels_is_what_the_last_by_name_says(
+def test_a_shared_file_is_that_of_the_last_wheel_by_name(
     prefix: Prefix, order: tuple[str, ...], asked: tuple[str, ...], path: str
 ) -> None:
     """Whichever was installed last, and also where the other wheel belongs to another layer."""
@@ -197,7 +197,7 @@ def test_a_file_of_two_wheels_is_what_the_last_by_name_says(
     )
 
 
-def test_a_file_that_is_the_same_in_two_wheels_is_nobody_s_matter(prefix: Prefix) -> None:
+def test_identical_shared_files_are_accepted(prefix: Prefix) -> None:
     for name in ("nvidia-b", "nvidia-a"):
         install(prefix, name, {"nvidia/__init__.py": b"", "__pycache__/x.pyc": name.encode()})
     wheels = wheel_files.installed_wheels(
@@ -222,14 +222,14 @@ def test_a_file_that_is_the_same_in_two_wheels_is_nobody_s_matter(prefix: Prefix
         b"a\0b,,\n",
     ],
 )
-def test_a_record_that_is_none_is_refused(prefix: Prefix, content: bytes) -> None:
+def test_an_invalid_record_is_refused(prefix: Prefix, content: bytes) -> None:
     info = install(prefix, "greet", {"greet.py": b"x"})
     (info / "RECORD").write_bytes(content)
     with pytest.raises(IntegrityError, match="RECORD"):
         wheel_files.read_record(info / "RECORD", prefix)
 
 
-def test_byte_code_that_is_all_there_is_of_a_module_stays(prefix: Prefix) -> None:
+def test_byte_code_without_a_source_stays(prefix: Prefix) -> None:
     files = {
         "greet/__init__.py": b"",
         "greet/core.pyc": b"code",

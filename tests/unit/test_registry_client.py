@@ -1,4 +1,4 @@
-"""Who learns our password: our registry, and the token server that it names, and nobody else. Servers of this test, on loopback."""
+"""Who gets our password: our registry and its token server, nobody else. The servers are this test's, on loopback."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def serve() -> Iterator[Callable[[Callable[[str], Reply]], tuple[str, list[str |
         server.server_close()
 
 
-def test_a_host_that_we_are_sent_to_learns_no_password(
+def test_redirect_targets_get_no_password(
     serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -74,7 +74,7 @@ def test_a_host_that_we_are_sent_to_learns_no_password(
     assert heard == [None]
 
 
-def test_no_proxy_is_told_what_is_said_to_this_machine(
+def test_no_proxy_is_used_for_this_machine(
     serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,7 +90,7 @@ def test_no_proxy_is_told_what_is_said_to_this_machine(
 
 
 @pytest.mark.parametrize("place", ["bucket.invalid", "loopback"])
-def test_each_host_that_we_are_sent_to_is_asked_through_its_own_proxy(
+def test_each_redirect_target_has_its_own_proxy(
     serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
     monkeypatch: pytest.MonkeyPatch,
     place: str,
@@ -118,7 +118,7 @@ def test_each_host_that_we_are_sent_to_is_asked_through_its_own_proxy(
 @pytest.mark.parametrize(
     "signed", ["X-Amz-Signature=secret", "sv=1&sig=secret", "name='a%20b'&to=(c)&sig=secret"]
 )
-def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_what_lets_one_in(
+def test_errors_of_redirect_targets_hide_signatures(
     serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
     monkeypatch: pytest.MonkeyPatch,
     signed: str,
@@ -138,11 +138,11 @@ def test_a_host_that_we_are_sent_to_and_that_does_not_answer_is_named_without_wh
     assert len(asked) == client.TRIES
 
 
-def test_a_registry_in_capitals_is_the_same_one() -> None:
+def test_registry_names_ignore_case() -> None:
     assert str(parse_registry_reference("Registry.Lab:5000/ml/x:1")) == "registry.lab:5000/ml/x:1"
 
 
-def test_words_without_an_end_are_shown_as_they_are() -> None:
+def test_deeply_nested_errors_are_shown_as_text() -> None:
     deep = client.RegistryResponse(
         status=403, reason="", url="", headers={}, content=b"[" * 200_000
     )

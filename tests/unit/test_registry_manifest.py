@@ -1,4 +1,4 @@
-"""What a registry says an image is: refused unless it is one, and nothing of it becomes a path unseen."""
+"""What a registry says about an image: refused unless valid, before any of it becomes a path."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CONFIG = row(mediaType=oci_layout.CONFIG)
         ({"config": CONFIG, "layers": [row(mediaType=["a list"])]}, IntegrityError),
     ],
 )
-def test_manifests_that_are_no_images(
+def test_invalid_manifests_are_refused(
     manifest: dict[str, Any], error: type[ProvisionError]
 ) -> None:
     with pytest.raises(error, match="toy:1"):
@@ -65,7 +65,7 @@ def test_manifests_that_are_no_images(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"1", b"[" * 100_000])
-def test_what_is_no_json_object(content: bytes) -> None:
+def test_invalid_json_is_refused(content: bytes) -> None:
     with pytest.raises(IntegrityError):
         manifests.parse(AT, content, "oci-manifest")
 
@@ -90,7 +90,7 @@ def config(**fields: Any) -> dict[str, Any]:
         (config(config={"Env": 1}), IntegrityError),
     ],
 )
-def test_configs_that_do_not_fit(content: dict[str, Any], error: type[ProvisionError]) -> None:
+def test_invalid_configs_are_refused(content: dict[str, Any], error: type[ProvisionError]) -> None:
     with pytest.raises(error):
         manifests.check_config(AT, json.dumps(content).encode(), 1)
 
@@ -98,7 +98,7 @@ def test_configs_that_do_not_fit(content: dict[str, Any], error: type[ProvisionE
 @pytest.mark.parametrize(
     "content", [config(), config(config=None), config(config={}), config(config={"Labels": None})]
 )
-def test_a_config_that_sets_nothing_fits_and_has_no_labels(content: dict[str, Any]) -> None:
+def test_a_config_without_settings_is_valid_and_has_no_labels(content: dict[str, Any]) -> None:
     manifests.check_config(AT, json.dumps(content).encode(), 1)
     remote = manifests.RemoteImage(
         reference=AT, digest=DIGEST, media_type=oci_layout.MANIFEST, manifest=b"",
@@ -112,7 +112,7 @@ def entry(os: str, architecture: str, digest: str = DIGEST, **more: Any) -> dict
     return {"digest": digest, "size": 1, "mediaType": oci_layout.MANIFEST, "platform": platform}
 
 
-def test_of_an_index_the_plain_amd64_is_taken() -> None:
+def test_the_plain_amd64_entry_of_an_index_is_chosen() -> None:
     other = f"sha256:{'cd' * 32}"
     rows = [
         entry("unknown", "unknown"),
@@ -161,11 +161,11 @@ def test_an_invalid_index_names_the_entry_and_the_field(entries: object, field: 
         (f"localhost:5000/a/b@{DIGEST}", "http://localhost:5000/v2/a/b/", DIGEST),
     ],
 )
-def test_where_a_base_lies(reference: str, url: str, asked: str) -> None:
+def test_the_registry_of_a_base(reference: str, url: str, asked: str) -> None:
     found = base_registry_reference(reference)
     assert (found.api_url, found.tag_or_digest) == (url, asked)
 
 
-def test_an_image_id_lies_nowhere() -> None:
+def test_an_image_id_is_in_no_registry() -> None:
     with pytest.raises(InvalidSpec, match="image id"):
         base_registry_reference(DIGEST)
