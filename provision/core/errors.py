@@ -12,10 +12,6 @@ import errno
 from collections.abc import Iterator
 from typing import ClassVar
 
-# What PyYAML raises beside its own YAMLError for text that is not YAML: bytes that are not UTF-8, tags on what they do not fit (`!!int`,
-# `!!bool x`, `!!timestamp x`), days that no month has, numbers of 5000 digits, lists as keys, texts within themselves.
-NOT_YAML = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
-
 
 class ProvisionError(Exception):
     """Base of all errors we raise on purpose: one line for the user, and what to do next."""

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from provision import sources
-from provision.core.errors import NOT_YAML, InvalidSpec
+from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
 from provision.core.types import PLATFORMS
+from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml
 
 # One rule for every place a name goes: a folder, a Docker repository (lower case, no double
 # separators), a Jupyter kernel.
@@ -49,17 +50,14 @@ def package_name(requirement: str) -> str:
 
 def read(path: Path) -> dict[str, Any]:
     """The content of a spec file. All its mistakes are reported at once, each with its line."""
-    import yaml
-
+    text = path.read_bytes()
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-    except (yaml.YAMLError, *NOT_YAML) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        root = compose_yaml(text)
+        content = parse_yaml(text)
+    except YamlError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
         raise InvalidSpec(
-            f"{where}: this is not YAML: {getattr(error, 'problem', None) or error}.",
+            f"{where}: this is not YAML: {error.problem}.",
             advice="Correct it and run again.",
         ) from error
     if root is None or not isinstance(content, dict):
@@ -72,7 +70,7 @@ def read(path: Path) -> dict[str, Any]:
         if key_node.value in first_lines:
             mistakes.append((line, f"`{key_node.value}` is here a second time."))
         first_lines.setdefault(key_node.value, line)
-        if isinstance(value_node, yaml.ScalarNode):
+        if value_node.id == "scalar":
             scalars[key_node.value] = value_node.value
     for key, sentence in _mistakes(content, scalars):
         mistakes.append((first_lines.get(str(key), 1), sentence))
