@@ -11,18 +11,18 @@ MIB = 1 << 20
 
 
 def finding(**changes: Any) -> dict[str, Any]:
-    told = {
+    document = {
         "id": "wrong-value",
         "verdict": "fail",
         "ranks": [1],
         "message": "1 wrong of 2 at 8 B",
         "advice": "check its memory",
     }
-    return {**told, **changes}
+    return {**document, **changes}
 
 
 def phase(name: str = "barrier", **changes: Any) -> dict[str, Any]:
-    said = {
+    document = {
         "name": name,
         "verdict": "pass",
         "duration_s": 0.06,
@@ -30,7 +30,7 @@ def phase(name: str = "barrier", **changes: Any) -> dict[str, Any]:
         "data": {},
         "findings": [],
     }
-    return {**said, **changes}
+    return {**document, **changes}
 
 
 def row(size: int, *, busbw: float | None = 1.5, ranks: int = 2, **changes: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def collectives(*rows: dict[str, Any], **data: Any) -> dict[str, Any]:
 
 
 def report(*phases: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    verdicts = [one["verdict"] for one in phases]
+    verdicts = [phase["verdict"] for phase in phases]
     about = {
         "schema": 2,
         "kind": "smoke",
@@ -87,11 +87,11 @@ def passport(*reports: dict[str, Any], host: str = "node1", **changes: Any) -> d
     """With the reports as those of the prefix and the image, in this order."""
     smoke = {
         place: {
-            "verdict": one["verdict"],
+            "verdict": smoke_report["verdict"],
             "measured_on": {"host": host, "machine": "x86_64"},
-            "report": one,
+            "report": smoke_report,
         }
-        for place, one in zip(("prefix", "image"), reports)
+        for place, smoke_report in zip(("prefix", "image"), reports)
     }
     return {**json.loads(PASSPORT.read_text()), "smoke": smoke, **changes}
 

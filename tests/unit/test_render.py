@@ -145,10 +145,10 @@ def test_a_command_is_one_line_that_bash_reads_as_the_same_words() -> None:
     ]  # fmt: skip
     line = as_command(words)
     assert line.isprintable()
-    told = subprocess.run(
+    printed = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {line}"], check=True, capture_output=True
     ).stdout
-    assert told.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
+    assert printed.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
 
 
 def test_states(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ SAMPLE = Path(__file__).parent.parent / "data" / "smoke-report.json"
 def page_of(tmp_path: Path, *documents: dict[str, Any]) -> report.Page:
     return report.build_page(
         [
-            report.load(evidence.write(tmp_path / str(place) / "p.json", one))
-            for place, one in enumerate(documents)
+            report.load(evidence.write(tmp_path / str(place) / "p.json", document))
+            for place, document in enumerate(documents)
         ]
     )
 
@@ -32,7 +32,7 @@ def read_text(tmp_path: Path, text: str) -> report.Evidence:
     return report.load(tmp_path / "p.json")
 
 
-@pytest.mark.parametrize("text, said", [
+@pytest.mark.parametrize("text, message", [
     ("", "is not JSON"),
     ('{"schema": 1', "is not JSON"),
     ("[" * 100_000, "is not JSON"),
@@ -45,8 +45,8 @@ def read_text(tmp_path: Path, text: str) -> report.Evidence:
     ('{"schema": 1, "kind": "smoke"}', "of schema 1, and this provision reads schema 2"),
     ('{"schema": 2, "kind": "smoke"}', "is damaged: at the top"),
 ])  # fmt: skip
-def test_what_is_not_whole_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(IntegrityError, match=said) as refused:
+def test_what_is_not_whole_is_refused_in_words(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(IntegrityError, match=message) as refused:
         read_text(tmp_path, text)
     assert refused.value.advice
     assert len(str(refused.value)) < 600
@@ -115,18 +115,18 @@ def test_a_report_of_another_schema_within_a_passport_keeps_its_verdict_and_says
 def test_a_report_alone_has_no_environment_and_says_so(tmp_path: Path) -> None:
     page = page_of(tmp_path, evidence.report(phase()))
     assert page.environments == ()
-    assert any("a smoke report alone" in said for said in page.missing)
-    assert any("no curves" in said for said in page.missing)
+    assert any("a smoke report alone" in line for line in page.missing)
+    assert any("no curves" in line for line in page.missing)
 
 
 def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path) -> None:
-    said = evidence.report(
+    smoke_report = evidence.report(
         phase(), phase("ddp", verdict="fail", findings=[finding()]), skipped=["checkpoint"]
     )
-    page = page_of(tmp_path, passport(said))
+    page = page_of(tmp_path, passport(smoke_report))
     (run,) = page.measurements
     assert page.verdict == run.verdict == "fail"
-    assert [(one.name, one.verdict) for one in run.phases] == [
+    assert [(phase.name, phase.verdict) for phase in run.phases] == [
         ("barrier", "pass"),
         ("ddp", "fail"),
         ("checkpoint", "skipped"),
@@ -140,7 +140,7 @@ def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path
 def test_the_sample_that_both_sides_agree_on_is_shown(tmp_path: Path) -> None:
     page = page_of(tmp_path, passport(json.loads(SAMPLE.read_text())))
     (run,) = page.measurements
-    assert (page.verdict, [finding.id for one in run.phases for finding in one.findings]) == (
+    assert (page.verdict, [finding.id for phase in run.phases for finding in phase.findings]) == (
         "warn",
         ["slow-rank"],
     )
@@ -179,7 +179,8 @@ def test_curves_are_by_collective_and_type_in_order_of_size(tmp_path: Path) -> N
         ),
     )
     assert [
-        (one.collective, one.dtype, [point.bytes for point in one.points]) for one in page.curves
+        (curve.collective, curve.dtype, [point.bytes for point in curve.points])
+        for curve in page.curves
     ] == [
         ("all_reduce", "float32", [8, MIB]),
         ("all_reduce", "bfloat16", [MIB]),
@@ -189,13 +190,18 @@ def test_curves_are_by_collective_and_type_in_order_of_size(tmp_path: Path) -> N
 
 
 def test_bands_are_the_tests_own_and_only_where_it_judges(tmp_path: Path) -> None:
-    known = {"name": "8 x H200", "source": "a page", "condition": "NVLS", "from_bytes": 512 * MIB}
+    reference = {
+        "name": "8 x H200",
+        "source": "a page",
+        "condition": "NVLS",
+        "from_bytes": 512 * MIB,
+    }
     rows = [
         row(MIB, busbw=1.0, expected_gb_s=40.0),
         row(512 * MIB, busbw=430.0, expected_gb_s=450.0),
     ]
     (curve,) = page_of(
-        tmp_path, passport(evidence.report(collectives(*rows, expected={"all_reduce": known})))
+        tmp_path, passport(evidence.report(collectives(*rows, expected={"all_reduce": reference})))
     ).curves
     assert [(band.expected, band.fine, band.bad) for band in curve.expected] == [
         (40.0, None, None),
@@ -249,10 +255,12 @@ def test_ranks_stand_beside_the_median_of_all(tmp_path: Path) -> None:
 
 
 def test_ranks_of_several_hosts_are_told_apart_and_gpus_counted(tmp_path: Path) -> None:
-    said = ranks(4, slow=2)
-    told = [{"rank": rank, "host": f"node{rank // 2}", "gpu_name": "H100"} for rank in range(4)]
-    said["phases"].insert(0, phase("facts", data={"ranks": told}))
-    page = page_of(tmp_path, passport(said))
+    smoke_report = ranks(4, slow=2)
+    rank_facts = [
+        {"rank": rank, "host": f"node{rank // 2}", "gpu_name": "H100"} for rank in range(4)
+    ]
+    smoke_report["phases"].insert(0, phase("facts", data={"ranks": rank_facts}))
+    page = page_of(tmp_path, passport(smoke_report))
     assert page.ranks[0].hosts == ("node0", "node0", "node1", "node1")
     assert page.measurements[0].about["GPUs"] == "4 x H100"
 
@@ -326,16 +334,16 @@ def test_two_environments_differ_in_choices_and_pins(tmp_path: Path) -> None:
     ]
     page = page_of(tmp_path, passport(), other)
     assert page.title == "2 environments compared"
-    told = {
+    differences = {
         difference.what: difference.values
         for difference in page.differences
         if difference.kind == "environment"
     }
-    assert told["pin of torch (pip)"] == (
+    assert differences["pin of torch (pip)"] == (
         "torch==2.3.1, locked 2.3.1",
         "torch==2.4.0, locked 2.3.1",
     )
-    assert set(told) == {"pin of torch (pip)", "lock"}
+    assert set(differences) == {"pin of torch (pip)", "lock"}
 
 
 def test_a_passport_that_does_not_say_what_was_locked_does_not_differ_by_it(tmp_path: Path) -> None:

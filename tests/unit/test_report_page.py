@@ -64,7 +64,8 @@ class Page(HTMLParser):
 
 def html(tmp_path: Path, *documents: dict[str, Any]) -> str:
     paths = [
-        evidence.write(tmp_path / str(place) / "p.json", one) for place, one in enumerate(documents)
+        evidence.write(tmp_path / str(place) / "p.json", document)
+        for place, document in enumerate(documents)
     ]
     return render.render_report(
         report.template_values(report.build_page([report.load(path) for path in paths])),
@@ -75,7 +76,12 @@ def html(tmp_path: Path, *documents: dict[str, Any]) -> str:
 def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     """A passport with everything that a page can show."""
     sizes = [8, 1024, *(MIB << shift for shift in range(0, 11, 2))]
-    known = {"name": "8 x H200", "source": "a page", "condition": "NVLS", "from_bytes": 256 * MIB}
+    reference = {
+        "name": "8 x H200",
+        "source": "a page",
+        "condition": "NVLS",
+        "from_bytes": 256 * MIB,
+    }
     rows = [
         row(
             size,
@@ -87,14 +93,14 @@ def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, 
         for size in sizes
         for dtype in ("float32", "bfloat16")
     ]
-    found = evidence.report(
+    smoke_report = evidence.report(
         phase(data={"p50_us_by_rank": [50.0, 52.0, 48.0, 50.0, 50.0, 49.0, 51.0, 5.0]}),
-        collectives(*rows, row(MIB, collective="broadcast", ranks=8), expected={"all_reduce": known}),
+        collectives(*rows, row(MIB, collective="broadcast", ranks=8), expected={"all_reduce": reference}),
         phase("compute", data={"units": {"copy": "GB/s"}, "ranks": [{"rank": rank, "copy": 2700.0 + rank} for rank in range(8)]}),
         phase("ddp", verdict="fail", message="in short", findings=[finding(), finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2])]),
         world_size=8, hosts=[host], skipped=["checkpoint"], **changes,
     )  # fmt: skip
-    return passport(found, host=host)
+    return passport(smoke_report, host=host)
 
 
 def test_the_page_is_whole_and_needs_nothing_from_outside(tmp_path: Path) -> None:
@@ -129,10 +135,10 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(tmp_path: Path) -> Non
 
 def test_everything_has_its_place(tmp_path: Path) -> None:
     page = Page(html(tmp_path, rich(), rich("node2", 0.8)))
-    for said in ("torch2.3-cuda12.1-py311 on 2 hosts", "wrong-value", "check its memory", "ranks 0-2", "skipped", "in short",
+    for text in ("torch2.3-cuda12.1-py311 on 2 hosts", "wrong-value", "check its memory", "ranks 0-2", "skipped", "in short",
                  "Between the runs of the smoke test", "all_reduce", "broadcast", "expected, and the bands", "Pins", "cuda-graph-hang",
                  "the others wait for the rank that waits least", "×0.10", "256 MiB"):  # fmt: skip
-        assert said in page.text, said
+        assert text in page.text, text
     assert page.all("html")[0]["lang"] == "en"
     drawings = [svg for svg in page.all("svg") if svg.get("role") == "img"]
     assert len(drawings) == 4
@@ -143,7 +149,7 @@ HOSTILE = "<script>alert('x')</script>\"'&--><!-- {{ 7 * 7 }}\x00"
 
 
 def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:
-    said = evidence.report(
+    smoke_report = evidence.report(
         phase(HOSTILE, verdict="fail", message=HOSTILE, findings=[finding(message=HOSTILE, advice=HOSTILE)]),
         collectives(row(MIB, collective=HOSTILE, dtype=HOSTILE, judged=HOSTILE), refused={HOSTILE: HOSTILE}, note=HOSTILE),
         hosts=[HOSTILE], profile=HOSTILE, backend=HOSTILE, device=HOSTILE, skipped=[HOSTILE], facts={HOSTILE: HOSTILE},
@@ -158,7 +164,7 @@ def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:
         "warnings": [choice],
         "pins": [pin],
     }
-    first = passport(said, host=HOSTILE, **changes)
+    first = passport(smoke_report, host=HOSTILE, **changes)
     text = html(tmp_path, first, passport(evidence.report(phase()), host="node2"))
     text.encode("utf-8")
     page = Page(text)
@@ -244,11 +250,11 @@ def test_bandwidth_is_drawn_from_where_it_is_not_all_latency(tmp_path: Path) -> 
 
 
 def test_zones_lie_below_what_is_expected_and_only_where_it_is_judged(tmp_path: Path) -> None:
-    known = {"name": "x", "from_bytes": 4 * MIB}
+    reference = {"name": "x", "from_bytes": 4 * MIB}
     rows = [
         row(size, busbw=100.0, expected_gb_s=100.0) for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)
     ]
-    chart = chart_of(tmp_path, *rows, expected={"all_reduce": known})
+    chart = chart_of(tmp_path, *rows, expected={"all_reduce": reference})
     zones = {
         verdict: [tuple(map(float, point.split(","))) for point in outline.split()]
         for verdict, outline in chart.zones
@@ -269,8 +275,8 @@ def run(*words: str) -> Any:
 def test_the_command_writes_the_page_and_only_over_its_own(tmp_path: Path) -> None:
     source, out = evidence.write(tmp_path / "p.json", rich()), tmp_path / "report.html"
     for _ in range(2):
-        done = run(str(source), "-o", str(out))
-        assert (done.exit_code, done.stdout) == (
+        result = run(str(source), "-o", str(out))
+        assert (result.exit_code, result.stdout) == (
             0,
             f"wrote {out}: torch2.3-cuda12.1-py311, fail, 1 run of the smoke test\n",
         )
@@ -288,12 +294,12 @@ def test_the_command_writes_the_page_and_only_over_its_own(tmp_path: Path) -> No
 def test_the_command_shows_the_page_or_what_it_says(tmp_path: Path) -> None:
     source = evidence.write(tmp_path / "p.json", rich())
     Page(run(str(source)).stdout)
-    said = json.loads(run(str(source), "--json").stdout)
-    assert said["verdict"] == "fail"
-    assert said["measurements"][0]["phases"][3]["findings"][0]["advice"] == "check its memory"
-    assert said["curves"][0]["points"][0]["bytes"] == 8
-    assert len(said["ranks"][0]["rows"]) == 8
-    assert {"title", "environments", "differences", "missing"} <= said.keys()
+    content = json.loads(run(str(source), "--json").stdout)
+    assert content["verdict"] == "fail"
+    assert content["measurements"][0]["phases"][3]["findings"][0]["advice"] == "check its memory"
+    assert content["curves"][0]["points"][0]["bytes"] == 8
+    assert len(content["ranks"][0]["rows"]) == 8
+    assert {"title", "environments", "differences", "missing"} <= content.keys()
 
 
 def test_environments_are_named_as_elsewhere(tmp_path: Path) -> None:
@@ -319,14 +325,14 @@ def test_a_damaged_passport_ends_with_its_exit_code(tmp_path: Path) -> None:
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Of every value in a document; of a list only its first and last."""
-    found = [path]
+    keys = [path]
     if isinstance(value, dict):
-        found += [inner for key, item in value.items() for inner in paths(item, (*path, key))]
+        keys += [inner for key, item in value.items() for inner in paths(item, (*path, key))]
     elif isinstance(value, list) and value:
-        found += [
+        keys += [
             inner for place in {0, len(value) - 1} for inner in paths(value[place], (*path, place))
         ]
-    return found
+    return keys
 
 
 def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
@@ -366,11 +372,11 @@ def test_whatever_is_damaged_is_refused_in_words_or_shown(
         return
     text = render.render_report(report.template_values(page), remake=["provision", "report"])
     text.encode("utf-8")
-    shown = Page(text)
-    assert not shown.all("script")
+    page_html = Page(text)
+    assert not page_html.all("script")
     coordinates = [
         number
-        for one in [*shown.all("polyline"), *shown.all("polygon")]
-        for number in re.split("[ ,]", str(one["points"]))
+        for element in [*page_html.all("polyline"), *page_html.all("polygon")]
+        for number in re.split("[ ,]", str(element["points"]))
     ]
     assert all(math.isfinite(float(number)) for number in coordinates)

@@ -57,9 +57,9 @@ def test_a_labs_template_is_used_by_all_verbs_and_says_so(lab: Path) -> None:
     assert checked.exit_code == 1 and "+      - einops" in checked.stdout
     dry = run("render", "lab", "--dry-run")
     assert "environment.yml" in dry.stdout and environment.read_text() == ours
-    done = run("render", "lab")
-    assert done.exit_code == 0, done.output
-    assert done.stderr.count(f"environment.yml is rendered from {path}") == 1
+    rendered = run("render", "lab")
+    assert rendered.exit_code == 0, rendered.output
+    assert rendered.stderr.count(f"environment.yml is rendered from {path}") == 1
     header, _, *body = environment.read_text().splitlines()
     assert (
         header
@@ -83,7 +83,7 @@ def test_requirements_of_a_template_are_checked(lab: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text,line,said",
+    "text,line,message",
     [
         ("a\nb {{ nothing }}\n", 2, "'nothing' is undefined"),
         (
@@ -102,12 +102,12 @@ def test_requirements_of_a_template_are_checked(lab: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_a_template_is_named_with_file_and_line(
-    lab: Path, text: str, line: int, said: str
+    lab: Path, text: str, line: int, message: str
 ) -> None:
     path = template(lab, "environment.yml", text)
     result = run("render", "lab")
     assert result.exit_code == InvalidSpec.exit_code, result.output
-    assert f"{path}, line {line}: " in result.stderr and said in result.stderr
+    assert f"{path}, line {line}: " in result.stderr and message in result.stderr
     assert "conda, name, needs_torch_index" in result.stderr  # what it is given
     assert not (lab / "envs" / "lab" / "environment.yml").exists()
 
@@ -145,8 +145,8 @@ def test_spec_and_pages_of_evidence_are_not_changed(lab: Path) -> None:
 
 
 def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
-    told: list[str] = []
-    templates = render.Templates(lab / "templates", told.append)
+    notices: list[str] = []
+    templates = render.Templates(lab / "templates", notices.append)
     template(
         lab, "Dockerfile", '{% include "provision/Dockerfile.j2" %}LABEL lab={{ name | shell }}\n'
     )
@@ -157,7 +157,7 @@ def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
         text.splitlines()[2:-1]
         == render.render_dockerfile("toy", values)[render.DOCKERFILE].splitlines()[2:]
     )
-    assert text.endswith("\nLABEL lab=toy\n") and told == [
+    assert text.endswith("\nLABEL lab=toy\n") and notices == [
         f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"
     ]
     template(lab, "contract-docker.sh", "# {{ made_by }}\nexec podman run {{ reference }}\n")
@@ -165,7 +165,7 @@ def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
     assert render.render_contract(
         "docker", asked, remake=["provision"], templates=templates
     ).endswith("\nexec podman run lab/toy:1\n")
-    shown = run("image", "contract", "lab", "--as", "lab/toy:1")
+    result = run("image", "contract", "lab", "--as", "lab/toy:1")
     refused = run(
         "image",
         "contract",
@@ -179,8 +179,10 @@ def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
     )
     assert refused.exit_code == InvalidSpec.exit_code and "no named volumes" in refused.stderr
     assert run("image", "contract", "lab", "--as", "oci:/x y").exit_code == InvalidSpec.exit_code
-    assert shown.stdout.endswith("\nexec podman run lab/toy:1\n"), shown.output
-    assert "templates/contract-docker.sh.j2" in shown.stdout and "is rendered from" in shown.stderr
+    assert result.stdout.endswith("\nexec podman run lab/toy:1\n"), result.output
+    assert (
+        "templates/contract-docker.sh.j2" in result.stdout and "is rendered from" in result.stderr
+    )
 
 
 def test_a_workflow_by_a_labs_template(lab: Path) -> None:
@@ -188,10 +190,10 @@ def test_a_workflow_by_a_labs_template(lab: Path) -> None:
         "runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n"
     )
     template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ settings.envs ]]\n")
-    shown = run("matrix", "ci", "--format", "github")
-    assert shown.exit_code == 0, shown.output
-    assert shown.stdout.splitlines()[-1] == "on: push # ${{ kept }} envs"
-    assert "and runners.yml and templates/github-workflow.yml.j2; remake with" in shown.stdout
+    result = run("matrix", "ci", "--format", "github")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "on: push # ${{ kept }} envs"
+    assert "and runners.yml and templates/github-workflow.yml.j2; remake with" in result.stdout
 
 
 def given() -> dict[str, dict[str, Any]]:
@@ -203,14 +205,14 @@ def given() -> dict[str, dict[str, Any]]:
     }
     job = ci.assign(ci.CiTarget(resolution=resolved, platform="linux-64"), (), gpus=1)
     workflow = ci.template_values("github", [job], ci.WorkflowSettings(install="."))
-    found = dict.fromkeys(
+    values = dict.fromkeys(
         (render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved)
     )
-    found |= {
+    values |= {
         render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
         **dict.fromkeys(render.CONTRACTS.values(), contract),
     }
-    return found | dict.fromkeys(render.WORKFLOWS.values(), workflow)
+    return values | dict.fromkeys(render.WORKFLOWS.values(), workflow)
 
 
 def test_docs_list_what_each_template_is_given() -> None:
@@ -221,12 +223,14 @@ def test_docs_list_what_each_template_is_given() -> None:
         names = re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE)
         for file in section.partition("\n")[0].split(", "):
             listed[file] = {name for row in names for name in re.findall(r"`(\w+)`", row)}
-    known = given()
-    assert listed == {file: set(values) for file, values in known.items()}
-    (entry,) = known["github-workflow.yml"]["rehearsal"]
+    values_by_file = given()
+    assert listed == {file: set(values) for file, values in values_by_file.items()}
+    (entry,) = values_by_file["github-workflow.yml"]["rehearsal"]
     assert set(entry) == set(re.findall(r"`(\w+)`", DOCS.read_text().rpartition("Each has ")[2]))
     fixed = {"spec.yml", "matrix.html", "report.html"}
-    assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(known) | fixed
+    assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(
+        values_by_file
+    ) | fixed
 
 
 def test_json_is_a_filter_of_a_labs_template_too(lab: Path) -> None:
