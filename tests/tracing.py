@@ -1,4 +1,4 @@
-"""A child process whose changes to one folder are counted, over all of its threads, and struck at the N-th: by SIGKILL before the
+"""A child process whose changes to one folder are counted, over all of its threads, and outcome at the N-th: by SIGKILL before the
 call is made, by an error instead of the call, or by a write that takes only half.
 
 strace counts its injections per thread, and which thread makes which call is chance: so this is a small tracer of its own, on the
@@ -45,7 +45,7 @@ ON_PATHS = {  # number: (name, places of (folder's descriptor or None, path)); t
     265: ("linkat", ((0, 1), (2, 3))),
     316: ("renameat2", ((0, 1), (2, 3))),
 }
-# Asked of the store, nothing changes: only struck by errors, where a test wants it.
+# Asked of the store, nothing changes: only outcome by errors, where a test wants it.
 READING = {0: "read", 17: "pread64", 137: "statfs", 217: "getdents64", 295: "preadv"}
 WRITES = ("write", "writev", "pwrite64", "pwritev")
 
@@ -66,7 +66,7 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 @dataclass(frozen=True)
-class Strike:
+class Fault:
     """At the `at`-th call, counted from 1, and, with `lasting`, at every later one. error: an errno; HALF: a short write;
     None: SIGKILL. calls: only these are counted."""
 
@@ -81,10 +81,10 @@ HALF = -1
 
 @dataclass
 class Traced:
-    """calls: what was counted, as "name path"; is_struck: whether it came as far as the strike; status: as os.wait says it."""
+    """calls: what was counted, as "name path"; is_reached: whether it came as far as the fault; status: as os.wait says it."""
 
     calls: list[str] = field(default_factory=list)
-    is_struck: bool = False
+    is_reached: bool = False
     status: int = 0
 
     @property
@@ -93,7 +93,7 @@ class Traced:
 
 
 def run(
-    action: Callable[[], None], folder: str, strike: Strike | None = None, *, reading: bool = False
+    action: Callable[[], None], folder: str, fault: Fault | None = None, *, reading: bool = False
 ) -> Traced:
     """The action, in a fork of this process. It ends with status 0, or 1 where the action raised. reading: count also what only reads."""
     child = os.fork()
@@ -110,7 +110,7 @@ def run(
             return traced
         if os.WIFSTOPPED(status):
             if status >> 16 == SECCOMP_EVENT:
-                _called(child, thread, folder, strike, traced, reading)
+                _called(child, thread, folder, fault, traced, reading)
             received = os.WSTOPSIG(status)
             _ptrace(
                 CONT,
@@ -153,31 +153,31 @@ def _filter(numbers: tuple[int, ...]) -> None:
 
 
 def _called(
-    child: int, thread: int, folder: str, strike: Strike | None, traced: Traced, reading: bool
+    child: int, thread: int, folder: str, fault: Fault | None, traced: Traced, reading: bool
 ) -> None:
     registers = (ctypes.c_ulonglong * 27)()
     if _libc.ptrace(GETREGS, thread, None, ctypes.addressof(registers)):
         return  # killed meanwhile
     name, path = _what(child, registers)
     is_counted = (path + "/").startswith(folder + "/") and (reading or name != "open")
-    if not is_counted or (strike and strike.calls and name not in strike.calls):
+    if not is_counted or (fault and fault.calls and name not in fault.calls):
         return
     traced.calls.append(f"{name} {path[len(folder) + 1 :]}")
     at = len(traced.calls)
-    if strike is None or at < strike.at or (at > strike.at and not strike.lasting):
+    if fault is None or at < fault.at or (at > fault.at and not fault.lasting):
         return
-    if strike.error == HALF:
+    if fault.error == HALF:
         if name not in WRITES:
             return
         _halve(child, name, registers)
-    elif strike.error is None:
-        traced.is_struck = True
+    elif fault.error is None:
+        traced.is_reached = True
         os.kill(child, signal.SIGKILL)
         return
     else:
         registers[ORIG_RAX] = registers[RAX] = (1 << 64) - 1  # no call
-        registers[RAX] = (1 << 64) - strike.error
-    traced.is_struck = True
+        registers[RAX] = (1 << 64) - fault.error
+    traced.is_reached = True
     _ptrace(SETREGS, thread, ctypes.addressof(registers))
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from provision_runtime import checkpoint
-from tests.integration.checkpoint_strikes import state
+from tests.integration.checkpoint_faults import state
 
 if __name__ == "__main__":
     for tag in (10, 11):

@@ -18,7 +18,7 @@ import torch
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import layout
 from provision_runtime.comm.ranks import Ranks, single_process
-from tests.integration.checkpoint_strikes import loaded, state
+from tests.integration.checkpoint_faults import loaded, state
 
 OLD, NEW, NEXT = 1, 2, 3
 

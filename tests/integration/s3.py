@@ -31,12 +31,12 @@ App = Callable[[dict[str, Any], Start], Iterable[bytes]]
 
 @dataclass
 class S3:
-    """asked: every request in order, as "PUT /bucket/key". strike: called with each before it is served, and, after it was, with it
+    """asked: every request in order, as "PUT /bucket/key". fault: called with each before it is served, and, after it was, with it
     and "done"; what it returns instead of None is the answer: one of the errors above, or "drop" for none at all."""
 
     app: App
     asked: list[str] = field(default_factory=list)
-    strike: Callable[[str], tuple[str, str, str] | str | None] = lambda _: None
+    fault: Callable[[str], tuple[str, str, str] | str | None] = lambda _: None
     port: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -55,17 +55,17 @@ class S3:
         said = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
         with self._lock:
             self.asked.append(said)
-        struck = self.strike(said)
-        if isinstance(struck, str):  # "drop"
+        outcome = self.fault(said)
+        if isinstance(outcome, str):  # "drop"
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError  # which werkzeug takes for a client that has left
-        if struck is not None:
-            status, code, message = struck
+        if outcome is not None:
+            status, code, message = outcome
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start(status, [("Content-Type", "application/xml")])
             return [] if said.startswith("HEAD") else [ERROR.format(code, message).encode()]
         answer = list(self.app(environ, start))
-        self.strike(f"{said} done")
+        self.fault(f"{said} done")
         return answer
 
     def of(self, method: str, within: str) -> list[str]:
@@ -103,14 +103,14 @@ def serve() -> Iterator[S3]:
 def matching(
     pattern: str, answer: tuple[str, str, str] | str, first: int = 1
 ) -> Callable[[str], tuple[str, str, str] | str | None]:
-    """A strike at requests that match, from the nth such on."""
+    """A fault at requests that match, from the nth such on."""
     seen = 0
 
-    def strike(said: str) -> tuple[str, str, str] | str | None:
+    def fault(said: str) -> tuple[str, str, str] | str | None:
         nonlocal seen
         if not re.search(pattern, said):
             return None
         seen += 1
         return answer if seen >= first else None
 
-    return strike
+    return fault

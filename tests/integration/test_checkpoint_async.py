@@ -1,4 +1,4 @@
-"""Saving in the background: the cases are in behind.py, this checks their results."""
+"""Saving in the background: the cases are in async_saves.py, this checks their results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.torch
 
 
 def test_saves_in_the_background_are_right(tmp_path: Path) -> None:
-    found = run("behind.py", "cases", str(tmp_path))
+    found = run("async_saves.py", "cases", str(tmp_path))
     assert found["problems"] == {}, "\n".join(found["problems"].values())
     assert found["cases"] == 10
 
 
 def test_the_process_does_not_end_before_its_save(tmp_path: Path) -> None:
-    run("behind.py", "exit", str(tmp_path))
+    run("async_saves.py", "exit", str(tmp_path))
     assert list_steps(tmp_path) == [1]
     assert verify(tmp_path) == []
 
@@ -28,6 +28,6 @@ def test_the_process_does_not_end_before_its_save(tmp_path: Path) -> None:
 def test_where_one_rank_cannot_copy_its_state_all_are_told(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         found = list(
-            pool.map(lambda rank: run("behind.py", "rank", str(tmp_path), str(rank)), range(2))
+            pool.map(lambda rank: run("async_saves.py", "rank", str(tmp_path), str(rank)), range(2))
         )
     assert found == [{"failed": [1], "steps": [2]}] * 2

@@ -31,14 +31,14 @@ from provision_runtime.comm.ranks import Ranks, single_process
 from provision_runtime.smoke.launcher import free_port
 from tests.integration import s3
 from tests.integration.scripts import found_by
-from tests.table import Table
+from tests.rank_threads import RankThreads
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
 # Where that interpreter finds s3fs, if it has none of its own.
 S3FS = os.environ.get("PROVISION_TEST_S3FS", "")
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 120
-Strike = Callable[[str], Any]
+Fault = Callable[[str], Any]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def store() -> Iterator[s3.S3]:
 def root(store: s3.S3, request: pytest.FixtureRequest) -> Iterator[str]:
     store.asked.clear()
     yield f"s3://{s3.BUCKET}/{request.node.name}"
-    store.strike = lambda _: None
+    store.fault = lambda _: None
 
 
 def plan(contents: dict[str, bytes]) -> SavePlan:
@@ -159,7 +159,7 @@ def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strike", "words", "code"),
+    ("fault", "words", "code"),
     [
         (s3.matching(r"^PUT .*distcp$", s3.ACCESS_DENIED, first=2), "Access Denied: s3://", 13),
         (
@@ -178,25 +178,23 @@ def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
     ids=["denied", "error", "dropped", "manifest", "latest"],
 )
 def test_what_the_store_refuses_is_told_on_all_ranks_and_nothing_is_left(
-    store: s3.S3, root: str, strike: Strike, words: str, code: int
+    store: s3.S3, root: str, fault: Fault, words: str, code: int
 ) -> None:
     root = re.sub(r"[\[\]]", "-", root)
     made = save(store, root, 1, {"a": big("o")})
 
     def only_here(said: str) -> Any:
         return (
-            strike(said)
-            if said.endswith(f"/{manifest.NAME}") or not said.endswith("done")
-            else None
+            fault(said) if said.endswith(f"/{manifest.NAME}") or not said.endswith("done") else None
         )
 
-    store.strike = only_here
-    errors = Table(2).run(
+    store.fault = only_here
+    errors = RankThreads(2).run(
         lambda ranks: save(
             store, root, 2, {f"{ranks.rank}": big("n"), f"{ranks.rank}b": big("m")}, ranks
         )
     )
-    store.strike = lambda _: None
+    store.fault = lambda _: None
     assert [type(error) for error in errors] == [NotCommitted] * 2, errors
     assert re.search(words, str(errors[0]))
     assert errors[0].errno == code
@@ -252,7 +250,7 @@ def test_wherever_the_writer_is_killed_the_old_or_the_new_is_there(store: s3.S3,
             if f"/{place.partition('://')[2]}/" in said and re.search(pattern, said):
                 writers[pattern].send_signal(signal.SIGKILL)
 
-    store.strike = kill
+    store.fault = kill
     for pattern, place in roots.items():
         writers[pattern] = subprocess.Popen(
             [sys.executable, "-c", WRITER, place, json.dumps(store.options), str(MIN_FILE_BYTES)],
@@ -261,7 +259,7 @@ def test_wherever_the_writer_is_killed_the_old_or_the_new_is_there(store: s3.S3,
     for writer in writers.values():
         with writer:
             writer.wait(TIMEOUT_S)
-    store.strike = lambda _: None
+    store.fault = lambda _: None
     assert {writer.returncode for writer in writers.values()} == {-signal.SIGKILL}
     for pattern, steps in DEATHS.items():
         place = roots[pattern]

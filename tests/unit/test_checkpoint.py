@@ -48,7 +48,7 @@ from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks
 from tests.checkpoints import big, save
-from tests.table import Table
+from tests.rank_threads import RankThreads
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def names(folder: Path) -> list[str]:
 
 def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
     shards = [{"zero": b"0" * 100}, {"one": b"1" * 100, "empty": b""}]
-    made = Table(2).run(lambda ranks: save(tmp_path, 7, shards[ranks.rank], ranks))
+    made = RankThreads(2).run(lambda ranks: save(tmp_path, 7, shards[ranks.rank], ranks))
     assert [one.folder for one in made] == ["step-000000000007"] * 2
     assert names(tmp_path) == ["latest", "step-000000000007"]
     assert contents(tmp_path / "step-000000000007") == {**shards[0], **shards[1]}
@@ -197,7 +197,7 @@ def test_where_one_rank_fails_all_are_told_and_nothing_is_left(tmp_path: Path) -
 
         return progress
 
-    errors = Table(2).run(
+    errors = RankThreads(2).run(
         lambda ranks: save(tmp_path, 2, {f"{ranks.rank}": b"new"}, ranks, progress=fail(ranks))
     )
     assert [type(error) for error in errors] == [NotCommitted] * 2
@@ -718,7 +718,7 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
         if world_size == 1
         else [{"copy": big("a")}, {"a": big("a")}]
     )
-    made = Table(world_size).run(lambda ranks: save(backend, 2, shards[ranks.rank], ranks))
+    made = RankThreads(world_size).run(lambda ranks: save(backend, 2, shards[ranks.rank], ranks))
     assert linked.is_set()
     assert [(one.progress.written, one.progress.linked) for one in made] == [
         (MIN_FILE_BYTES, MIN_FILE_BYTES)
@@ -777,7 +777,7 @@ def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Pat
 
 
 def test_ranks_that_save_different_steps_save_nothing(tmp_path: Path) -> None:
-    errors = Table(2).run(
+    errors = RankThreads(2).run(
         lambda ranks: save(tmp_path, 5 + ranks.rank, {f"{ranks.rank}": b"x"}, ranks)
     )
     assert [str(error) for error in errors] == [
@@ -851,5 +851,7 @@ def test_a_rank_that_works_long_is_not_taken_for_one_that_is_gone(
 
         return Ranks(ranks.rank, ranks.world_size, exchange)
 
-    made = Table(2).run(lambda ranks: save(tmp_path, 1, {f"{ranks.rank}": b"x"}, counted(ranks)))
+    made = RankThreads(2).run(
+        lambda ranks: save(tmp_path, 1, {f"{ranks.rank}": b"x"}, counted(ranks))
+    )
     assert [one.folder for one in made] == ["step-000000000001"] * 2

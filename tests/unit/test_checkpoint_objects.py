@@ -27,7 +27,7 @@ from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
-from tests.table import Table
+from tests.rank_threads import RankThreads
 
 memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
 NUMBERS = itertools.count()
@@ -87,7 +87,7 @@ def big(letter: str) -> bytes:
 
 def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
     shards = [{"zero": b"0" * 100}, {"one": big("1"), "empty": b""}]
-    made = Table(2).run(lambda ranks: save(root, 7, shards[ranks.rank], ranks))
+    made = RankThreads(2).run(lambda ranks: save(root, 7, shards[ranks.rank], ranks))
     assert {one.folder for one in made} == set(open_root(root).folders())
     assert contents(root, made[0].folder) == {**shards[0], **shards[1]}
     assert (list_steps(root), latest(root), verify(root)) == ([7], 7, [])
@@ -385,7 +385,7 @@ def test_what_a_store_raises_becomes_words_for_all_ranks(
         def on_second(_: object) -> None:
             dark.left = 0
 
-        errors = Table(2).run(
+        errors = RankThreads(2).run(
             lambda ranks: save(root, 2, {f"{ranks.rank}": big("n")}, ranks, progress=on_second)
         )
         dark.left = sys.maxsize
@@ -395,7 +395,7 @@ def test_what_a_store_raises_becomes_words_for_all_ranks(
 
 
 def test_of_two_jobs_that_save_one_step_each_has_a_folder(root: str) -> None:
-    made = Table(2).run(
+    made = RankThreads(2).run(
         lambda ranks: [save(root, 5, {"a": b"%d" % ranks.rank * count}) for count in range(1, 20)]
     )
     assert all(isinstance(one, list) for one in made), made

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from provision_runtime.comm.ranks import Ranks, single_process
 from provision_runtime.facts import ddp_check
-from tests.table import Table
+from tests.rank_threads import RankThreads
 
 MODEL: list[ddp_check.Entry] = [
     ["0.weight", [4, 3], "float32", True],
@@ -166,7 +166,7 @@ def test_every_rank_raises_and_only_one_of_each_kind_tells_all() -> None:
         model: Any = Model(weight=Parameter(2, 3 if ranks.rank in (2, 4) else 2))
         return ddp_check.require_same_parameters(model, exchange)
 
-    errors = Table(5).run(check)
+    errors = RankThreads(5).run(check)
     assert {str(error) for error in errors} == {
         "ranks 2, 4: parameter weight is [2, 3] float32, not [2, 2] float32 as on most ranks"
     }
@@ -175,6 +175,8 @@ def test_every_rank_raises_and_only_one_of_each_kind_tells_all() -> None:
 
 def test_equal_models_have_one_digest() -> None:
     model: Any = Model(weight=Parameter(2, 2), bias=Parameter(2))
-    digests = Table(3).run(lambda ranks: ddp_check.require_same_parameters(model, ranks.exchange))
+    digests = RankThreads(3).run(
+        lambda ranks: ddp_check.require_same_parameters(model, ranks.exchange)
+    )
     assert set(digests) == {ddp_check.parameter_digest(model)}
     assert ddp_check.require_same_parameters(model, single_process().exchange) == digests[0]

@@ -10,7 +10,7 @@ import pytest
 from provision_runtime import fs
 from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks, single_process
-from tests.table import Table
+from tests.rank_threads import RankThreads
 
 
 class Clock:
@@ -176,14 +176,16 @@ def test_a_handle_that_stays_stale_is_an_error_in_the_end() -> None:
 
 def test_one_rank_makes_the_folder_and_all_return_when_they_see_it(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "folder"
-    waited = Table(3).run(lambda ranks: fs.make_directory(folder, ranks, 5.0))
+    waited = RankThreads(3).run(lambda ranks: fs.make_directory(folder, ranks, 5.0))
     assert folder.is_dir()
     assert len(set(waited)) == 1 and waited[0] < 5
 
 
 def test_a_folder_that_cannot_be_made_is_the_same_error_on_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    errors = Table(2).run(lambda ranks: fs.make_directory(tmp_path / "file" / "folder", ranks, 5.0))
+    errors = RankThreads(2).run(
+        lambda ranks: fs.make_directory(tmp_path / "file" / "folder", ranks, 5.0)
+    )
     for error in errors:
         assert isinstance(error, collective.RankFailed)
         assert (error.errno, error.ranks) == (errno.ENOTDIR, (0,))
@@ -197,7 +199,7 @@ def test_a_folder_that_one_rank_does_not_see_is_an_error_on_all(tmp_path: Path) 
         return fs.make_directory(tmp_path / f"host{min(ranks.rank, 1)}" / "folder", ranks, 0.1)
 
     (tmp_path / "host1").mkdir()
-    for error in Table(2).run(make):
+    for error in RankThreads(2).run(make):
         assert isinstance(error, collective.RankFailed)
         assert error.ranks == (1,)
         assert "did not become visible here within 0.1 s: is its folder shared?" in str(error)
@@ -211,14 +213,14 @@ def test_whether_a_path_exists_is_decided_once(tmp_path: Path) -> None:
 
     (tmp_path / "host0").mkdir()
     (tmp_path / "host0" / "file").touch()
-    assert Table(2).run(look) == [True, True]
+    assert RankThreads(2).run(look) == [True, True]
 
 
 def test_what_any_rank_raises_is_raised_on_all_with_its_ranks() -> None:
     def work(ranks: Ranks) -> list[Any]:
         return collective.run_on_all("work", ranks, lambda: 1 // (ranks.rank % 2))
 
-    for error in Table(4).run(work):
+    for error in RankThreads(4).run(work):
         assert str(error).startswith("ranks 0, 2: ZeroDivisionError: ")
         assert error.ranks == (0, 2)
 

@@ -1,4 +1,4 @@
-"""Saves and prunes that are struck at every system call, with torch: the program that test_checkpoint_strikes.py runs.
+"""Saves and prunes that are outcome at every system call, with torch: the program that test_checkpoint_faults.py runs.
 
 One process imports torch; each case is a fork of it. Prints, as JSON, how many cases there were; a case that goes wrong ends it.
 """
@@ -85,7 +85,7 @@ def seen(root: Path) -> Seen:
 
 @dataclass(frozen=True)
 class Scene:
-    """before: the steps (with their tags) that are saved first; act: what is struck."""
+    """before: the steps (with their tags) that are saved first; act: what is outcome."""
 
     before: tuple[tuple[int, int], ...]
     act: Callable[[Path], object]
@@ -121,14 +121,14 @@ class Stage:
         assert self.old != self.new
 
     def play(
-        self, strike: tracing.Strike | None, *, reading: bool = False
+        self, fault: tracing.Fault | None, *, reading: bool = False
     ) -> tuple[tracing.Traced, dict[str, Any] | None]:
         """Once more from the beginning; what the act raised."""
         shutil.rmtree(self.root, ignore_errors=True)
         self._said.unlink(missing_ok=True)
         if self._before.exists():
             shutil.copytree(self._before, self.root)
-        traced = tracing.run(self._perform, str(self.root), strike, reading=reading)
+        traced = tracing.run(self._perform, str(self.root), fault, reading=reading)
         return traced, json.loads(self._said.read_text()) if self._said.exists() else None
 
     def _perform(self) -> None:
@@ -160,7 +160,7 @@ class Stage:
         )
 
     def goes_on(self) -> None:
-        """The next save does what it always does, and leaves nothing of the one that was struck."""
+        """The next save does what it always does, and leaves nothing of the one that was outcome."""
         checkpoint.save(state(NEXT), self.root, step=NEXT)
         assert self.temporaries() == [], self.temporaries()
         assert seen(self.root).latest == NEXT
@@ -170,8 +170,8 @@ def kills(stage: Stage) -> int:
     """SIGKILL before the N-th call, for every N."""
     at = 1
     while True:
-        traced, _ = stage.play(tracing.Strike(at))
-        if not traced.is_struck:
+        traced, _ = stage.play(tracing.Fault(at))
+        if not traced.is_reached:
             assert traced.status == 0
             return at - 1
         assert traced.was_killed and len(traced.calls) >= at, traced
@@ -187,8 +187,8 @@ def failures(stage: Stage, errors: Callable[[int], Iterator[int]]) -> int:
     while True:
         at += 1
         for number in errors(at):
-            traced, said = stage.play(tracing.Strike(at, number), reading=True)
-            if not traced.is_struck:
+            traced, said = stage.play(tracing.Fault(at, number), reading=True)
+            if not traced.is_reached:
                 return cases
             cases += 1
             _judge(
@@ -205,8 +205,8 @@ def lasting_failures(stage: Stage, errors: tuple[int, ...]) -> int:
     for number in errors:
         at = 1
         while True:
-            traced, said = stage.play(tracing.Strike(at, number, lasting=True, calls=GROWING))
-            if not traced.is_struck:
+            traced, said = stage.play(tracing.Fault(at, number, lasting=True, calls=GROWING))
+            if not traced.is_reached:
                 break
             _judge(
                 stage,
@@ -222,8 +222,8 @@ def short_writes(stage: Stage) -> int:
     """The N-th write takes only half."""
     at = 1
     while True:
-        traced, said = stage.play(tracing.Strike(at, tracing.HALF, calls=frozenset(tracing.WRITES)))
-        if not traced.is_struck:
+        traced, said = stage.play(tracing.Fault(at, tracing.HALF, calls=frozenset(tracing.WRITES)))
+        if not traced.is_reached:
             return at - 1
         assert said is None, (said, traced)
         assert seen(stage.root) == stage.new

@@ -1,6 +1,6 @@
 """What tests/integration/test_checkpoint_async.py has a process with torch do: saving behind the training's back, and unread.
 
-Usage: python behind.py cases|exit|rank FOLDER [RANK]     (the last line printed: found JSON)
+Usage: python async_saves.py cases|exit|rank FOLDER [RANK]     (the last line printed: found JSON)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One bit is flipped at random places of every file of a checkpoint: the program that test_checkpoint_strikes.py runs, with torch.
+"""One bit is flipped at random places of every file of a checkpoint: the program that test_checkpoint_faults.py runs, with torch.
 By turns with the package xxhash, where it is, and as if it were not.
 
 Prints, as JSON, how many flips of which file were refused by its name, with nothing of the state dict changed.
@@ -15,7 +15,7 @@ import torch
 
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import hashes
-from tests.integration.checkpoint_strikes import state
+from tests.integration.checkpoint_faults import state
 
 FLIPS = 200
 WITH_OR_WITHOUT = (hashes.XXH3_128, None)

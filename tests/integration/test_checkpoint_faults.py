@@ -1,7 +1,7 @@
 """Checkpoints that are struck at every system call of a save: killed, refused by the disk, written by halves. The order of the calls. And
 every flipped bit.
 
-The cases are in checkpoint_strikes.py and checkpoint_flips.py, which run where torch is. PROVISION_EXHAUSTIVE=1: every error at every
+The cases are in checkpoint_faults.py and checkpoint_bit_flips.py, which run where torch is. PROVISION_EXHAUSTIVE=1: every error at every
 call, in every scene.
 """
 
@@ -58,13 +58,13 @@ def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> dict[str
 
 
 def test_killed_at_every_call_the_old_or_the_new_state_is_there(place: Path) -> None:
-    cases = run("checkpoint_strikes", str(place), "kills")
+    cases = run("checkpoint_faults", str(place), "kills")
     assert sorted(cases) == ["back", "first", "incremental", "overwrite", "prune"]
     assert min(cases.values()) > 10, cases
 
 
 def test_an_error_at_every_call_is_told_and_leaves_the_old_state(place: Path) -> None:
-    cases = run("checkpoint_strikes", str(place), "all-failures" if IS_EXHAUSTIVE else "failures")
+    cases = run("checkpoint_faults", str(place), "all-failures" if IS_EXHAUSTIVE else "failures")
     assert {"first", "overwrite", "incremental", "lasting overwrite", "short overwrite"} <= set(
         cases
     )
@@ -74,7 +74,7 @@ def test_an_error_at_every_call_is_told_and_leaves_the_old_state(place: Path) ->
 
 
 def test_every_flipped_bit_is_refused_by_the_name_of_its_file(place: Path) -> None:
-    flips = run("checkpoint_flips", str(place))
+    flips = run("checkpoint_bit_flips", str(place))
     assert {"latest", "manifest.json"} < set(flips) and len(flips) >= 5, flips
     assert set(flips.values()) == {200}
 

@@ -1,5 +1,5 @@
 """Several processes at one root: jobs that save the same steps, or other ones, readers, and prune. The program that
-test_checkpoint_crowd.py runs, with torch. Prints, as JSON, how often who did what; whatever goes wrong ends it.
+test_checkpoint_concurrency.py runs, with torch. Prints, as JSON, how often who did what; whatever goes wrong ends it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import catalog, layout, verification
 from provision_runtime.checkpoint.backends import open_root
-from tests.integration.checkpoint_strikes import loaded, state
+from tests.integration.checkpoint_faults import loaded, state
 
 OVERWRITES = 500
 SAVES = 60

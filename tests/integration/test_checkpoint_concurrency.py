@@ -1,4 +1,4 @@
-"""Several jobs, readers and prune at one root at once. What they do is in checkpoint_crowd.py, which runs where torch is."""
+"""Several jobs, readers and prune at one root at once. What they do is in checkpoint_concurrency.py, which runs where torch is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.smoke_process import PYTHON, environment
-from tests.integration.test_checkpoint_strikes import place
+from tests.integration.test_checkpoint_faults import place
 
 __all__ = ["place"]
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_whoever_saves_reads_or_prunes_beside_every_state_is_whole(place: Path) -> None:
-    command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_crowd", str(place)]
+    command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_concurrency", str(place)]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
     ran = subprocess.run(
         command,
