@@ -1,7 +1,9 @@
-"""The facts: which PyTorch builds exist, of what, on which machines they run, and what a rule says about them.
+"""The facts: which PyTorch builds exist, of what, on which machines they run, and what a rule says
+about them.
 
-Data lies in provision/catalog/data, each row with its source; it is read at first use and checked by tests. None means that no source
-says; it never means absent. The catalog answers questions; the resolver chooses.
+Data lies in provision/catalog/data, each row with its source; it is read at first use and checked
+by tests. None means that no source says; it never means absent. The catalog answers questions; the
+resolver chooses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Reads the data files, and checks that every row in them states its source: a row without one is our mistake."""
+"""Reads the data files, and checks that every row in them states its source: a row without one is
+our mistake."""
 
 from __future__ import annotations
 

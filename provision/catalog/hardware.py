@@ -1,4 +1,5 @@
-"""Hardware: drivers, GPUs and glibc, and whether a build runs on them. Every answer may be "unknown", which is never a yes."""
+"""Hardware: drivers, GPUs and glibc, and whether a build runs on them. Every answer may be
+"unknown", which is never a yes."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ DECORATION = re.compile(
     r"nvidia|tesla|geforce|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
     r"server|workstation|edition|gen\d"
 )
-# CUDA C++ Programming Guide, Binary Compatibility: code for one minor version runs on later ones of the same major, but not between
-# Tegra and other GPUs.
+# CUDA C++ Programming Guide, Binary Compatibility: code for one minor version runs on later ones of
+# the same major, but not between Tegra and other GPUs.
 TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (11, 0)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toolkit:
-    """One CUDA version. Drivers are those of `driver_platforms`; for other platforms no source says."""
+    """One CUDA version. Drivers are those of `driver_platforms`; for other platforms no source
+    says."""
 
     cuda: str
     driver_floor: str  # the oldest driver that runs its programs (minor-version compatibility)
@@ -104,7 +106,8 @@ def gpus() -> dict[str, Gpu]:
 
 @functools.cache
 def find_gpu(text: str) -> Gpu:
-    """The GPU that a text names: sm_90, 9.0, H100, or a name as nvidia-smi prints it. Raises InvalidSpec with similar names."""
+    """The GPU that a text names: sm_90, 9.0, H100, or a name as nvidia-smi prints it. Raises
+    InvalidSpec with similar names."""
     name = text.strip().lower()
     by_number = re.fullmatch(r"(?:sm_?|compute_?)?(\d{2,3})[a-f]?|(\d{1,2})\.(\d)", name)
     if by_number:
@@ -124,7 +127,8 @@ def find_gpu(text: str) -> Gpu:
 
 
 def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Compatibility:
-    """Whether a driver (535.129.03, or 535 for a driver of that branch) runs programs of a CUDA version."""
+    """Whether a driver (535.129.03, or 535 for a driver of that branch) runs programs of a CUDA
+    version."""
     toolkit = toolkits().get(cuda)
     if toolkit is None or platform not in toolkit.driver_platforms:
         return "unknown"
@@ -134,8 +138,8 @@ def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Com
 def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> GpuSupport:
     """Whether a build holds code for a GPU.
 
-    Code for sm_XY runs on X.Z with Z >= Y; PTX on everything newer, if the driver is not older than the toolkit's own (NVIDIA CUDA
-    Compatibility guide: minor-version compatibility leaves PTX out).
+    Code for sm_XY runs on X.Z with Z >= Y; PTX on everything newer, if the driver is not older than
+    the toolkit's own (NVIDIA CUDA Compatibility guide: minor-version compatibility leaves PTX out).
     """
     if build.architectures is None:
         return _support_by_toolkit(build.cuda, gpu)
@@ -163,7 +167,8 @@ def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
 
 
 def cuda_range_text(gpu: Gpu) -> str:
-    """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it; empty if no source says."""
+    """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it;
+    empty if no source says."""
     architecture = architectures().get(gpu.architecture)
     if architecture is None:
         return ""
@@ -183,7 +188,8 @@ def runs_on_machine(build: Build, glibc: str) -> Compatibility:
 
 
 def _support_by_toolkit(cuda: str, gpu: Gpu) -> GpuSupport:
-    """For a build whose architectures are not known: it holds no code for a GPU that its toolkit cannot compile for.
+    """For a build whose architectures are not known: it holds no code for a GPU that its toolkit
+    cannot compile for.
 
     PTX would not help an older GPU, and might help a newer one.
     """
@@ -200,7 +206,8 @@ def _support_by_toolkit(cuda: str, gpu: Gpu) -> GpuSupport:
 
 
 def _is_at_least(driver: str, floor: str) -> Compatibility:
-    """A bare branch (525) does not say which of its drivers it is, so it answers only for other branches' floors."""
+    """A bare branch (525) does not say which of its drivers it is, so it answers only for other
+    branches' floors."""
     driver_key, floor_key = version_key(driver), version_key(floor)
     if len(driver_key) < len(floor_key) and driver_key == floor_key[: len(driver_key)]:
         return "unknown"

@@ -11,7 +11,8 @@ from provision.catalog.versions import version_key
 
 @dataclass(frozen=True, kw_only=True)
 class CondaForgeNccl:
-    """One NCCL version on conda-forge. It runs with every minor version of the CUDA majors that it was built for."""
+    """One NCCL version on conda-forge. It runs with every minor version of the CUDA majors that it
+    was built for."""
 
     version: str
     cuda: tuple[str, ...]  # CUDA versions that it was built with

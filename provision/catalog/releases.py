@@ -23,7 +23,8 @@ UNKNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "sourc
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One build of a release from one source, for linux-64; `for_platform` gives it for another platform.
+    """One build of a release from one source, for linux-64; `for_platform` gives it for another
+    platform.
 
     None means that no source says; it never means absent. A source field is None where its fact is.
     """
@@ -62,7 +63,8 @@ class Build:
     )
 
     def for_platform(self, platform: Platform) -> Build:
-        """The same build for another platform. Architectures are not known there unless a source says so for that platform."""
+        """The same build for another platform. Architectures are not known there unless a source
+        says so for that platform."""
         assert platform in self.platforms, f"{self.tag} has no {platform}"
         if platform == PLATFORM:
             return self
@@ -123,7 +125,8 @@ class Release:
 
     @property
     def companion_audio(self) -> str | None:
-        """The torchaudio of this release; later releases have none (pytorch/audio#4212), only an old one that still runs."""
+        """The torchaudio of this release; later releases have none (pytorch/audio#4212), only an
+        old one that still runs."""
         if self.torchaudio is None:
             return None
         is_of_release = self.torchaudio_pins_torch or minor(self.torchaudio) == self.minor
@@ -138,8 +141,8 @@ def releases() -> dict[str, Release]:
 
 
 def matching_releases(expression: str) -> tuple[Release, ...]:
-    """Releases that an expression selects, oldest first: 2 (every 2.x), 2.3 (every 2.3.x), 2.3.1, a PEP 440 range such as
-    `>=2.3,<2.6`, or latest.
+    """Releases that an expression selects, oldest first: 2 (every 2.x), 2.3 (every 2.3.x), 2.3.1, a
+    PEP 440 range such as `>=2.3,<2.6`, or latest.
 
     Raises InvalidSpec for what is none of these, NoSuchBuild if the table has no such release.
     """
@@ -154,7 +157,8 @@ def matching_releases(expression: str) -> tuple[Release, ...]:
 
 
 def covers_minor(expression: str, minor: str) -> bool:
-    """Whether an expression selects all of a minor release, patches that are still to come included.
+    """Whether an expression selects all of a minor release, patches that are still to come
+    included.
 
     `latest` does, for the newest minor release there is.
     """
@@ -302,7 +306,8 @@ def _wheel(
 
 
 def _wheel_on_platform(default: IndexDefault) -> dict[str, Any]:
-    """The wheel's requirements are the same on both machines (the refresh of the data checks it); what it was compiled for is not."""
+    """The wheel's requirements are the same on both machines (the refresh of the data checks it);
+    what it was compiled for is not."""
     return {
         "source": default.source,
         "architectures": default.architectures,

@@ -1,7 +1,7 @@
 """Rules: known problems of builds, and their consequences: a pin, a refusal or a warning.
 
-A row of rules.yml is a condition (every field that it has must hold) and a consequence. `matching_rules` returns the rows that
-hold; the resolver decides what to do with them.
+A row of rules.yml is a condition (every field that it has must hold) and a consequence.
+`matching_rules` returns the rows that hold; the resolver decides what to do with them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Rule:
     consequence: Consequence
     reason: str
     source: str
-    # PEP 440 specifiers: cuda never holds for CPU builds, nccl never where NCCL's version is not known.
+    # PEP 440 specifiers: cuda never holds for CPU builds, nccl never where NCCL's version is not
+    # known.
     torch: str = ""
     cuda: str | None = None
     nccl: str | None = None
@@ -70,8 +71,9 @@ def matching_rules(
 ) -> tuple[Rule, ...]:
     """The rules that hold, in the order of the file.
 
-    build is None for a CPU build. nccl: the version if it is a choice and not the build's own. packages: names that the request
-    adds to the environment. variables: names of environment variables that are set where the environment runs.
+    build is None for a CPU build. nccl: the version if it is a choice and not the build's own.
+    packages: names that the request adds to the environment. variables: names of environment
+    variables that are set where the environment runs.
     """
     from packaging.utils import canonicalize_name
 

@@ -1,6 +1,7 @@
 """Files and directories that change in one step: readers see the old one or the new one, whole.
 
-A file is replaced by `atomic_write`. A directory is built under `staging_path` and takes its place with `replace_directory`.
+A file is replaced by `atomic_write`. A directory is built under `staging_path` and takes its place
+with `replace_directory`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
 def staging_path(path: Path) -> Path:
     """Where the next version of a directory is built: a hidden name in the same folder.
 
-    It is the same for every build of `path`, so the next build, which holds the environment's lock, finds and removes what a
-    killed one left.
+    It is the same for every build of `path`, so the next build, which holds the environment's lock,
+    finds and removes what a killed one left.
     """
     return path.with_name(f".{path.name}.provision-building")
 
@@ -80,7 +81,8 @@ def remove_leftovers(path: Path) -> None:
 
 
 def remove_leftovers_until_quiet(path: Path, *, quiet_s: float, timeout_s: float) -> None:
-    """Remove what a build of `path` left until nothing has come back for `quiet_s`; give up after `timeout_s`.
+    """Remove what a build of `path` left until nothing has come back for `quiet_s`; give up after
+    `timeout_s`.
 
     A writer that cannot be stopped (rattler's own threads, after Ctrl-C) may still add to it.
     """

@@ -1,8 +1,8 @@
 """Every way provision can fail on purpose, each with its exit code.
 
-An error says what happened, to which file or value, and what to do next. Only cli.py catches them. Exit codes 0 (fine),
-1 (a check failed) and 2 (usage) are click's and the workflows'; the rest are listed here and in docs/errors.md, and a test
-compares the two.
+An error says what happened, to which file or value, and what to do next. Only cli.py catches them.
+Exit codes 0 (fine), 1 (a check failed) and 2 (usage) are click's and the workflows'; the rest are
+listed here and in docs/errors.md, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class InvalidSpec(ProvisionError):
 
 
 class NoSuchBuild(ProvisionError):
-    """The combination asked for does not exist as a published build; the nearest that do are listed."""
+    """The combination asked for does not exist as a published build; the nearest that do are
+    listed."""
 
     exit_code = 4
 
@@ -53,7 +54,8 @@ class Unsolvable(ProvisionError):
 
 
 class StaleLock(ProvisionError):
-    """A generated file and what it was made from no longer agree, and we do not overwrite it unasked."""
+    """A generated file and what it was made from no longer agree, and we do not overwrite it
+    unasked."""
 
     exit_code = 6
 
@@ -71,7 +73,8 @@ class Unreachable(ProvisionError):
 
 
 class ToolMissing(ProvisionError):
-    """Something outside of us that this verb needs is not there (Docker engine, interpreter, base image)."""
+    """Something outside of us that this verb needs is not there (Docker engine, interpreter, base
+    image)."""
 
     exit_code = 9
 
@@ -102,7 +105,8 @@ class NoSpace(ProvisionError):
 
 
 class InUse(ProvisionError):
-    """A name, path or kernel is in use: by another process, or by something that provision did not make."""
+    """A name, path or kernel is in use: by another process, or by something that provision did not
+    make."""
 
     exit_code = 12
 
@@ -126,7 +130,8 @@ def is_disk_full(error: OSError) -> bool:
 
 @contextlib.contextmanager
 def disk_full_raises(message: str, advice: str) -> Iterator[None]:
-    """Raise NoSpace with this message where the disk is full or the quota used up; other errors pass."""
+    """Raise NoSpace with this message where the disk is full or the quota used up; other errors
+    pass."""
     try:
         yield
     except OSError as error:

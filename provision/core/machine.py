@@ -1,4 +1,5 @@
-"""What this machine offers to CUDA programs: its NVIDIA driver and its GPUs, from nvidia-smi. Used only where no request says it."""
+"""What this machine offers to CUDA programs: its NVIDIA driver and its GPUs, from nvidia-smi. Used
+only where no request says it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from provision.core import process
 from provision.core.errors import TimedOut, ToolMissing
 from provision.core.types import Machine
 
-# The driver of a machine that sleeps needs seconds to wake its GPUs (no persistence mode); one that hangs must not hang us.
+# The driver of a machine that sleeps needs seconds to wake its GPUs (no persistence mode); one that
+# hangs must not hang us.
 ANSWER_TIMEOUT_S = 30.0
 COMMAND = ["nvidia-smi", "--format=csv,noheader"]
 # A driver before 510 does not know compute_cap, and prints nothing at all if that is queried.

@@ -1,8 +1,9 @@
-"""Where files are really read. A lock names every file by its canonical URL, its channel's or index's own; a mirror is configuration
-that says where to read what lies under such a URL, and never enters a lock.
+"""Where files are really read. A lock names every file by its canonical URL, its channel's or
+index's own; a mirror is configuration that says where to read what lies under such a URL, and never
+enters a lock.
 
-This module holds the settings and translates URLs in both directions. It downloads nothing and knows no URL itself: the caller says
-which URL a channel's name stands for (rattler knows).
+This module holds the settings and translates URLs in both directions. It downloads nothing and
+knows no URL itself: the caller says which URL a channel's name stands for (rattler knows).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _SYNTAX = (
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorSetting:
-    """One mirror as it was configured: NAME_OR_URL=URL, or the URL of a mirror folder, which stands for everything."""
+    """One mirror as it was configured: NAME_OR_URL=URL, or the URL of a mirror folder, which stands
+    for everything."""
 
     name: str | None  # None: a mirror folder
     url: str
@@ -71,7 +73,8 @@ class _Translations:
 
 
 class Mirrors:
-    """Every mirror of this run. Names are looked up and folders read at first use: most verbs never need them."""
+    """Every mirror of this run. Names are looked up and folders read at first use: most verbs never
+    need them."""
 
     def __init__(
         self,
@@ -80,8 +83,8 @@ class Mirrors:
         channel_url: Callable[[str], str] = str,
         manifest: Callable[[str], str] = str,
     ) -> None:
-        """channel_url: gives the canonical URL of a channel's name (for `*`: the URL under which all names are).
-        manifest: gives the text of the manifest of the folder with this URL."""
+        """channel_url: gives the canonical URL of a channel's name (for `*`: the URL under which
+        all names are). manifest: gives the text of the manifest of the folder with this URL."""
         self._settings = tuple(settings)
         self._channel_url, self._manifest = channel_url, manifest
 
@@ -109,7 +112,8 @@ class Mirrors:
         return None
 
     def actual_url(self, url: str, sha256: str = "") -> str:
-        """Where to read what a lock names by `url`. Raises Unreachable if mirror folders stand for everything and do not hold it."""
+        """Where to read what a lock names by `url`. Raises Unreachable if mirror folders stand for
+        everything and do not hold it."""
         if not self._settings:
             return url
         translations = self._translations
@@ -213,7 +217,8 @@ def without_credentials(text: str) -> str:
 
 
 def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ...]:
-    """The settings in force, strongest source first: for each name, the one of the strongest source that has it.
+    """The settings in force, strongest source first: for each name, the one of the strongest source
+    that has it.
 
     A mirror folder stands for everything, so sources weaker than the one that has it do not count.
     """
@@ -231,7 +236,8 @@ def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ..
 
 
 def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWheel]]:
-    """The content of a mirror folder, with URLs in it. Raises IntegrityError for a text that is not such a manifest."""
+    """The content of a mirror folder, with URLs in it. Raises IntegrityError for a text that is not
+    such a manifest."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

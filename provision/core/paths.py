@@ -9,8 +9,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """data: products in use (prefixes, images, channels). cache: what can be downloaded again. envs: a lab's own environments.
-    templates: a lab's own templates of generated files, if it has any."""
+    """data: products in use (prefixes, images, channels). cache: what can be downloaded again.
+    envs: a lab's own environments. templates: a lab's own templates of generated files, if it has
+    any."""
 
     data: Path
     cache: Path
@@ -49,7 +50,8 @@ class Folders:
 
 
 def default_folders(envs: Path | None = None) -> Folders:
-    """The user's folders by the platform's convention (XDG on Linux); PROVISION_DATA and PROVISION_CACHE move them."""
+    """The user's folders by the platform's convention (XDG on Linux); PROVISION_DATA and
+    PROVISION_CACHE move them."""
     import platformdirs
 
     data = os.environ.get("PROVISION_DATA") or platformdirs.user_data_path("provision")

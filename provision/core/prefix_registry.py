@@ -1,4 +1,5 @@
-"""The prefixes of this user: those in the usual folder, and those that `--prefix` put elsewhere, which a file lists."""
+"""The prefixes of this user: those in the usual folder, and those that `--prefix` put elsewhere,
+which a file lists."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ LOCK = "elsewhere.lock"
 
 
 def prefix_path(folders: Folders, name: str, requested: Path | None = None) -> Path:
-    """The path of an environment's prefix: as requested now, else where it was last made, else the usual place."""
+    """The path of an environment's prefix: as requested now, else where it was last made, else the
+    usual place."""
     if requested:
         return requested.absolute()
     recorded = _read(folders).get(name)
@@ -66,7 +68,8 @@ def _update(folders: Folders, name: str, paths: list[str]) -> None:
 
 
 def _read(folders: Folders) -> dict[str, list[str]]:
-    """The recorded paths by name. A damaged file counts as empty: --prefix can give again whatever it held."""
+    """The recorded paths by name. A damaged file counts as empty: --prefix can give again whatever
+    it held."""
     try:
         content = json.loads((folders.data / LOCATIONS).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
 """The one door to subprocess: no shell, a clean environment, nothing left running.
 
-Every child is a process group of its own, and the kernel ends it when we die (PR_SET_PDEATHSIG): so `kill -9` of provision does not
-leave an installer writing into a folder that the next build cleans up.
+Every child is a process group of its own, and the kernel ends it when we die (PR_SET_PDEATHSIG): so
+`kill -9` of provision does not leave an installer writing into a folder that the next build cleans
+up.
 """
 
 from __future__ import annotations
@@ -47,14 +48,16 @@ _running: set[subprocess.Popen[str]] = set()
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Our own environment variables without those that mislead a child's Python or loader, plus `extra`."""
+    """Our own environment variables without those that mislead a child's Python or loader, plus
+    `extra`."""
     variables = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
     variables.update(extra or {})
     return variables
 
 
 def exec_command(command: Sequence[str], extra: Mapping[str, str] | None = None) -> NoReturn:
-    """Become the command: it gets our terminal, signals and exit code. extra: more variables. Raises ToolMissing."""
+    """Become the command: it gets our terminal, signals and exit code. extra: more variables.
+    Raises ToolMissing."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     try:
@@ -78,10 +81,11 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
-    show: if our standard error is a terminal, the child has one too and its progress bars are passed on.
-    on_stderr_line: called, in another thread, with each line of the child's standard error as it comes.
-    Raises ToolMissing if it cannot be started, ToolFailed on a non-zero status (unless check is False), TimedOut after
-    timeout_s. In any case, Ctrl-C included, the child and its own children are gone afterwards.
+    show: if our standard error is a terminal, the child has one too and its progress bars are
+    passed on. on_stderr_line: called, in another thread, with each line of the child's standard
+    error as it comes. Raises ToolMissing if it cannot be started, ToolFailed on a non-zero status
+    (unless check is False), TimedOut after timeout_s. In any case, Ctrl-C included, the child and
+    its own children are gone afterwards.
     """
     argv = [os.fspath(part) for part in command]
     with _open_stderr_reader(show, on_stderr_line) as reader:
@@ -137,7 +141,8 @@ def terminate_children() -> None:
 
 
 def terminate_group(child: subprocess.Popen[str]) -> None:
-    """End a child that is still running, and its own children. A child that ended by itself has waited for its own."""
+    """End a child that is still running, and its own children. A child that ended by itself has
+    waited for its own."""
     if child.poll() is not None:
         return
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
@@ -152,7 +157,8 @@ def terminate_group(child: subprocess.Popen[str]) -> None:
 
 
 class _Terminal:
-    """A terminal for a child: what it writes goes to ours unchanged, and its end is recorded, so that an error can still be read."""
+    """A terminal for a child: what it writes goes to ours unchanged, and its end is recorded, so
+    that an error can still be read."""
 
     RECORDED_BYTES = 64 * 1024
 

@@ -1,6 +1,8 @@
-"""Settings of a user or a site: settings.yml in the configuration folder, and the variables that stand for options.
+"""Settings of a user or a site: settings.yml in the configuration folder, and the variables that
+stand for options.
 
-Today these are mirrors: the file has `mirrors:` with a list of what `--mirror` takes; relative paths start from the file's folder.
+Today these are mirrors: the file has `mirrors:` with a list of what `--mirror` takes; relative
+paths start from the file's folder.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ KEYS = ("mirrors",)
 def mirror_settings(
     options: Sequence[str], alias: str | None, environ: Mapping[str, str]
 ) -> tuple[MirrorSetting, ...]:
-    """Mirrors from the command line, else from variables, else from the user's file, else from the site's.
+    """Mirrors from the command line, else from variables, else from the user's file, else from the
+    site's.
 
     options: values of --mirror. alias: the value of --channel-alias.
     """
@@ -44,7 +47,8 @@ def mirror_settings(
 
 
 def _alias_setting(text: str, directory: Path) -> MirrorSetting:
-    """A mirror of all channel names. It is a URL, seldom a folder: a folder that does not exist is a typing error, not an outage."""
+    """A mirror of all channel names. It is a URL, seldom a folder: a folder that does not exist is
+    a typing error, not an outage."""
     setting = parse_mirror(f"{ALL_CHANNELS}={text}", directory)
     if "://" not in text and not path_from_url(setting.url).is_dir():
         raise InvalidSpec(
@@ -55,7 +59,8 @@ def _alias_setting(text: str, directory: Path) -> MirrorSetting:
 
 
 def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The existing settings files, the user's before the site's; PROVISION_CONFIG names the one to use instead."""
+    """The existing settings files, the user's before the site's; PROVISION_CONFIG names the one to
+    use instead."""
     import platformdirs
 
     if environ.get(CONFIG):

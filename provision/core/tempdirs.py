@@ -1,8 +1,8 @@
 """Temporary directories that last as long as one piece of work, in the system's temporary folder.
 
-Whoever works in one keeps it locked (flock), which no kill can leave behind and which also tells apart processes of other
-containers that share the folder. The next process that needs a temporary directory removes those that killed ones left.
-Children do not inherit the lock.
+Whoever works in one keeps it locked (flock), which no kill can leave behind and which also tells
+apart processes of other containers that share the folder. The next process that needs a temporary
+directory removes those that killed ones left. Children do not inherit the lock.
 """
 
 from __future__ import annotations

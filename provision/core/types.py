@@ -57,7 +57,8 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """A spec matched with the facts: exact versions, pins with reasons, and what the machine must offer."""
+    """A spec matched with the facts: exact versions, pins with reasons, and what the machine must
+    offer."""
 
     spec: Spec
     torch: str
@@ -129,7 +130,8 @@ class Lock:
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix:
-    """A realized environment on this host. wheels: what each was when it was installed (wheels.fingerprints), if that is known."""
+    """A realized environment on this host. wheels: what each was when it was installed
+    (wheels.fingerprints), if that is known."""
 
     name: str
     path: Path
@@ -143,7 +145,8 @@ class Prefix:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer of an image as it lies in a layout: a tar, whose digest then is its diff id, or a compressed one."""
+    """One layer of an image as it lies in a layout: a tar, whose digest then is its diff id, or a
+    compressed one."""
 
     group: str
     digest: str  # sha256:...
@@ -177,7 +180,8 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeResult:
-    """A smoke report that was read back: of what, and the folder of what the test left (report, logs, stacks)."""
+    """A smoke report that was read back: of what, and the folder of what the test left (report,
+    logs, stacks)."""
 
     where: Place
     verdict: Verdict
@@ -233,7 +237,8 @@ class Meter(Protocol):
 
 
 class Progress(Protocol):
-    """How a stage tells the person watching what it does. console.py implements it; stages never print."""
+    """How a stage tells the person watching what it does. console.py implements it; stages never
+    print."""
 
     def say(self, text: str) -> None: ...
 

@@ -1,4 +1,5 @@
-"""The facts: complete, sourced, and consistent with each other; the questions that are asked of them."""
+"""The facts: complete, sourced, and consistent with each other; the questions that are asked of
+them."""
 
 from __future__ import annotations
 

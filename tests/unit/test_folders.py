@@ -164,7 +164,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 def test_locks_are_taken_as_nfs_gives_them(
     where: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exclusively only on a file that is open for writing (flock(2), "NFS details"); and a disk without locks is named."""
+    """Exclusively only on a file that is open for writing (flock(2), "NFS details"); and a disk
+    without locks is named."""
     real = fcntl.flock
 
     def flock(descriptor: int, operation: int) -> None:

@@ -1,4 +1,5 @@
-"""Folders for one piece of work: gone with it, and what a killed process left of them is swept by the next one that needs such."""
+"""Folders for one piece of work: gone with it, and what a killed process left of them is swept by
+the next one that needs such."""
 
 from __future__ import annotations
 

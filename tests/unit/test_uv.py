@@ -1,4 +1,5 @@
-"""uv's failures as our errors (captured from uv 0.13.9), dependencies of its answers, and index settings of pip."""
+"""uv's failures as our errors (captured from uv 0.13.9), dependencies of its answers, and index
+settings of pip."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def test_dependencies_from_annotations() -> None:
 
 
 def test_what_only_conda_packages_require_is_not_installed_as_a_wheel() -> None:
-    """conda's pytorch provides torch, so torch's own NVIDIA wheels are not needed; what both require is."""
+    """conda's pytorch provides torch, so torch's own NVIDIA wheels are not needed; what both
+    require is."""
     dependencies = {
         "torchmetrics": ("numpy", "packaging", "torch"),
         "torch": ("nvidia-nccl-cu12", "packaging"),
@@ -119,7 +121,8 @@ def test_an_option_that_uv_takes_once_appears_once(monkeypatch: pytest.MonkeyPat
 
 
 def test_pip_settings_are_read_as_pip_orders_them() -> None:
-    """`pip config list` sorts by name: `:env:` comes first, though it wins; sections of other commands do not count."""
+    """`pip config list` sorts by name: `:env:` comes first, though it wins; sections of other
+    commands do not count."""
     listing = (
         ":env:.index-url='https://env.invalid/simple'\n"
         "download.index-url='https://download.invalid/simple'\n"

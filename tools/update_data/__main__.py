@@ -48,7 +48,8 @@ def main(
     url: str | None,
     data: Path,
 ) -> None:
-    """Refresh provision/catalog/data from what the wheels of a package index say. Shows a diff; changes nothing without --write."""
+    """Refresh provision/catalog/data from what the wheels of a package index say. Shows a diff;
+    changes nothing without --write."""
     try:
         sys.exit(
             _run(

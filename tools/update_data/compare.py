@@ -1,4 +1,5 @@
-"""Compares rows that the index proves with the table: what to add and change, what contradicts, what is no longer proven."""
+"""Compares rows that the index proves with the table: what to add and change, what contradicts,
+what is no longer proven."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 
 from update_data.wheels import Row
 
-# A row with such a source came from an index, so the index may change it; a person wrote every other row.
+# A row with such a source came from an index, so the index may change it; a person wrote every
+# other row.
 FROM_INDEX = "PyPI "
 
 PROVABLE = ("index_default", "torchvision", "torchaudio", "triton")
@@ -65,9 +67,11 @@ def unproven(
     findings: Findings,
     opened_wheels: bool = False,
 ) -> None:
-    """Find rows of these releases that came from an index, and that nothing on this one says any more.
+    """Find rows of these releases that came from an index, and that nothing on this one says any
+    more.
 
-    opened_wheels: wheels were opened for what is not in their metadata; else nothing is said about such rows.
+    opened_wheels: wheels were opened for what is not in their metadata; else nothing is said about
+    such rows.
     """
     proven = {row.path for row in rows if any(value is not None for value in row.values.values())}
     for release in releases:

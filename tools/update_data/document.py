@@ -1,4 +1,5 @@
-"""A data file as text that is changed in place: comments, order, quotes and everything not changed stay byte for byte."""
+"""A data file as text that is changed in place: comments, order, quotes and everything not changed
+stay byte for byte."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from update_data.wheels import Row
 
 ADVICE = "--data names a folder with releases.yml and nccl.yml; without it, provision/catalog/data is taken."
 
-# What a release has before anything is known of it. The pytorch channel ended with 2.5; conda-forge is read from its recipes, by hand.
+# What a release has before anything is known of it. The pytorch channel ended with 2.5; conda-forge
+# is read from its recipes, by hand.
 BLANK: dict[str, Any] = {
     "index_default": {},
     "torchvision": {"version": None, "pins_torch": None, "source": None},
@@ -72,7 +74,8 @@ class Document:
             raise InvalidSpec(f"{self.path} is not a mapping.", advice=ADVICE)
 
     def require_releases(self) -> None:
-        """Raise InvalidSpec unless every key is a release, with a mapping under it, and there is one."""
+        """Raise InvalidSpec unless every key is a release, with a mapping under it, and there is
+        one."""
         self.require_mapping()
         if not self.content:
             raise InvalidSpec(f"{self.path} holds no release.", advice=ADVICE)
@@ -88,7 +91,8 @@ class Document:
                 raise InvalidSpec(f"{self.path} has no mapping under {key}.", advice=ADVICE)
 
     def set(self, row: Row) -> None:
-        """Write a row's values, and its source. Adds a release or a build that the table does not have, the rest of it unknown."""
+        """Write a row's values, and its source. Adds a release or a build that the table does not
+        have, the rest of it unknown."""
         if row.path[0] not in self.content:
             self._insert(row.path[0])
         entry = self.content

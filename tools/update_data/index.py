@@ -48,7 +48,8 @@ class File:
         return self.version.base_version
 
     def runs_on(self, python: str) -> bool:
-        """Whether this wheel is for a Python version; requires-python counts where one wheel is for many."""
+        """Whether this wheel is for a Python version; requires-python counts where one wheel is for
+        many."""
         if self.python == python:
             return True
         is_for_many = self.python == "3" or (
@@ -61,7 +62,8 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What was read of a wheel. names is None where the index has metadata files but no ranged reads."""
+    """What was read of a wheel. names is None where the index has metadata files but no ranged
+    reads."""
 
     requirements: tuple[str, ...]
     names: tuple[str, ...] | None
@@ -75,7 +77,8 @@ class Index:
         self._contents: dict[str, Content | None] = {}
 
     def files(self, project: str) -> list[File]:
-        """Linux wheels of final releases, in the index's order; none if the index does not have the project."""
+        """Linux wheels of final releases, in the index's order; none if the index does not have the
+        project."""
         try:
             page = self._client.get_project_page(project, timeout=TIMEOUT_S)
         except NoSuchProjectError:
@@ -115,7 +118,8 @@ class Index:
         return self._read_ranges(file) or self._read_metadata_file(file)
 
     def _read_ranges(self, file: File) -> Content | None:
-        """The end of the archive has the names in it, and then the metadata is a small piece (remotezip)."""
+        """The end of the archive has the names in it, and then the metadata is a small piece
+        (remotezip)."""
         try:
             with self._open(file) as archive:
                 names = tuple(archive.namelist())

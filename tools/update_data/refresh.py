@@ -36,9 +36,11 @@ NCCL_WHEELS = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 def refresh(
     index: Index, table: Mapping[str, Any], only: Sequence[str] = (), architectures: bool = False
 ) -> Findings:
-    """All that the index says about the releases of the table and newer ones, compared with the table.
+    """All that the index says about the releases of the table and newer ones, compared with the
+    table.
 
-    architectures: also read the library in each CUDA wheel that lists what it was compiled for; some 10 MB each, not the wheel.
+    architectures: also read the library in each CUDA wheel that lists what it was compiled for;
+    some 10 MB each, not the wheel.
     """
     findings = Findings()
     torch = index.files("torch")
@@ -82,7 +84,8 @@ def refresh_nccl(index: Index, table: Mapping[str, Any]) -> Findings:
 def _selected_releases(
     on_index: Sequence[str], table: Mapping[str, Any], only: Sequence[str]
 ) -> list[str]:
-    """Releases of the table and newer ones: a person left out one that is older and not in the table."""
+    """Releases of the table and newer ones: a person left out one that is older and not in the
+    table."""
     newest = max(map(Version, table))
     known = []
     for release in dict.fromkeys([*table, *on_index]):

@@ -138,7 +138,8 @@ def build_rows(release: str, tag: str, pins: Pins, source: str, on_index: bool) 
     return [row for row in rows if any(value is not None for value in row.values.values())]
 
 
-# The library that holds what torch.cuda.get_arch_list() returns: "sm_80 sm_90 compute_90", where compute_ is PTX.
+# The library that holds what torch.cuda.get_arch_list() returns: "sm_80 sm_90 compute_90", where
+# compute_ is PTX.
 ARCHITECTURES_IN = "torch/lib/libtorch_python.so"
 _ARCHITECTURES = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)+(?=\0)")
 
@@ -161,7 +162,8 @@ def architecture_row(release: str, platform: str, tag: str, library: bytes) -> R
 
 
 def glibc(files: Sequence[File]) -> str | None:
-    """The glibc that platform tags promise. manylinux1 wheels of torch need a newer one than the tag says, so it proves nothing."""
+    """The glibc that platform tags promise. manylinux1 wheels of torch need a newer one than the
+    tag says, so it proves nothing."""
     floors = {_tagged_glibc(file.platform_tag) for file in files}
     return floors.pop() if len(floors) == 1 else None
 
@@ -169,10 +171,11 @@ def glibc(files: Sequence[File]) -> str | None:
 def companion(
     torch: str, candidates: Iterable[tuple[str, Content | None]]
 ) -> tuple[str, bool] | None:
-    """The release of torchvision or torchaudio for a torch release, and whether it pins torch exactly.
+    """The release of torchvision or torchaudio for a torch release, and whether it pins torch
+    exactly.
 
-    One that pins this very torch, else the newest that admits it, or that names no torch at all. Candidates come newest first; none
-    is read beyond the first that is made for an older torch.
+    One that pins this very torch, else the newest that admits it, or that names no torch at all.
+    Candidates come newest first; none is read beyond the first that is made for an older torch.
     """
     admitting = None
     for version, content in candidates:

@@ -1,7 +1,9 @@
-"""The one door to py-rattler: what channels serve, solving, downloading and linking packages, indexing a folder as a channel.
+"""The one door to py-rattler: what channels serve, solving, downloading and linking packages,
+indexing a folder as a channel.
 
-Callers see plain values (`LockedPackage`, paths); rattler's types stay in here. Everything that rattler does in Rust threads is
-awaited to its end, so a function that has returned has nothing in flight.
+Callers see plain values (`LockedPackage`, paths); rattler's types stay in here. Everything that
+rattler does in Rust threads is awaited to its end, so a function that has returned has nothing in
+flight.
 """
 
 from provision.adapters.conda.channels import channel_url, host_platform

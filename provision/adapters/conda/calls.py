@@ -1,5 +1,5 @@
-"""How rattler is called: its Rust threads are awaited to their end, its errors reduced to their innermost cause, and what a
-connection may spoil is retried."""
+"""How rattler is called: its Rust threads are awaited to their end, its errors reduced to their
+innermost cause, and what a connection may spoil is retried."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# rattler's client knows no timeout for silence, only one for a whole request. Repodata is megabytes: it gets five times as long as a
-# server may be silent.
+# rattler's client knows no timeout for silence, only one for a whole request. Repodata is
+# megabytes: it gets five times as long as a server may be silent.
 REQUEST_TIMEOUTS = 5
-# rattler retries by itself, but not every error that may pass (an end in the middle of repodata: tried); we retry the rest.
+# rattler retries by itself, but not every error that may pass (an end in the middle of repodata:
+# tried); we retry the rest.
 RATTLER_RETRIES = 1
-# Phrases of reqwest and hyper (py-rattler 0.28) for a request that failed: first those of errors that may pass.
+# Phrases of reqwest and hyper (py-rattler 0.28) for a request that failed: first those of errors
+# that may pass.
 PASSING_ERRORS = (
     "error decoding response body",
     "request or response body error",
@@ -40,7 +42,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def new_client(*, has_deadline: bool) -> rattler.networking.Client:
     """rattler's usual client, which retries requests that fail at their beginning.
 
-    has_deadline: each request ends after a time. Downloads of packages have none, and must be watched for stalls.
+    has_deadline: each request ends after a time. Downloads of packages have none, and must be
+    watched for stalls.
     """
     from rattler.networking import Client
 
@@ -65,7 +68,8 @@ def retry(
     kind: type[Exception],
     is_retried: Callable[[BaseException], bool] = may_pass,
 ) -> T:
-    """Do work that a broken connection may spoil, as often as other downloads. Raises its last error."""
+    """Do work that a broken connection may spoil, as often as other downloads. Raises its last
+    error."""
     backoff = short_backoff()
     while True:
         try:

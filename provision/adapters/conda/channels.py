@@ -22,7 +22,8 @@ def host_platform() -> Platform | None:
 
 @functools.cache
 def channel_url(channel: str) -> str:
-    """A channel's own URL, which ends with a slash, by rattler's rules: names under its alias, paths as file URLs.
+    """A channel's own URL, which ends with a slash, by rattler's rules: names under its alias,
+    paths as file URLs.
 
     For `*`, the alias.
     """

@@ -1,4 +1,5 @@
-"""Installs locked packages into a prefix, every one checked against its hash; and makes a folder of packages a channel."""
+"""Installs locked packages into a prefix, every one checked against its hash; and makes a folder of
+packages a channel."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     import rattler
     from rattler.install import InstallerReporter
 
-# Phrases of zip, zstandard and bzip2, which read a package while it arrives, before its hash is known.
+# Phrases of zip, zstandard and bzip2, which read a package while it arrives, before its hash is
+# known.
 NOT_A_PACKAGE = (
     "invalid zip archive",
     "unknown frame descriptor",
@@ -52,11 +54,11 @@ def install_packages(
 ) -> None:
     """Download packages into `cache` and link them into `target`, which is empty or does not exist.
 
-    Paths inside the files name `final`. What a mirror served is recorded under its canonical URL. A package in the cache whose
-    files are not what it says is downloaded again.
+    Paths inside the files name `final`. What a mirror served is recorded under its canonical URL. A
+    package in the cache whose files are not what it says is downloaded again.
 
-    Raises IntegrityError if a file is not what the lock says or would be written elsewhere, Unreachable if it cannot be downloaded,
-    NoSpace on a full disk.
+    Raises IntegrityError if a file is not what the lock says or would be written elsewhere,
+    Unreachable if it cannot be downloaded, NoSpace on a full disk.
     """
     downloads = [
         dataclasses.replace(package, url=mirrors.actual_url(package.url)) for package in packages
@@ -84,7 +86,8 @@ def _install(
     advance: Callable[[int], None],
     guard: PathGuard,
 ) -> None:
-    """One transaction, retried after errors that may pass: packages that have arrived are in the cache by then."""
+    """One transaction, retried after errors that may pass: packages that have arrived are in the
+    cache by then."""
     import rattler
     from rattler.package_cache import PackageCache
     from rattler.package_cache.package_cache import ValidationMode
@@ -130,7 +133,8 @@ def _refusal(guard: PathGuard) -> IntegrityError | None:
 
 
 def _install_error(error: Exception, target: Path) -> Exception:
-    """rattler's error in our terms. The texts are py-rattler 0.28's; what is not recognized becomes ToolFailed."""
+    """rattler's error in our terms. The texts are py-rattler 0.28's; what is not recognized becomes
+    ToolFailed."""
     text = without_login(str(error))
     lowercase = text.lower()
     if any(phrase in lowercase for phrase in DISK_FULL):
@@ -167,7 +171,8 @@ def _install_error(error: Exception, target: Path) -> Exception:
 
 
 def _record_canonical_url(target: Path, package: LockedPackage) -> None:
-    """rattler records the URL that it downloaded; the same lock shall give the same prefix behind any mirror."""
+    """rattler records the URL that it downloaded; the same lock shall give the same prefix behind
+    any mirror."""
     record = target / "conda-meta" / f"{archive_stem(package.filename)}.json"
     content = json.loads(record.read_text(encoding="utf-8"))
     content["url"], content["channel"] = package.url, package.url.rsplit("/", 2)[0]
@@ -175,7 +180,8 @@ def _record_canonical_url(target: Path, package: LockedPackage) -> None:
 
 
 def _share_records(target: Path) -> None:
-    """Let everyone who may read the prefix read its records, which rattler makes for their owner alone.
+    """Let everyone who may read the prefix read its records, which rattler makes for their owner
+    alone.
 
     The prefix's other files have the permissions that the umask leaves.
     """
@@ -192,7 +198,8 @@ _verified: set[tuple[str, Path, int, int]] = set()
 
 
 def _verify_local_file(package: LockedPackage) -> None:
-    """rattler 0.28 checks the hash of what it downloads but not of `file://` packages (tried: any hash is accepted)."""
+    """rattler 0.28 checks the hash of what it downloads but not of `file://` packages (tried: any
+    hash is accepted)."""
     if not package.url.startswith("file:"):
         return
     path = path_from_url(package.url)
@@ -219,7 +226,8 @@ def _record(package: LockedPackage) -> rattler.RepoDataRecord:
 
     folder, _, filename = package.url.rpartition("/")
     channel, _, subdir = folder.rpartition("/")
-    # By convention the digits after the last underscore of a build string are the build number, which a lock (v1) does not hold.
+    # By convention the digits after the last underscore of a build string are the build number,
+    # which a lock (v1) does not hold.
     number = package.build.rpartition("_")[2]
     record = rattler.PackageRecord(
         package.name,

@@ -1,4 +1,5 @@
-"""Requirements in conda's language, and whether packages satisfy them, by rattler's own matching and without a solver."""
+"""Requirements in conda's language, and whether packages satisfy them, by rattler's own matching
+and without a solver."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def without_version(spec: str) -> str:
 
 
 def without_build(spec: str) -> str:
-    """The same version in any build: `name=1.2=py_0` and `name ==1.2 py_0` are the two ways to name a build."""
+    """The same version in any build: `name=1.2=py_0` and `name ==1.2 py_0` are the two ways to name
+    a build."""
     import rattler
 
     version = rattler.MatchSpec(spec.rpartition("::")[2]).version
@@ -53,7 +55,8 @@ def pins_build(spec: str) -> bool:
 
 
 def is_version(text: str) -> bool:
-    """Whether a text is a version, perhaps with a build string after a space: how a virtual package is described."""
+    """Whether a text is a version, perhaps with a build string after a space: how a virtual package
+    is described."""
     import rattler
 
     try:
@@ -89,7 +92,8 @@ def unsatisfied_specs(
 ) -> list[tuple[str, str]]:
     """The requirements that the packages (by name) do not satisfy, each with the reason.
 
-    optional: a package may be absent, as with `constrains`. Nothing satisfies a requirement that rattler does not understand.
+    optional: a package may be absent, as with `constrains`. Nothing satisfies a requirement that
+    rattler does not understand.
     """
     import rattler
 

@@ -1,8 +1,10 @@
-"""Refuses conda packages that would write outside of their environment: checked when unpacked, before they are linked.
+"""Refuses conda packages that would write outside of their environment: checked when unpacked,
+before they are linked.
 
-rattler 0.28 unpacks an archive safely (tried: absolute names, `..`, links that are written through, hard links), but believes
-what info/paths.json lists: a name with `..` is written where it leads, an absolute one aborts the process, and so does a link to
-a folder, which is followed by whatever package has a file below it.
+rattler 0.28 unpacks an archive safely (tried: absolute names, `..`, links that are written through,
+hard links), but believes what info/paths.json lists: a name with `..` is written where it leads, an
+absolute one aborts the process, and so does a link to a folder, which is followed by whatever
+package has a file below it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Any
 
 
 class PathGuard:
-    """Checks the packages of one transaction. refused: the problem, by the file name of the package."""
+    """Checks the packages of one transaction. refused: the problem, by the file name of the
+    package."""
 
     def __init__(self, cache: Path, files: dict[str, str], final: Path) -> None:
         """files: file names by package name. final: where the environment will be."""
@@ -26,7 +29,8 @@ class PathGuard:
     def check(self, package: str) -> None:
         """Check a package before it is linked; rattler's threads call this.
 
-        A refused package loses its info folder, which rattler reads next: so linking it fails. Our exceptions would not stop it.
+        A refused package loses its info folder, which rattler reads next: so linking it fails. Our
+        exceptions would not stop it.
         """
         file = self._files.get(package)
         if file is None:
@@ -87,7 +91,8 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _leads_to_outer_folder(target: str, name: str, final: Path) -> bool:
-    """A link to a file is only read; below a link to a folder, other packages' files would be written."""
+    """A link to a file is only read; below a link to a folder, other packages' files would be
+    written."""
     joined = posixpath.join(str(final), posixpath.dirname(name), target)
     resolved = Path(posixpath.normpath(joined))
     return not resolved.is_relative_to(final) and resolved.is_dir()

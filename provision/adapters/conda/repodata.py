@@ -1,4 +1,5 @@
-"""What channels publish: the records behind a request, to explain an answer or its absence; and whole rows of repodata.
+"""What channels publish: the records behind a request, to explain an answer or its absence; and
+whole rows of repodata.
 
 Decides nothing.
 """
@@ -124,8 +125,9 @@ class ChannelRecords:
 def published_rows(
     urls: Iterable[str], mirrors: Mirrors = NO_MIRRORS
 ) -> tuple[dict[str, RepodataRow], dict[str, str]]:
-    """The rows of locked packages by URL, corrections included, as far as their channels have them; and the channels that did not
-    answer, each with the reason. A lock holds only a part of a row."""
+    """The rows of locked packages by URL, corrections included, as far as their channels have
+    them; and the channels that did not answer, each with the reason. A lock holds only a part of
+    a row."""
     by_channel: dict[str, dict[tuple[str, str], str]] = {}
     for url in urls:
         channel, subdir, filename = url.rsplit("/", 2)

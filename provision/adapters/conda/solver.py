@@ -25,7 +25,8 @@ from provision.core.types import PLATFORM, LockedPackage, Platform
 if TYPE_CHECKING:
     import rattler
 
-# Long enough for a slow mirror's first byte, short enough that a firewall that drops packets does not look like a hang.
+# Long enough for a slow mirror's first byte, short enough that a firewall that drops packets does
+# not look like a hang.
 ANSWER_TIMEOUT_S = 20.0
 
 
@@ -48,8 +49,9 @@ class SolveRequest:
 class Solver:
     """Solves against channels.
 
-    rattler's gateway caches what it has read of them, so many solves cost one reading; several threads may share a solver. Memory
-    stays flat: the cache holds only the records of packages that were looked at.
+    rattler's gateway caches what it has read of them, so many solves cost one reading; several
+    threads may share a solver. Memory stays flat: the cache holds only the records of packages that
+    were looked at.
     """
 
     def __init__(self, mirrors: Mirrors = NO_MIRRORS) -> None:
@@ -72,7 +74,8 @@ class Solver:
         return rattler.Channel(self.mirrors.actual_url(channel_url(channel)))
 
     def solve(self, request: SolveRequest) -> tuple[LockedPackage, ...]:
-        """The packages, sorted by name. Raises Unsolvable or Unreachable; never returns only some of them."""
+        """The packages, sorted by name. Raises Unsolvable or Unreachable; never returns only some
+        of them."""
         urls = self._channel_urls(request)
         packages = [_locked(record, urls, request.platform) for record in self._records(request)]
         return tuple(sorted(packages, key=lambda package: package.name))
@@ -86,7 +89,8 @@ class Solver:
         return True
 
     def unreachable_channels(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
-        """Channels that do not serve records for a platform, each with the reason. Asks all at once, ANSWER_TIMEOUT_S each."""
+        """Channels that do not serve records for a platform, each with the reason. Asks all at
+        once, ANSWER_TIMEOUT_S each."""
         return run(self._unreachable_channels(channels, platform))
 
     async def _unreachable_channels(
@@ -161,7 +165,8 @@ class Solver:
             ) from error
 
     def _preferred_records(self, request: SolveRequest) -> list[rattler.RepoDataRecord]:
-        """The channels' own records of the preferred packages: a lock holds only a part of a record."""
+        """The channels' own records of the preferred packages: a lock holds only a part of a
+        record."""
         import rattler
 
         if not request.prefer:
@@ -182,7 +187,8 @@ class Solver:
         return preferred
 
     def _matchspec(self, spec: str) -> rattler.MatchSpec:
-        """A requirement as rattler understands it; `channel::package` names the channel where it is read."""
+        """A requirement as rattler understands it; `channel::package` names the channel where it is
+        read."""
         import rattler
 
         matchspec = rattler.MatchSpec(spec)
@@ -235,9 +241,11 @@ def _locked(
 
 
 def _canonical_url(record: rattler.RepoDataRecord, channel_urls: Mapping[str, str]) -> str:
-    """A package's URL under its channel's own, wherever a mirror says that its packages lie; without a mirror, the record's own.
+    """A package's URL under its channel's own, wherever a mirror says that its packages lie;
+    without a mirror, the record's own.
 
-    Never with a password: rattler leaves it in a record's URL, and hides it in the channel's (tried).
+    Never with a password: rattler leaves it in a record's URL, and hides it in the channel's
+    (tried).
     """
     read_at = without_login((record.channel or "").rstrip("/") + "/")
     for actual_url, own_url in channel_urls.items():

@@ -1,4 +1,5 @@
-"""Ends downloads of rattler that stall: it waits for ever on a server that has fallen silent (py-rattler 0.28: tried)."""
+"""Ends downloads of rattler that stall: it waits for ever on a server that has fallen silent
+(py-rattler 0.28: tried)."""
 
 from __future__ import annotations
 
@@ -20,15 +21,16 @@ class Stalled(Exception):
 
 
 class DownloadMonitor:
-    """rattler's reporter. rattler calls it from its own threads, and only the methods that exist; a number that a method returns
-    identifies that download in later calls."""
+    """rattler's reporter. rattler calls it from its own threads, and only the methods that exist; a
+    number that a method returns identifies that download in later calls."""
 
     def __init__(
         self,
         on_linked: Callable[[int], None],
         before_link: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """on_linked: gets the number of packages linked so far. before_link: gets the name of the package linked next."""
+        """on_linked: gets the number of packages linked so far. before_link: gets the name of the
+        package linked next."""
         self._on_linked, self._before_link = on_linked, before_link
         self._linked = 0
         self._lock = threading.Lock()
@@ -70,7 +72,8 @@ class DownloadMonitor:
         self._on_linked(self._linked)
 
     def stalled_packages(self, window_s: float) -> str:
-        """The packages being downloaded, if the past window brought next to nothing; else an empty text."""
+        """The packages being downloaded, if the past window brought next to nothing; else an empty
+        text."""
         with self._lock:
             passed_s = time.monotonic() - self._window_start
             if not self._received or passed_s < window_s:

@@ -1,9 +1,12 @@
-"""The one door to plain HTTP: whether a file is served, small files, ranges of large ones, and verified downloads.
+"""The one door to plain HTTP: whether a file is served, small files, ranges of large ones, and
+verified downloads.
 
-Nothing here hangs: a server that is silent, or slower than it may be, for READ_TIMEOUT_S is given up; what may pass is retried.
-A download is written under a partial name, resumed where it stopped, and renamed only when its hash is right. `file:` URLs work
-too, so that a mirror can lie on the disk. The environment's proxies and certificates are honored, and pip's settings for them
-where the environment sets none. Registries have their own protocol (image/registry) on these sessions and this backoff.
+Nothing here hangs: a server that is silent, or slower than it may be, for READ_TIMEOUT_S is given
+up; what may pass is retried. A download is written under a partial name, resumed where it stopped,
+and renamed only when its hash is right. `file:` URLs work too, so that a mirror can lie on the
+disk. The environment's proxies and certificates are honored, and pip's settings for them where the
+environment sets none. Registries have their own protocol (image/registry) on these sessions and
+this backoff.
 """
 
 from provision.adapters.http.client import (

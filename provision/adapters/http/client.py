@@ -1,4 +1,5 @@
-"""The client for indexes and channels: is a file served, small files, ranges of large ones, and downloads checked by hash."""
+"""The client for indexes and channels: is a file served, small files, ranges of large ones, and
+downloads checked by hash."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ NO_HEAD_STATUSES = (400, 401, 403, 405, 501)
 
 @dataclass(frozen=True, kw_only=True)
 class Availability:
-    """Whether a file is served: available; gone (the server says so); changed (its hash is another); silent (no answer); other (an
-    answer that says neither)."""
+    """Whether a file is served: available; gone (the server says so); changed (its hash is
+    another); silent (no answer); other (an answer that says neither)."""
 
     state: Literal["available", "gone", "changed", "silent", "other"]
     detail: str = ""
@@ -49,7 +50,8 @@ class Download:
 
 
 class HttpClient:
-    """Keeps connections open between requests; threads may share it. Close it by using it in a `with` statement."""
+    """Keeps connections open between requests; threads may share it. Close it by using it in a
+    `with` statement."""
 
     def __init__(self, pip_settings: Mapping[str, str] | None = None) -> None:
         self._session = open_session(pip_settings or {})
@@ -172,8 +174,9 @@ class HttpClient:
     def _fetch_verified(self, download: Download, partial: Path) -> None:
         """Complete `partial` and check its hash.
 
-        One that another run had begun is thrown away if its hash is wrong at the end, and fetched once more: it may be of another
-        file, or a proxy may have put something of its own in between.
+        One that another run had begun is thrown away if its hash is wrong at the end, and fetched
+        once more: it may be of another file, or a proxy may have put something of its own in
+        between.
         """
         if download.url.startswith("file:"):
             _copy(download.url, partial)
@@ -222,13 +225,15 @@ class HttpClient:
 
 
 def _pieces(response: requests.Response) -> Iterator[bytes]:
-    """What has arrived, as it arrives: waiting for pieces of a fixed length would wait for ever on a server that trickles."""
+    """What has arrived, as it arrives: waiting for pieces of a fixed length would wait for ever on
+    a server that trickles."""
     while piece := response.raw.read1(READ_BYTES):
         yield piece
 
 
 def _require_success(response: requests.Response, url: str) -> None:
-    """Raise Unreachable for a status that is not a success; for one that may pass, the HTTPError that is retried."""
+    """Raise Unreachable for a status that is not a success; for one that may pass, the HTTPError
+    that is retried."""
     import requests
 
     status = response.status_code
@@ -258,7 +263,8 @@ def _size(path: Path) -> int:
 
 
 def _check_hash(download: Download, partial: Path) -> None:
-    """Raise IntegrityError for a file with another hash, and delete it: it is no use to the next run either."""
+    """Raise IntegrityError for a file with another hash, and delete it: it is no use to the next
+    run either."""
     sha256 = sha256_of(partial)
     if sha256 != download.sha256:
         partial.unlink()

@@ -14,7 +14,8 @@ R = TypeVar("R")
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Each item with its result, in the order in which they finish. An exception of a worker ends it all and is raised here.
+    """Each item with its result, in the order in which they finish. An exception of a worker ends
+    it all and is raised here.
 
     The workers are daemons: Ctrl-C does not wait for one that waits for a silent server.
     """

@@ -1,4 +1,5 @@
-"""How long to wait for a server, when to try again and when to give up; and the reason in a few words."""
+"""How long to wait for a server, when to try again and when to give up; and the reason in a few
+words."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Backoff:
         self._failures = 0
 
     def wait(self, retry_after: str = "") -> None:
-        """Sleep before the next try; for as long as a server's Retry-After header says, where it can be read."""
+        """Sleep before the next try; for as long as a server's Retry-After header says, where it
+        can be read."""
         pause_s = self._first_pause_s * 2 ** max(self._failures - 1, 0)
         if retry_after:
             from urllib3.exceptions import InvalidHeader
@@ -71,7 +73,8 @@ class TooSlow(OSError):
 
 
 class MinimumRate:
-    """Gives up on a server that trickles: none of its reads times out, but a gigabyte would take weeks."""
+    """Gives up on a server that trickles: none of its reads times out, but a gigabyte would take
+    weeks."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -91,8 +94,8 @@ class MinimumRate:
 def retry(work: Callable[[], T], url: str, *, received: Callable[[], int] = lambda: 0) -> T:
     """Do work that a broken connection may spoil, again as often as that helps.
 
-    received: how many bytes there are by now; a try that brought PROGRESS_BYTES starts the count of failures again.
-    Raises Unreachable.
+    received: how many bytes there are by now; a try that brought PROGRESS_BYTES starts the count of
+    failures again. Raises Unreachable.
     """
     backoff = short_backoff()
     most_bytes = received()
@@ -115,7 +118,8 @@ def retry(work: Callable[[], T], url: str, *, received: Callable[[], int] = lamb
 
 
 def _transport_errors() -> tuple[type[BaseException], ...]:
-    """How a connection may fail. urllib3's own errors come through where requests does not wrap them."""
+    """How a connection may fail. urllib3's own errors come through where requests does not wrap
+    them."""
     import requests
     import urllib3
 

@@ -46,7 +46,8 @@ def open_session(pip_settings: Mapping[str, str]) -> requests.Session:
 
 
 def open_registry_session() -> requests.Session:
-    """A session that sends credentials to no host but the one they are for, and takes none from ~/.netrc."""
+    """A session that sends credentials to no host but the one they are for, and takes none from
+    ~/.netrc."""
     import requests
 
     class Session(requests.Session):

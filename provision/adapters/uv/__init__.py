@@ -1,8 +1,10 @@
-"""The one door to uv: which wheels satisfy requirements, and installing exactly those; and what a wheel says of itself.
+"""The one door to uv: which wheels satisfy requirements, and installing exactly those; and what a
+wheel says of itself.
 
-Where wheels come from is configuration: uv's own settings when it has any, else pip's. Addresses of this machine's own disk
-(`file:` index_options, find-links folders) are asked only when the indexes cannot satisfy the request, so that a lock names files
-that others can fetch wherever that is possible.
+Where wheels come from is configuration: uv's own settings when it has any, else pip's. Addresses of
+this machine's own disk (`file:` index_options, find-links folders) are asked only when the indexes
+cannot satisfy the request, so that a lock names files that others can fetch wherever that is
+possible.
 """
 
 from provision.adapters.uv.installed_wheels import fingerprint, fingerprints

@@ -1,4 +1,5 @@
-"""Fingerprints of installed wheels, by which a prefix is known to hold the wheels that were installed, and no others since."""
+"""Fingerprints of installed wheels, by which a prefix is known to hold the wheels that were
+installed, and no others since."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def fingerprints(prefix: Path) -> dict[str, str]:
 
 
 def fingerprint(record: Path) -> str:
-    """The hash of a RECORD, which has the hash of each file, and of the names of executable files, which no RECORD has."""
+    """The hash of a RECORD, which has the hash of each file, and of the names of executable files,
+    which no RECORD has."""
     content = record.read_bytes()
     site = record.parent.parent
     executables = []

@@ -28,8 +28,9 @@ def install_wheels(
 ) -> None:
     """Install exactly these wheels into the environment of `interpreter`.
 
-    Of files that several wheels bring, the one of the last wheel by name stays, on every machine. On a terminal uv's own progress
-    bars are shown. If no index answers but uv's cache holds all wheels, installs them from there and says so through `warn`.
+    Of files that several wheels bring, the one of the last wheel by name stays, on every machine.
+    On a terminal uv's own progress bars are shown. If no index answers but uv's cache holds all
+    wheels, installs them from there and says so through `warn`.
     """
     build = ""
     for package in packages:
@@ -50,8 +51,9 @@ def _install(
     *flags: str,
     warn: Callable[[str], None],
 ) -> None:
-    """Packages of an index are requested by name, version and hash, so that uv finds what it has unpacked before, and a mirror can
-    serve them; what uv 0.13 installs from a pylock file it downloads and unpacks each time (tried)."""
+    """Packages of an index are requested by name, version and hash, so that uv finds what it has
+    unpacked before, and a mirror can serve them; what uv 0.13 installs from a pylock file it
+    downloads and unpacks each time (tried)."""
     with temporary_directory("uv") as folder:
         requirements = folder / "requirements.txt"
         requirements.write_text(hashed_requirements(packages, mirrors))
@@ -95,9 +97,11 @@ def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO
 
 
 def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackage]:
-    """The installed packages to install once more, in order, so that of each file that several bring, the last by name stays.
+    """The installed packages to install once more, in order, so that of each file that several
+    bring, the last by name stays.
 
-    uv installs wheels side by side, so that whichever wrote last wins, by chance. Most environments have no such files.
+    uv installs wheels side by side, so that whichever wrote last wins, by chance. Most environments
+    have no such files.
     """
     dist_infos = {
         canonicalize_name(path.name.split("-")[0]): path for path in site.glob("*.dist-info")
@@ -116,7 +120,8 @@ def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[L
 
 
 def _record_rows(dist_info: Path) -> list[list[str]]:
-    """The rows of a RECORD. One that cannot be read has no rows here; checking it later reports that."""
+    """The rows of a RECORD. One that cannot be read has no rows here; checking it later reports
+    that."""
     with contextlib.suppress(OSError, ValueError, csv.Error):
         lines = (dist_info / "RECORD").read_text(encoding="utf-8").splitlines()
         return [row for row in csv.reader(lines) if row]

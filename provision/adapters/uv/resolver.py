@@ -19,7 +19,8 @@ from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import PLATFORM, LockedPackage, Platform
 
-# The glibc versions that uv --python-platform takes (uv pip compile --help); the newest that is not above the requested one is used.
+# The glibc versions that uv --python-platform takes (uv pip compile --help); the newest that is not
+# above the requested one is used.
 UV_GLIBC = (
     "2.17",
     "2.28",
@@ -73,7 +74,8 @@ def resolve(request: ResolveRequest) -> tuple[LockedPackage, ...]:
 
 
 def resolve_versions(request: ResolveRequest) -> dict[str, str]:
-    """The version by name of every package of the environment, conda's included; no file is looked at."""
+    """The version by name of every package of the environment, conda's included; no file is looked
+    at."""
     versions = {}
     for line in _requirement_lines(_remote_then_local(request, _compile_versions)):
         _, separator, version = line.partition("==")
@@ -141,7 +143,8 @@ def _compile_files(
     is_closed = request.mirrors.is_closed
     offline = [] if "--offline" in options else ["--offline"]
     try:
-        # All that it needs was read a moment ago; some indexes make uv read it again (torch 1.13: 7 s).
+        # All that it needs was read a moment ago; some indexes make uv read it again (torch 1.13: 7
+        # s).
         run_uv([*command, *offline], only_named_indexes=is_closed)
     except ProvisionError:  # there may be no cache
         run_uv(command, only_named_indexes=is_closed)
@@ -149,8 +152,9 @@ def _compile_files(
 
 
 def _needed_wheels(request: ResolveRequest, dependencies: Dependencies) -> set[str]:
-    """The names to install as wheels: the requirements and their dependencies, but neither conda's packages nor what only those
-    require as wheels (conda's pytorch brings its own CUDA, not the NVIDIA wheels)."""
+    """The names to install as wheels: the requirements and their dependencies, but neither conda's
+    packages nor what only those require as wheels (conda's pytorch brings its own CUDA, not the
+    NVIDIA wheels)."""
     provided = {canonicalize_name(name) for name in request.provided}
     needed: set[str] = set()
     pending = [_requirement_name(text) for text in request.requirements]
@@ -163,15 +167,16 @@ def _needed_wheels(request: ResolveRequest, dependencies: Dependencies) -> set[s
 
 
 def _compile_command(options: Sequence[str]) -> list[str | Path]:
-    # Any interpreter can resolve for another version; without this, uv downloads one of that version (tried: 11 s and 40 s, and
-    # from a site that is not the configured index).
+    # Any interpreter can resolve for another version; without this, uv downloads one of that
+    # version (tried: 11 s and 40 s, and from a site that is not the configured index).
     command: list[str | Path] = [uv_executable(), "pip", "compile", "--quiet", "--no-header"]
     command += ["--no-python-downloads", "--python", sys.executable]
     return [*command, *options]
 
 
 def _require_upload_times(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
-    """uv 0.13 holds back what an index gives no date for, but not what lies in a folder of find-links (tried)."""
+    """uv 0.13 holds back what an index gives no date for, but not what lies in a folder of
+    find-links (tried)."""
     undated = []
     for entry in entries:
         if "archive" not in entry and "upload-time" not in _file_entry(entry):

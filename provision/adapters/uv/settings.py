@@ -25,9 +25,11 @@ INDEX_VARIABLES = (
     "UV_FIND_LINKS",
     "UV_CONFIG_FILE",
 )
-# pip looks at all indexes and takes the best version; uv stops at the first index that has the name.
+# pip looks at all indexes and takes the best version; uv stops at the first index that has the
+# name.
 STRATEGY = ("--index-strategy", "unsafe-best-match")
-# PyPI names a file by its content, and mirrors that keep its paths serve it under the same tail: /packages/, the BLAKE2b hash, the name.
+# PyPI names a file by its content, and mirrors that keep its paths serve it under the same tail:
+# /packages/, the BLAKE2b hash, the name.
 _PYPI_PATH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
 
 
@@ -48,8 +50,8 @@ class IndexOptions:
 def index_options(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS) -> IndexOptions:
     """Index options from the configuration, each index where its mirror is.
 
-    build_path: the folder of PyTorch's own wheel index that holds the requested build (`cu126`, `cpu`), used if
-    PROVISION_TORCH_INDEX names that index.
+    build_path: the folder of PyTorch's own wheel index that holds the requested build (`cu126`,
+    `cpu`), used if PROVISION_TORCH_INDEX names that index.
     """
     if mirrors.is_closed:
         return IndexOptions(remote=_mirror_folder_options(mirrors), exclusive=True)
@@ -75,7 +77,8 @@ def _with_one_strategy(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def _mirror_folder_options(mirrors: Mirrors) -> tuple[str, ...]:
-    """Only the indexes of mirror folders. If all are on the disk, no network is needed, and none is tried."""
+    """Only the indexes of mirror folders. If all are on the disk, no network is needed, and none is
+    tried."""
     first, *others = mirrors.indexes
     options = ["--no-config", "--default-index", first]
     for url in others:
@@ -131,7 +134,8 @@ def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]
 
 
 def _parse_pip_settings(listing: str) -> dict[str, str]:
-    """`pip config list` names section and key, sorted by name; pip itself lets [install] win over [global] and both lose to PIP_*."""
+    """`pip config list` names section and key, sorted by name; pip itself lets [install] win over
+    [global] and both lose to PIP_*."""
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listing.splitlines():
         key, _, value = line.partition("=")
@@ -163,7 +167,8 @@ def _from_pip(settings: Mapping[str, str]) -> IndexOptions:
 
 
 def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:
-    """The URL by which a lock names a file of an index: its own, whatever mirror served it, as far as that can be known."""
+    """The URL by which a lock names a file of an index: its own, whatever mirror served it, as far
+    as that can be known."""
     canonical_url = mirrors.canonical_url(url, sha256)
     if canonical_url != url or not mirrors.index:
         return canonical_url

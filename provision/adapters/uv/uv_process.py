@@ -78,7 +78,8 @@ def is_index_silent(error: ProvisionError) -> bool:
 
 
 def translate_failure(error: ToolFailed) -> ProvisionError:
-    """uv's failure as one of our errors. The texts are uv 0.13's; what is not recognized stays a ToolFailed."""
+    """uv's failure as one of our errors. The texts are uv 0.13's; what is not recognized stays a
+    ToolFailed."""
     text = error.tail
     if mismatch := re.search(r"Hash mismatch for `([^`]+)`", text):
         return IntegrityError(

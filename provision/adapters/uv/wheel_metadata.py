@@ -1,5 +1,5 @@
-"""A wheel's METADATA, without downloading the wheel: from the file that an index may serve next to it (PEP 658), else from the
-wheel's own archive, of which a few ranges are enough."""
+"""A wheel's METADATA, without downloading the wheel: from the file that an index may serve next to
+it (PEP 658), else from the wheel's own archive, of which a few ranges are enough."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class WheelMetadata:
 
 
 def fetch_metadata(client: HttpClient, url: str) -> WheelMetadata:
-    """The metadata of the wheel at a URL. Raises Unreachable, with the reason after the last `: ` of its message."""
+    """The metadata of the wheel at a URL. Raises Unreachable, with the reason after the last `: `
+    of its message."""
     plain_url = url.partition("#")[0]
     if plain_url.startswith("file:"):
         return _parse(_read_archive(path_from_url(plain_url), plain_url), plain_url)

@@ -1,7 +1,9 @@
-"""SBOMs: what something is made of, by package URL (purl), hash and license, as CycloneDX 1.6 and SPDX 2.3.
+"""SBOMs: what something is made of, by package URL (purl), hash and license, as CycloneDX 1.6 and
+SPDX 2.3.
 
-Both are plain JSON documents, written here; the tests check them against CycloneDX's schema and with SPDX's own validator. Callers
-that know the packages (of a lock, of an image) pass them in. The same SBOM is the same bytes.
+Both are plain JSON documents, written here; the tests check them against CycloneDX's schema and
+with SPDX's own validator. Callers that know the packages (of a lock, of an image) pass them in. The
+same SBOM is the same bytes.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ def _metadata_files(prefix: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _read_metadata(content: bytes) -> tuple[str, str]:
-    """Name and license: the expression if there is one (PEP 639), else the old field if it is a name and not a text, else the
-    classifiers."""
+    """Name and license: the expression if there is one (PEP 639), else the old field if it is a
+    name and not a text, else the classifiers."""
     metadata = HeaderParser().parsestr(content.decode())
     for field in ("License-Expression", "License"):
         lines = metadata.get_all(field) or [""]

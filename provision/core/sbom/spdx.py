@@ -9,8 +9,8 @@ from typing import Any
 
 from provision.core.sbom import Sbom, SbomPackage, license_expression
 
-# SPDX demands a time of creation. A lock has none, and the same lock shall give the same document: without SOURCE_DATE_EPOCH it is
-# the epoch itself.
+# SPDX demands a time of creation. A lock has none, and the same lock shall give the same document:
+# without SOURCE_DATE_EPOCH it is the epoch itself.
 NO_TIME = 0
 # SPDX wants the text of every license that is not in its list; metadata holds only the name.
 NO_TEXT = "The package names this license; its text is in the package."
