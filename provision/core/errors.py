@@ -1,4 +1,4 @@
-"""Every way provision can fail on purpose, each with its exit code.
+"""Every error that provision raises on purpose, each with its exit code.
 
 An error says what happened, to which file or value, and what to do next. Only cli.py catches them.
 Exit codes 0 (fine), 1 (a check failed) and 2 (usage) are click's and the workflows'; the rest are

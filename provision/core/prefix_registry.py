@@ -77,7 +77,9 @@ def _read(folders: Folders) -> dict[str, list[str]]:
     if not isinstance(content, dict):
         return {}
     locations = {}
-    for name, paths in content.items():
-        if isinstance(paths, list) and paths:
-            locations[name] = [path for path in paths if isinstance(path, str)]
+    for name, values in content.items():
+        if isinstance(values, list):
+            paths = [value for value in values if isinstance(value, str)]
+            if paths:
+                locations[name] = paths
     return locations

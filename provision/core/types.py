@@ -23,7 +23,7 @@ Place = Literal["prefix", "image"]  # where a smoke test runs
 
 Platform = Literal["linux-64", "linux-aarch64"]  # conda's subdirs
 PLATFORMS: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
-PLATFORM: Platform = "linux-64"  # what is asked for unless a spec says otherwise
+PLATFORM: Platform = "linux-64"  # unless a spec names another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class Machine:
 
     driver: str | None = None
     gpus: tuple[str, ...] = ()  # sm_90, or the product's name where the driver says no more
-    why: str = ""  # why nothing is known
+    why: str = ""  # the reason, if nothing is known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """One requirement of the environment, with why it is there and where that is known from."""
+    """One requirement of the environment, with its reason and the source of that."""
 
     manager: Manager
     requirement: str
@@ -47,7 +47,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One decision of the matrix in words, for `explain`, the passport and comments."""
+    """One decision of the resolver in words, for `explain`, the passport and comments."""
 
     what: str
     value: str
@@ -57,8 +57,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """A spec matched with the facts: exact versions, pins with reasons, and what the machine must
-    offer."""
+    """A spec resolved: exact versions, pins with reasons, and what the machine must offer."""
 
     spec: Spec
     torch: str
@@ -71,15 +70,14 @@ class Resolution:
     architectures: tuple[str, ...]
     glibc: str
     driver_floor: str | None
-    needs_local_build: bool  # torch must be pinned with its local version: the index's default build is another one
+    # Torch must be pinned with its local version: the index's default build is another one.
+    needs_local_build: bool
     channels: tuple[str, ...]
     pins: tuple[Pin, ...]
     virtual_packages: tuple[tuple[str, str], ...]  # the same on every platform
     choices: tuple[Choice, ...]
     platforms: tuple[Platform, ...] = (PLATFORM,)
-    warnings: tuple[
-        Choice, ...
-    ] = ()  # pitfalls that hold for this combination and that no pin can avoid
+    warnings: tuple[Choice, ...] = ()  # pitfalls of this combination that no pin can avoid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +92,9 @@ class LockedPackage:
     md5: str | None = None
     build: str = ""
     depends: tuple[str, ...] = ()
-    direct: bool = False  # a wheel that was asked for by its URL, not by name from an index
-    platform: Platform = PLATFORM  # whose environment this package is part of; a noarch package is listed once for each
+    direct: bool = False  # a wheel that was requested by its URL, not by name from an index
+    # The platform of the environment that has this package; a noarch package is listed once for each.
+    platform: Platform = PLATFORM
 
     @property
     def filename(self) -> str:
@@ -117,12 +116,13 @@ class Lock:
     platforms: tuple[Platform, ...] = (PLATFORM,)  # all that the file locks
     channels: tuple[str, ...] = ()  # as the file declares them
     as_of: str | None = None  # YYYY-MM-DD: what was published later was invisible to the solvers
-    solver: str | None = (
-        None  # the executable that solved its conda part, if it was not the one built in
-    )
+    solver: str | None = None  # the executable that solved its conda part, if not the one built in
 
     def find(self, name: str) -> LockedPackage | None:
-        return next((package for package in self.packages if package.name == name), None)
+        for package in self.packages:
+            if package.name == name:
+                return package
+        return None
 
     def by(self, manager: Manager) -> tuple[LockedPackage, ...]:
         return tuple(package for package in self.packages if package.manager == manager)
@@ -130,13 +130,12 @@ class Lock:
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix:
-    """A realized environment on this host. wheels: what each was when it was installed
-    (wheels.fingerprints), if that is known."""
+    """An installed environment on this host."""
 
     name: str
     path: Path
     lock_sha256: str
-    wheels: Mapping[str, str] | None = None
+    wheels: Mapping[str, str] | None = None  # uv.fingerprints at the installation, if known
 
     @property
     def python(self) -> Path:
@@ -145,8 +144,8 @@ class Prefix:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer of an image as it lies in a layout: a tar, whose digest then is its diff id, or a
-    compressed one."""
+    """One layer of an image in a layout: a tar, whose digest then is its diff id, or a compressed
+    one."""
 
     group: str
     digest: str  # sha256:...
@@ -180,8 +179,8 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeResult:
-    """A smoke report that was read back: of what, and the folder of what the test left (report,
-    logs, stacks)."""
+    """A smoke report that was read back, and the folder with the test's files (report, logs,
+    stacks)."""
 
     where: Place
     verdict: Verdict
@@ -191,7 +190,7 @@ class SmokeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class StageRecord:
-    """What one stage of a build did: for the summary and the passport."""
+    """What one stage of a build did, for the summary and the passport."""
 
     stage: str
     status: StageStatus
@@ -212,13 +211,13 @@ class BuildResult:
     image: Image | None
     kernel: Kernel | None
     smoke: tuple[SmokeResult, ...]
-    failed: tuple[str, ...] = ()  # one sentence for each check that said no
+    failed: tuple[str, ...] = ()  # one sentence for each check that failed
     stages: tuple[StageRecord, ...] = field(default=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one environment of many."""
+    """The outcome for one environment of many."""
 
     name: str
     status: Literal[
@@ -237,8 +236,7 @@ class Meter(Protocol):
 
 
 class Progress(Protocol):
-    """How a stage tells the person watching what it does. console.py implements it; stages never
-    print."""
+    """How a stage reports to the person watching. The console implements it; stages never print."""
 
     def say(self, text: str) -> None: ...
 

@@ -1,0 +1,49 @@
+"""Where provision keeps its files, and prefixes that were made elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.core.paths import Folders, default_folders
+from provision.core.prefix_registry import (
+    forget_prefix,
+    list_prefixes,
+    prefix_path,
+    prefix_paths,
+    record_prefix,
+)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(data=tmp_path, cache=tmp_path, envs=tmp_path)
+
+
+def test_prefixes_elsewhere_are_recorded_and_forgotten(folders: Folders, tmp_path: Path) -> None:
+    (folders.prefixes / "usual").mkdir(parents=True)
+    first, second = tmp_path / "scratch" / "lab", tmp_path / "other" / "lab"
+    record_prefix(folders, "usual", folders.prefixes / "usual")
+    record_prefix(folders, "lab", first)
+    record_prefix(folders, "lab", second)
+    assert prefix_path(folders, "lab") == second
+    assert prefix_paths(folders, "lab") == [folders.prefixes / "lab", first, second]
+    assert set(list_prefixes(folders)) == {"usual", "lab"}
+    forget_prefix(folders, "lab")
+    assert prefix_path(folders, "lab") == folders.prefixes / "lab"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"lab": 3}', '{"lab": [3]}', "{"])
+def test_a_damaged_record_counts_as_empty(folders: Folders, content: str) -> None:
+    (folders.data / "elsewhere.json").write_text(content)
+    assert prefix_path(folders, "lab") == folders.prefixes / "lab"
+    assert list_prefixes(folders) == {}
+
+
+def test_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "d"))
+    monkeypatch.setenv("PROVISION_ENVS", str(tmp_path / "e"))
+    folders = default_folders()
+    assert (folders.data, folders.envs) == (tmp_path / "d", tmp_path / "e")
+    assert default_folders(tmp_path / "f").envs == tmp_path / "f"
