@@ -252,7 +252,7 @@ def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: s
     facts = passport["smoke"]["image"]["report"]["facts"]
     assert "2.3.1+cu121" in json.dumps(facts)
     assert passport["image"]["reference"].startswith(f"provision/{MAIN}:")
-    bill = home.run("image", "sbom", MAIN)
+    bill = home.run("image", "sbom", MAIN, "--format", "cyclonedx")
     assert "provision_runtime" in bill.stdout, bill.stderr
     again = home.run("build", MAIN, "--image", "--no-smoke")
     assert again.returncode == 0, again.stderr

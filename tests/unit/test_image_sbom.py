@@ -19,6 +19,7 @@ from provision.cli.options import context_of
 from provision.commands.image_sbom import image_sbom
 from provision.core.errors import IntegrityError
 from provision.core.types import Layer
+from provision.environment import runtime_package
 from provision.image import config, oci_layout
 from provision.image.sbom import (
     RPM,
@@ -62,6 +63,7 @@ DEBIAN = archive(
     ("usr/share/doc/gcc-12-base/copyright", NAMED),
 )
 LINKED = with_link("usr/share/doc/libgcc-s1", "gcc-12-base")
+RUNTIME = runtime_package.load()
 OWN = archive(
     (
         "opt/env/conda-meta/numpy-1.26.4-py311_0.json",
@@ -72,6 +74,10 @@ OWN = archive(
         b"Name: torch\nLicense-Expression: LicenseRef-Lab-Own\n\n",
     ),
     ("opt/env/lib/python3.11/site-packages/big.so", b"x" * 5000),
+    (
+        f"opt/env/lib/python3.11/site-packages/{RUNTIME.dist_info}/METADATA",
+        RUNTIME.files[f"{RUNTIME.dist_info}/METADATA"],
+    ),
 )
 
 
@@ -211,7 +217,9 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
     parts = {part["name"]: part for part in found["components"]}
     assert {"libc6", "libgcc-s1", "numpy", "torch"} <= parts.keys() and len(parts) == len(
         sound()["package"]
-    ) + 2
+    ) + 3
+    assert parts["provision_runtime"]["version"] == RUNTIME.version  # no lock names it
+    assert parts["provision_runtime"]["purl"].startswith("pkg:generic/provision")
     assert parts["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
     assert "compositions" not in found
 
