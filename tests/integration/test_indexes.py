@@ -1,4 +1,5 @@
-"""Wheels from several indexes at once, as pip's settings and PROVISION_TORCH_INDEX name them; all of them are served here."""
+"""Wheels from several indexes at once, as pip's settings and PROVISION_TORCH_INDEX name them; all
+of them are served here."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def found(*requirements: str) -> dict[str, str]:
     return {package.name: package.version for package in uv.resolve(request)}
 
 
-def test_pytorchs_own_index_beside_pips(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorchs_own_index_with_pips(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(uv.TORCH_INDEX, f"{index}/own/")
     assert found("torch==2.13.0+cu116", "numpy") == {"torch": "2.13.0+cu116", "numpy": "2.0.0"}
     assert found("torch==2.13.0+cu116", "mine") == {
@@ -81,9 +82,7 @@ def test_pytorchs_own_index_beside_pips(index: str, monkeypatch: pytest.MonkeyPa
     }  # the disk is asked, too
 
 
-def test_what_the_indexes_lack_is_told_with_where_to_look(
-    index: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advice_names_the_index_to_configure(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsolvable) as failed:
         found(*REQUEST.requirements)
     advice = diagnose_uv.explain(failed.value, REQUEST, WHY).advice
@@ -98,10 +97,11 @@ def test_what_the_indexes_lack_is_told_with_where_to_look(
     assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: check there" in advice
 
 
-def test_an_index_that_lacks_what_comes_along_is_told_with_the_options_that_help(
+def test_advice_names_the_options_that_leave_out_missing_packages(
     index: str,
 ) -> None:
-    """As one that a lab filled before it came along: each option where it helps alone, several where only all of them do."""
+    """As one that a lab filled before it came along: each option where it helps alone, several
+    where only all of them do."""
 
     def advice(*along: str) -> str:
         request = uv.ResolveRequest(

@@ -1,4 +1,5 @@
-"""Locks of every release from the real package index and real conda records: solved, guarded, parsed by conda-lock."""
+"""Locks of every release from the real package index and real conda records: solved, guarded,
+parsed by conda-lock."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def index_build(release: catalog.Release) -> catalog.Build:
 
 @pytest.fixture(scope="module", autouse=True)
 def every_index_build() -> Iterator[dict[str, Future[Solved]]]:
-    """The locks of all releases, several at a time and while other tests run: they mostly wait for the index."""
+    """The locks of all releases, several at a time and while other tests run: they mostly wait for
+    the index."""
     pool = ThreadPoolExecutor(4)
     yield {
         release.version: pool.submit(solve, torch=release.version, cuda=index_build(release).cuda)
@@ -98,7 +100,7 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
 
 
 @pytest.mark.parametrize(
-    "asked,changes,words",
+    "asked,changes,message",
     [
         (
             {"torch": "2.1.0", "cuda": "12.1", "source": "pytorch"},
@@ -119,12 +121,13 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
     ids=["pytorch-cuda", "no-cuda", "cpu-only"],
 )
 def test_the_guard_catches_traps_in_real_records(
-    asked: dict[str, object], changes: dict[str, str], words: str
+    asked: dict[str, object], changes: dict[str, str], message: str
 ) -> None:
     """The records hold these traps: each of them solves, to a CPU build."""
     resolution = resolve(**asked, companions=False)
     with pytest.raises(
-        CheckFailed, match=rf"request is for CUDA .*, but the locked build is another one.*{words}"
+        CheckFailed,
+        match=rf"request is for CUDA .*, but the locked build is another one.*{message}",
     ):
         lockfile.solve(edited(resolution, changes), resolution, solver=RECORDS)
 
@@ -147,7 +150,8 @@ def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
 
 
 def check_by_conda_lock(path: Path, wanted: lockfile.LockInputs) -> None:
-    """The conda-lock command itself takes the file: renders a platform of it, and knows it for the lock of the two files."""
+    """The conda-lock command itself takes the file: renders a platform of it, and knows it for the
+    lock of the two files."""
     for name, text in (
         ("environment.yml", wanted.environment),
         ("virtual-packages.yml", wanted.virtual_packages),
@@ -211,7 +215,8 @@ def test_wheels_of_a_day_long_ago() -> None:
 
 
 def of_a_day(path: Path, day: str, **asked: object) -> Resolution:
-    """A lock as it was made on a day, before what came later; it does not know that the days have gone by."""
+    """A lock as it was made on a day, before what came later; it does not know that the days have
+    gone by."""
     resolution = resolve(**asked)
     _, packages = solve(as_of=day, **asked)
     path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
@@ -316,7 +321,8 @@ def test_one_package_moves_to_another_day(tmp_path: Path) -> None:
 def test_another_executable_solves_through_conda_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """conda-lock's own command, with an executable on PATH that speaks as micromamba does; no conda executable can be had here."""
+    """conda-lock's own command, with an executable on PATH that speaks as micromamba does; no conda
+    executable can be had here."""
     executable = tmp_path / "bin of mine" / "micromamba"
     executable.parent.mkdir()
     executable.write_text(
@@ -422,7 +428,7 @@ def test_the_same_bytes_for_everybody(tmp_path: Path) -> None:
     ]
 
 
-def test_a_damaged_lock_is_replaced_when_asked(tmp_path: Path) -> None:
+def test_a_damaged_lock_is_replaced_with_relock(tmp_path: Path) -> None:
     made = make_home(tmp_path)
     home = dataclasses.replace(
         made, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}

@@ -1,4 +1,7 @@
-"""The host's Python as a package: what is left out and what must stay. Running it is tested in tests/integration."""
+"""The host's Python as a package: which files are packaged.
+
+Running it is tested in tests/integration.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def test_glibc_is_the_hosts(name: str) -> None:
         "libncursesw.so.6",
     ],
 )
-def test_the_rest_comes_along(name: str) -> None:
+def test_all_other_files_are_packaged(name: str) -> None:
     assert not channel.GLIBC.match(name)
 
 

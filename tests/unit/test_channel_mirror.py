@@ -99,7 +99,7 @@ def test_what_has_no_place_is_refused(url: str) -> None:
         mirror_file("pip", "x", "https://f.invalid/x-1-py3-none-any.whl", "abc")
 
 
-def test_locks_must_agree_on_a_file() -> None:
+def test_locks_that_disagree_about_a_file() -> None:
     assert mirror.unique_files([conda_file("b"), conda_file("a"), conda_file("b")]) == [
         conda_file("a"),
         conda_file("b"),
@@ -108,7 +108,7 @@ def test_locks_must_agree_on_a_file() -> None:
         mirror.unique_files([conda_file("a"), conda_file("a", OTHER)])
 
 
-def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+def test_a_written_manifest_is_read_back(tmp_path: Path) -> None:
     files = [
         conda_file("a"),
         conda_file("b", subdir="noarch", end=".tar.bz2"),

@@ -1,4 +1,5 @@
-"""Which runner a job goes to: a chosen runner satisfies every condition, and where one does, the job goes to a GPU."""
+"""Runner assignment: an assigned runner meets every condition, and a GPU runner that does gets the
+job."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_the_first_that_fits_in_the_order_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "unfit,words",
+    "unfit,message",
     [
         (
             runner(gpu="K80"),
@@ -87,12 +88,12 @@ def test_the_first_that_fits_in_the_order_of_the_file() -> None:
         (runner(glibc="2.17"), "glibc 2.17; 2.28 is needed"),
     ],
 )
-def test_why_a_runner_does_not_fit(unfit: Runner, words: str) -> None:
+def test_why_a_runner_does_not_fit(unfit: Runner, message: str) -> None:
     found = job(unfit)
     assert place(found) == (None, False)
     assert found.ranks == 2
     assert found.notes[0] == "a rehearsal on the CPU, because no GPU runner fits"
-    assert words in found.notes[1]
+    assert message in found.notes[1]
 
 
 def test_too_few_gpus_or_cpus() -> None:
@@ -117,7 +118,7 @@ def test_a_build_without_cuda_needs_no_gpu_and_is_no_rehearsal() -> None:
     assert found.notes == ("a build without CUDA, which needs only a CPU runner",)
 
 
-def test_what_nobody_knows_goes_after_what_is_known_and_is_noted() -> None:
+def test_an_uncertain_runner_goes_after_a_certain_one_with_a_note() -> None:
     vague = runner("vague", driver="525")  # a driver of the branch that the floor is in
     assert place(job(vague, runner("sure"))) == ("sure", True)
     found = job(vague)
@@ -126,7 +127,8 @@ def test_what_nobody_knows_goes_after_what_is_known_and_is_noted() -> None:
 
 
 def test_ptx_needs_the_driver_of_its_toolkit() -> None:
-    """No build of the table has PTX that a GPU of the table would need, so one is made up: 2.9.1's without its newest code."""
+    """No build of the table has PTX that a GPU of the table would need, so one is made up: 2.9.1's
+    without its newest code."""
     build = next(build for build in catalog.releases()["2.9.1"].wheels if build.ptx)
     assert build.architectures
     build = dataclasses.replace(
@@ -158,7 +160,8 @@ def capability(architecture: str) -> tuple[int, int]:
 
 
 def satisfied(resolution: Resolution, build: Build, found: Runner, gpus: int) -> bool | None:
-    """All conditions, said once more and otherwise than in the code under test; None where a fact is not known."""
+    """All conditions, said once more and otherwise than in the code under test; None where a fact
+    is not known."""
     assert found.gpu and found.driver and resolution.cuda
     if (
         found.platform != "linux-64"
@@ -249,7 +252,7 @@ def test_random_runners(data: st.DataObject, runners: list[Runner], gpus: int) -
         assert found.ranks == max(2, gpus)
 
 
-def test_every_build_of_the_table_can_be_asked_about() -> None:
+def test_every_build_of_the_table_gets_an_answer() -> None:
     assert len(builds()) > 100
     machines = [runner(gpu=gpu, driver=driver, gpus=8) for gpu in GPUS for driver in DRIVERS[::3]]
     for resolved, _ in builds():

@@ -1,4 +1,4 @@
-"""runners.yml: what may be said, every mistake with its line, and never a traceback."""
+"""runners.yml: its keys, every mistake with its line, and never a traceback."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refusal(tmp_path: Path, text: str) -> str:
     return str(refused.value)
 
 
-def test_everything_that_can_be_said(tmp_path: Path) -> None:
+def test_every_key_of_a_runner(tmp_path: Path) -> None:
     a100, grace, cpu = read_runners(write(tmp_path, WHOLE))
     assert a100.gpu and (a100.gpu.name, a100.gpu.architecture) == ("A100", "sm_80")
     assert (a100.gpus, a100.driver, a100.glibc, a100.cpus, a100.timeout_min) == (
@@ -130,7 +130,7 @@ runners:
         (f"runners:\n- name: x\n  labels: y\n  cpus: {'9' * 300}\n", ":4: `cpus` must be"),
     ],
 )
-def test_odd_files(text: str, words: str, tmp_path: Path) -> None:
+def test_invalid_files(text: str, words: str, tmp_path: Path) -> None:
     assert words in refusal(tmp_path, text)
 
 

@@ -1,4 +1,4 @@
-"""CI workflows: whole texts against golden files, valid by the services' own schemas, clean for linters, and made of what was asked."""
+"""CI workflows: compared with golden files, valid by the services' schemas, and clean for linters."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def invoke(*words: str) -> Result:
-    return CliRunner().invoke(cli, ["matrix", "ci", *words])
+def invoke(*message: str) -> Result:
+    return CliRunner().invoke(cli, ["matrix", "ci", *message])
 
 
-def shown(format: str, *words: str) -> str:
-    result = invoke("--format", format, "--install", "provision==1.0", *words)
+def shown(format: str, *message: str) -> str:
+    result = invoke("--format", format, "--install", "provision==1.0", *message)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -141,7 +141,7 @@ def test_valid_by_gitlabs_schema_and_no_longer_if_it_is_broken(lab: Path) -> Non
     assert run(*check, "g.yml").returncode != 0
 
 
-def test_clean_for_a_security_linter_that_sees_what_is_not(lab: Path) -> None:
+def test_a_security_linter_finds_nothing_and_would_find_a_mistake(lab: Path) -> None:
     check = (
         tool("zizmor"),
         "--offline",
@@ -272,7 +272,7 @@ def test_one_job_for_each_environment(format: str, lab: Path) -> None:
 
 def test_header_says_how_to_remake_it_and_doing_so_gives_the_same(lab: Path) -> None:
     out = "ci/my flow.yml"
-    words = [
+    message = [
         "--format",
         "gitlab",
         "--gpus",
@@ -286,7 +286,7 @@ def test_header_says_how_to_remake_it_and_doing_so_gives_the_same(lab: Path) -> 
         "-o",
         out,
     ]
-    assert invoke(*words).exit_code == 0
+    assert invoke(*message).exit_code == 0
     first = (lab / out).read_text()
     command = shlex.split(first.splitlines()[0].partition("remake with: ")[2])
     assert command[:3] == ["provision", "matrix", "ci"]
@@ -331,14 +331,14 @@ def test_what_cannot_be_resolved_is_refused_all_at_once_and_nothing_is_written(l
     assert refused.exit_code == 3
     assert "3 environments cannot be resolved" in refused.output
     assert all(
-        words in refused.output
-        for words in ("bad1: There is no build for torch 2.3", "write it in quotes", "torch 9.9")
+        message in refused.output
+        for message in ("bad1: There is no build for torch 2.3", "write it in quotes", "torch 9.9")
     )
     assert not (lab / "w.yml").exists()
 
 
 @pytest.mark.parametrize(
-    "words,said",
+    "message,said",
     [
         (("--install", "x; rm -rf /"), "--install must be a requirement"),
         (("--install", "x\n- run: y"), "--install must be a requirement"),
@@ -347,8 +347,8 @@ def test_what_cannot_be_resolved_is_refused_all_at_once_and_nothing_is_written(l
         (("--runners", "none.yml"), "There is no none.yml"),
     ],
 )
-def test_what_is_not_what_it_must_be(words: tuple[str, ...], said: str, lab: Path) -> None:
-    refused = invoke("--format", "github", *words)
+def test_invalid_settings_are_refused(message: tuple[str, ...], said: str, lab: Path) -> None:
+    refused = invoke("--format", "github", *message)
     assert refused.exit_code == 3
     assert said in refused.output
 
@@ -408,8 +408,8 @@ def test_builds_of_the_table_instead_of_environments(format: str, lab: Path) -> 
         "--python",
         "3.11",
     ]
-    words = ("--format", format, *which)
-    found = json.loads(invoke(*words, "--json").stdout)
+    message = ("--format", format, *which)
+    found = json.loads(invoke(*message, "--json").stdout)
     names = [job["environment"] for job in found["jobs"]]
     assert names[0] == "torch2.3.1-cuda12.1-py311"
     assert "torch2.3.1-cuda12.1-py311-pytorch" in names and "torch2.4.1-cuda12.1-py311" in names
@@ -472,8 +472,8 @@ def test_builds_of_the_table_instead_of_environments(format: str, lab: Path) -> 
 TABLE = ("--torch", "2.3.1", "--cuda", "12.1", "--source", "wheels", "--python", "3.11")
 
 
-def gitlab_jobs(*words: str) -> dict[str, Any]:
-    text = shown("gitlab", *words)
+def gitlab_jobs(*message: str) -> dict[str, Any]:
+    text = shown("gitlab", *message)
     Path("g.yml").write_text(text)
     assert (
         run(
@@ -490,12 +490,12 @@ def gitlab_jobs(*words: str) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("words,name", [((), "vision"), (TABLE, "torch2.3.1-cuda12.1-py311")])
+@pytest.mark.parametrize("message,name", [((), "vision"), (TABLE, "torch2.3.1-cuda12.1-py311")])
 def test_caches_are_keyed_by_the_lock_wherever_it_is(
-    words: tuple[str, ...], name: str, lab: Path
+    message: tuple[str, ...], name: str, lab: Path
 ) -> None:
     """A lock of the repository by GitLab itself; one that is not there by a job before."""
-    jobs = gitlab_jobs(*words)
+    jobs = gitlab_jobs(*message)
     assert jobs["stages"] == ["locks", "environments"]
     before, job = jobs[f"lock {name} on v100"], jobs[f"{name} on v100"]
     assert job["cache"]["key"] == f"{name}-linux-64-$LOCK_SHA256"
@@ -503,14 +503,14 @@ def test_caches_are_keyed_by_the_lock_wherever_it_is(
     assert before["tags"] == job["tags"] and before["script"][0] == job["script"][0]
     (lab / "envs" / name).mkdir(exist_ok=True)
     (lab / "envs" / name / "conda-lock.yml").write_text("")
-    jobs = gitlab_jobs(*words)
+    jobs = gitlab_jobs(*message)
     job = jobs[f"{name} on v100"]
     assert job["cache"]["key"] == {
         "files": [f"envs/{name}/conda-lock.yml"],
         "prefix": f"{name}-linux-64",
     }
     assert "needs" not in job and f"lock {name} on v100" not in jobs
-    assert ("locks" in jobs["stages"]) == (not words)  # others have none
+    assert ("locks" in jobs["stages"]) == (not message)  # others have none
 
 
 def test_a_runner_with_a_folder_of_its_own_needs_no_key(lab: Path) -> None:
@@ -587,9 +587,9 @@ ASKED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("verb", [make_lock, build.build])
-def test_the_command_line_asks_for_what_the_spec_does(asked: dict[str, Any], verb: Any) -> None:
-    words = shlex.split(shlex.join(command_line_options(asked)))
-    given = verb.make_context(verb.name, ["lab", *words]).params
+def test_the_command_line_gives_the_same_as_the_spec(asked: dict[str, Any], verb: Any) -> None:
+    message = shlex.split(shlex.join(command_line_options(asked)))
+    given = verb.make_context(verb.name, ["lab", *message]).params
     assert spec.combine(
         {}, {key: given[key] for key in spec.KEYS if key in given}, name="lab"
     ) == spec.combine(asked, {}, name="lab")

@@ -1,4 +1,7 @@
-"""The lock: read strictly, guarded against the wrong build. Making one is tested with real solves in tests/integration."""
+"""Reading, writing and guarding a lock.
+
+Real solves are tested in tests/integration.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sha", ["", "abc", "g" * 64, "A" * 64])
-def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
+def test_a_malformed_hash_is_refused(tmp_path: Path, sha: str) -> None:
     with pytest.raises(
         IntegrityError, match=r"package\[0\]\.hash \(python\): no well-formed sha256"
     ):
@@ -85,7 +88,7 @@ def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha: str) -> None:
         LOCK.replace("package:", "packages:"),
     ],
 )
-def test_what_is_not_a_lock_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_invalid_lock_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml"):
         lockfile.read(write(tmp_path, text))
 
@@ -183,7 +186,7 @@ package:
 """.replace("SHA", "a" * 64)
 
 
-def test_a_lock_is_seen_from_one_of_its_platforms(
+def test_a_lock_is_read_for_one_of_its_platforms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, TWO)
@@ -250,7 +253,7 @@ def test_inputs_of_several_platforms() -> None:
     )
 
 
-def test_the_name_is_no_part_of_what_is_locked() -> None:
+def test_the_environment_name_does_not_change_the_hashes() -> None:
     one, other = (
         lockfile.read_inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab"))
         for name in ("lab", "copy")
@@ -271,7 +274,7 @@ def test_the_name_is_no_part_of_what_is_locked() -> None:
 
 
 @pytest.mark.parametrize(
-    "machines,words",
+    "machines,message",
     [
         ("subdirs: {}", "names no platform; the platforms are linux-64, linux-aarch64"),
         ("subdirs: {osx-64: {packages: {}}}", "names the platform osx-64"),
@@ -284,13 +287,13 @@ def test_the_name_is_no_part_of_what_is_locked() -> None:
         ("subdirs: {linux-64: []}", "has no mapping `packages`|has no mapping"),
     ],
 )
-def test_a_machine_that_no_solver_would_understand(machines: str, words: str) -> None:
-    with pytest.raises(InvalidSpec, match=words):
+def test_an_invalid_machine(machines: str, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
         lockfile.read_inputs(ENVIRONMENT, machines, Path("envs/lab"))
 
 
 @pytest.mark.parametrize(
-    "environment,machines,words",
+    "environment,machines,message",
     [
         (ENVIRONMENT.replace("[six]", "['-e .']"), MACHINES, "`-e .` is not a requirement"),
         (
@@ -305,10 +308,10 @@ def test_a_machine_that_no_solver_would_understand(machines: str, words: str) ->
         ),
     ],
 )
-def test_a_hand_edit_that_would_be_read_in_two_ways(
-    environment: str, machines: str, words: str
+def test_hand_edits_that_tools_read_differently(
+    environment: str, machines: str, message: str
 ) -> None:
-    with pytest.raises(InvalidSpec, match=words):
+    with pytest.raises(InvalidSpec, match=message):
         lockfile.check_inputs(
             lockfile.read_inputs(environment, machines, Path("envs/lab")), Path("envs/lab")
         )
@@ -333,7 +336,7 @@ def package(name: str, version: str, build: str = "") -> LockedPackage:
     )
 
 
-def test_guard_accepts_the_build_asked_for() -> None:
+def test_guard_accepts_the_requested_build() -> None:
     cuda = resolution(torch="2.3", cuda="12.1")
     lockfile.guard([package("torch", "2.3.1"), package("nvidia-nccl-cu12", "2.20.5")], cuda)
     cpu = resolution(torch="2.13", cpu=True)
@@ -345,7 +348,8 @@ def test_guard_accepts_the_build_asked_for() -> None:
 
 
 def test_guard_knows_a_wheel_without_cuda() -> None:
-    """The index's default wheels for aarch64 were CPU builds until CUDA 13; nothing in their name says so."""
+    """The index's default wheels for aarch64 were CPU builds until CUDA 13; nothing in their name
+    says so."""
     bare = dataclasses.replace(
         package("torch", "2.9.1"), depends=("numpy",), platform="linux-aarch64"
     )
@@ -358,7 +362,7 @@ def test_guard_knows_a_wheel_without_cuda() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked,packages,words",
+    "asked,packages,message",
     [
         ({"torch": "2.3", "cuda": "12.1"}, [("six", "1")], "has no torch"),
         ({"torch": "2.3", "cuda": "12.1"}, [("torch", "2.3.0")], "is 2.3.0, not 2.3.1"),
@@ -393,9 +397,9 @@ def test_guard_knows_a_wheel_without_cuda() -> None:
     ],
 )
 def test_guard_refuses_and_names_the_record(
-    asked: dict[str, object], packages: list[tuple[str, ...]], words: str
+    asked: dict[str, object], packages: list[tuple[str, ...]], message: str
 ) -> None:
-    with pytest.raises(CheckFailed, match=words):
+    with pytest.raises(CheckFailed, match=message):
         lockfile.guard([package(*row) for row in packages], resolution(**asked))
 
 
@@ -417,7 +421,7 @@ FILES = (
 
 
 @pytest.mark.parametrize(
-    "torch,dependencies,cuda,words",
+    "torch,dependencies,cuda,message",
     [
         (
             "2.6",
@@ -446,7 +450,7 @@ FILES = (
     ],
 )
 def test_guard_says_why_another_build_was_chosen(
-    tmp_path: Path, torch: str, dependencies: str, cuda: str | None, words: str
+    tmp_path: Path, torch: str, dependencies: str, cuda: str | None, message: str
 ) -> None:
     make_channel(tmp_path / "lab", {"linux-64": TORCH})
     texts = [
@@ -460,7 +464,7 @@ def test_guard_says_why_another_build_was_chosen(
         torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False
     )
     with pytest.raises(
-        CheckFailed, match=rf"request is for CUDA 12\.6.*cpu_generic_py311_h1_0\.conda.*{words}"
+        CheckFailed, match=rf"request is for CUDA 12\.6.*cpu_generic_py311_h1_0\.conda.*{message}"
     ):
         lockfile.solve(wanted, asked, solver=conda.Solver(alias(tmp_path)))
 
@@ -485,9 +489,7 @@ def test_guard_says_why_another_build_was_chosen(
         ),
     ],
 )
-def test_two_requirements_for_one_package_are_both_held(
-    depends: list[str], held: dict[str, str]
-) -> None:
+def test_constraints_on_one_package_are_joined(depends: list[str], held: dict[str, str]) -> None:
     assert (
         conda_lock_v1._dependencies(
             dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))
@@ -513,7 +515,7 @@ BUILDS = ("0_cp311", "1_cp311", "0_pypy")
         max_size=3,
     )
 )
-def test_what_is_held_of_several_requirements_is_met_by_what_meets_each(
+def test_joined_constraints_admit_what_each_admits(
     bounds: list[tuple[str, str]],
 ) -> None:
     texts = [f"{version or '*'} {build}" if build else version for version, build in bounds]

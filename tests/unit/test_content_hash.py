@@ -53,7 +53,7 @@ def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.Lo
     pip=st.lists(pip_specs, max_size=3),
     channels=st.lists(st.sampled_from(CHANNELS), min_size=1, max_size=2, unique=True),
 )
-def test_what_is_hashed_here_is_hashed_as_by_conda_lock(
+def test_own_hashes_equal_those_of_conda_lock(
     conda: list[str], pip: list[str], channels: list[str]
 ) -> None:
     wanted = inputs(conda, pip, channels)

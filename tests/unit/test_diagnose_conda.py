@@ -1,4 +1,4 @@
-"""Failures of a solver in our terms: which request, with its reason, against which record or fact, and what to change."""
+"""Explanations of conda's failures: which requirements conflict, why, and what to change."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def explained(
         ),
     ],
 )
-def test_what_no_record_is(lab: conda.Solver, specs: list[str], words: str) -> None:
+def test_requirements_that_no_record_matches(
+    lab: conda.Solver, specs: list[str], words: str
+) -> None:
     assert words in explained(lab, "python=3.11", *specs).message
 
 
@@ -135,7 +137,7 @@ def test_a_channel_without_a_subdir(lab: conda.Solver) -> None:
     )
 
 
-def test_what_a_day_hides(lab: conda.Solver) -> None:
+def test_records_hidden_by_as_of(lab: conda.Solver) -> None:
     assert (
         "have it since 2027-01-15, which --as-of 2024-01-01 hides"
         in explained(lab, "late", as_of="2024-01-01").message
@@ -155,7 +157,7 @@ def test_requirements_that_exclude_each_other(lab: conda.Solver) -> None:
     assert "Without other changes, `numpy=2.4` could become numpy 1.26.4." in found.advice
 
 
-def test_a_record_that_wants_another_python(lab: conda.Solver) -> None:
+def test_a_record_that_requires_another_python(lab: conda.Solver) -> None:
     found = explained(
         lab,
         "pytorch=2.3.1=py311_cuda121",
@@ -166,7 +168,7 @@ def test_a_record_that_wants_another_python(lab: conda.Solver) -> None:
     assert "`python=3.12` could become python 3.11.1" in found.advice
 
 
-def test_what_came_along_unasked_can_be_left_out(lab: conda.Solver) -> None:
+def test_default_packages_can_be_left_out(lab: conda.Solver) -> None:
     found = explained(lab, "python=3.11", "ipykernel", "numpy<2")
     assert "Without other changes, --no-jupyter (without ipykernel) solves it." in found.advice
     assert (
@@ -184,7 +186,7 @@ def test_what_came_along_unasked_can_be_left_out(lab: conda.Solver) -> None:
     assert "--no-jupyter" not in without_either.advice
 
 
-def test_a_third_package_that_two_want_differently(lab: conda.Solver) -> None:
+def test_two_packages_that_require_a_third_differently(lab: conda.Solver) -> None:
     assert (
         "wants-mkl requires blas 2.*, wants-blas requires blas 1.*"
         in explained(lab, "wants-mkl", "python", "wants-blas").message

@@ -1,4 +1,4 @@
-"""Another executable through the conda-lock command: what it is given, and what is refused."""
+"""Solving with another executable through conda-lock: its input, and what is refused."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def test_what_conda_lock_is_given() -> None:
 )
 def test_the_command(name: lockfile.SolverName, flags: list[str]) -> None:
     argv = external_solver.solver_command(name, Path("/opt/bin") / name, REQUEST, Path("/tmp/a b"))
-    words = [str(word) for word in argv]
-    assert words[:4] == [sys.executable, "-m", "conda_lock", "lock"]
-    assert words[words.index("--conda") + 1] == f"/opt/bin/{name}" and words[8:10] == flags
-    assert words[words.index("--platform") + 1] == "linux-64"
-    assert words[words.index("--virtual-package-spec") + 1] == "/tmp/a b/virtual-packages.yml"
-    assert words[words.index("--pypi_to_conda_lookup_file") + 1].startswith("file:///")
+    message = [str(word) for word in argv]
+    assert message[:4] == [sys.executable, "-m", "conda_lock", "lock"]
+    assert message[message.index("--conda") + 1] == f"/opt/bin/{name}" and message[8:10] == flags
+    assert message[message.index("--platform") + 1] == "linux-64"
+    assert message[message.index("--virtual-package-spec") + 1] == "/tmp/a b/virtual-packages.yml"
+    assert message[message.index("--pypi_to_conda_lookup_file") + 1].startswith("file:///")
 
 
-def test_an_executable_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_executable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         ToolMissing,
@@ -69,7 +69,9 @@ def test_an_executable_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_pa
         lockfile.find_solver("mamba", NO_MIRRORS)
 
 
-def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executable_that_is_not_a_solver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "conda"
     program.write_text("#!/bin/sh\necho nonsense; exit 3\n")
     program.chmod(0o755)
@@ -79,7 +81,7 @@ def test_one_that_is_no_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         )
 
 
-def test_what_only_our_solver_can() -> None:
+def test_options_of_our_solver_only() -> None:
     other = external_solver.ExternalSolver("conda", Path("/opt/bin/conda"))
     with pytest.raises(InvalidSpec, match="--as-of is for provision's own solver"):
         other.solve(dataclasses.replace(REQUEST, as_of="2025-01-01"))

@@ -59,7 +59,7 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
     )
 
 
-def test_channels_and_platforms_are_told_too(tmp_path: Path) -> None:
+def test_changed_channels_and_platforms_are_reported(tmp_path: Path) -> None:
     after = sound()
     after["metadata"]["channels"].insert(0, {"url": "nvidia", "used_env_vars": []})
     found = compared(tmp_path, sound(), after)
@@ -67,7 +67,7 @@ def test_channels_and_platforms_are_told_too(tmp_path: Path) -> None:
     assert diff_lines(found)[0] == "channels: conda-forge -> nvidia, conda-forge"
 
 
-def test_the_day_is_told_too(tmp_path: Path) -> None:
+def test_a_changed_day_is_reported(tmp_path: Path) -> None:
     after = sound()
     after["metadata"]["custom_metadata"] = {"provision_as_of": "2025-12-31"}
     found = compared(tmp_path, sound(), after)

@@ -1,4 +1,5 @@
-"""Exports held against the readers of each format: packaging, CycloneDX's schema, SPDX's validator, conda-lock's own renderer."""
+"""Exports held against the readers of each format: packaging, CycloneDX's schema, SPDX's validator,
+conda-lock's own renderer."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ else:
 
 
 def ugly() -> dict[str, Any]:
-    """What real locks hold: local versions, underscores, epochs, tar.bz2, files of the disk, other categories and platforms."""
+    """What real locks hold: local versions, underscores, epochs, tar.bz2, files of the disk, other
+    categories and platforms."""
     content = sound()
     content["package"] += [
         {
@@ -80,7 +82,7 @@ def test_requirements_name_every_wheel_with_its_hash(contents: lockfile.LockFile
 @pytest.mark.parametrize(
     "kind,manager", [("requirements", "conda"), ("pylock", "conda"), ("explicit", "pip")]
 )
-def test_what_a_formats_readers_do_not_get_is_told(
+def test_omitted_packages_are_reported(
     contents: lockfile.LockFile, kind: lockfile.ExportFormat, manager: str
 ) -> None:
     missing, notes = lockfile.omitted_entries(contents, kind, "linux-64")
@@ -269,7 +271,7 @@ def test_a_time_only_where_it_is_given(contents: lockfile.LockFile) -> None:
     assert without[0]["serialNumber"] != given[0]["serialNumber"]
 
 
-def test_the_platform_is_asked_for_where_there_is_a_choice(
+def test_a_choice_of_platforms_needs_the_option(
     contents: lockfile.LockFile, tmp_path: Path
 ) -> None:
     assert lockfile.export_platform(contents, None) == "linux-64"

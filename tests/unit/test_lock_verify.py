@@ -186,7 +186,7 @@ def test_a_sound_lock_has_no_finding(verified: Verify) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_package(
+def test_findings_name_their_package(
     verified: Verify, name: str, change: dict[str, Any], kind: str, words: str
 ) -> None:
     content = sound()
@@ -253,7 +253,7 @@ def test_conda_may_name_a_python_package_differently(verified: Verify, provider:
     assert verified(content) == []
 
 
-def test_constrains_bind_what_is_there(verified: Verify) -> None:
+def test_constrains_bind_locked_packages(verified: Verify) -> None:
     url = entry(sound(), "libz")["url"]
     assert verified(sound(), constrains={url: ("numpy >=1.26", "absent <2")}) == []
     found = only(verified(sound(), constrains={url: ("numpy <1.26",)}))
@@ -293,7 +293,8 @@ def test_a_file_that_is_not_served(
 
 
 def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, WheelMetadata | str]:
-    """What the wheels of a lock say of themselves; needs: what some of them need, after `python` a bound on Python."""
+    """What the wheels of a lock say of themselves; needs: what some of them need, after `python` a
+    bound on Python."""
     found: dict[str, WheelMetadata | str] = {}
     for one in content["package"]:
         if one["manager"] == "pip":
@@ -351,7 +352,7 @@ def test_versions_that_wheels_need(verified: Verify, needs: list[str], expected:
     assert {(one.package, one.kind) for one in found} <= {("torch", "dependency")}
 
 
-def test_a_local_version_is_the_version_that_was_asked_for(verified: Verify) -> None:
+def test_a_local_version_satisfies_a_requirement(verified: Verify) -> None:
     content = sound()
     content["package"] += [wheel_entry("torchvision", "0.18.1"), wheel_entry("accelerate", "1.0")]
     entry(content, "torch").update(
@@ -364,7 +365,7 @@ def test_a_local_version_is_the_version_that_was_asked_for(verified: Verify) -> 
     )
 
 
-def test_what_both_lock_and_metadata_miss_is_told_once(verified: Verify) -> None:
+def test_a_package_missing_from_lock_and_metadata_is_reported_once(verified: Verify) -> None:
     content = sound()
     entry(content, "torch")["dependencies"]["sympy"] = "*"
     assert (
@@ -406,7 +407,7 @@ def test_extras_are_wanted_by_wheels_and_by_the_inputs(verified: Verify, tmp_pat
         ({"name": "another"}, "its metadata is of another 2.3.1"),
     ],
 )
-def test_metadata_that_cannot_be_had_or_read_is_no_finding(
+def test_unreadable_metadata_is_a_note_not_a_finding(
     tmp_path: Path, change: str | dict[str, Any], words: str
 ) -> None:
     path = tmp_path / lockfile.FILE
@@ -453,7 +454,7 @@ def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_
     )
 
 
-def test_platforms_are_looked_at_one_by_one(verified: Verify) -> None:
+def test_platforms_are_verified_separately(verified: Verify) -> None:
     content = sound()
     content["package"] += [
         {**one, "platform": "linux-aarch64"}
@@ -488,7 +489,9 @@ def content_hash(folder: Path) -> str:
     return lockfile.content_hashes(found)["linux-64"]
 
 
-def test_the_content_hash_is_that_of_the_inputs_beside_it(verified: Verify, tmp_path: Path) -> None:
+def test_the_content_hash_is_of_the_inputs_next_to_the_lock(
+    verified: Verify, tmp_path: Path
+) -> None:
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
     content = sound()
     content["metadata"]["content_hash"]["linux-64"] = content_hash(tmp_path)
@@ -502,7 +505,8 @@ def test_the_content_hash_is_that_of_the_inputs_beside_it(verified: Verify, tmp_
 def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared(
     verified: Verify, tmp_path: Path
 ) -> None:
-    """As in the root of a repository, where the lock and its environment.yml stand, and nothing else."""
+    """As in the root of a repository, where the lock and its environment.yml stand, and nothing
+    else."""
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
     content = sound()
     assert "the content hash differs" in only(verified(content, machine=None)).message
@@ -510,7 +514,7 @@ def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared
     assert verified(content, machine=None) == []
 
 
-def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
+def test_unchecked_things_are_noted(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))
     notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab").notes
@@ -527,7 +531,7 @@ def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
     )  # the inputs are still not beside it
 
 
-def test_a_lock_of_conda_locks_own_is_held_against_its_default_machine(verified: Verify) -> None:
+def test_a_lock_of_conda_lock_is_verified_with_its_default_machine(verified: Verify) -> None:
     content = sound()
     entry(content, "python")["dependencies"]["__cuda"] = (
         ">=12"  # an option of its command, which no file tells
@@ -547,7 +551,7 @@ def test_a_lock_of_conda_locks_own_is_held_against_its_default_machine(verified:
         "version: 1\nmetadata: {}\npackage: [1]\n",
     ],
 )
-def test_what_is_no_lock_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_invalid_lock_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(text)
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml is"):

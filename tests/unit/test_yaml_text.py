@@ -1,4 +1,5 @@
-"""Every file of ours that a person may write: text that PyYAML trips over is a refusal that names the file, never a traceback."""
+"""Every file that a person may write: invalid YAML is refused with the file's name, never a
+traceback."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("text", ODD, ids=lambda text: repr(text[:20]))
-def test_what_pyyaml_trips_over_is_refused(text: bytes, reader: str, tmp_path: Path) -> None:
+def test_text_that_is_not_yaml_is_refused(text: bytes, reader: str, tmp_path: Path) -> None:
     path = tmp_path / reader
     path.write_bytes(text)
     try:

@@ -52,7 +52,7 @@ def explain(
 ) -> Unsolvable:
     """The same failure, with its cause if that could be found within the budget."""
     try:
-        diagnosis = _UnsolvableRequest(request, solver, reasons, Budget()).diagnose()
+        diagnosis = _CondaConflict(request, solver, reasons, Budget()).diagnose()
     except (OutOfTime, ProvisionError):
         return error
     return Unsolvable(
@@ -70,7 +70,7 @@ def _machine_steps() -> dict[str, tuple[str, ...]]:
     return {"__glibc": (*uv.UV_GLIBC, "2.99"), "__cuda": (*toolkits(), "99")}
 
 
-class _UnsolvableRequest:
+class _CondaConflict:
     """One request that has no answer, and the records of the channels behind it."""
 
     def __init__(
@@ -266,7 +266,7 @@ class _UnsolvableRequest:
             return ""
         inherited = dict.fromkeys(depends, f"needed by {newest.name}")
         reasons = dataclasses.replace(self.reasons, reasons={**inherited, **self.reasons.reasons})
-        deeper = _UnsolvableRequest(request, self.solver, reasons, self.budget)
+        deeper = _CondaConflict(request, self.solver, reasons, self.budget)
         message = deeper.diagnose(depth - 1).message.rstrip(".")
         return f"for {newest.name} {newest.version} {newest.build}, {message}"
 

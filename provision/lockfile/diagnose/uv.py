@@ -30,12 +30,12 @@ DETAILS_ADVICE = "-v shows the solver's own words."
 def explain(error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons) -> Unsolvable:
     """The same failure, with its cause if that could be found within the budget."""
     try:
-        return _UnsolvableRequest(error, request, reasons, Budget(BUDGET_S)).diagnose()
+        return _WheelConflict(error, request, reasons, Budget(BUDGET_S)).diagnose()
     except (OutOfTime, ProvisionError):
         return error
 
 
-class _UnsolvableRequest:
+class _WheelConflict:
     """One request to uv that has no answer."""
 
     def __init__(
