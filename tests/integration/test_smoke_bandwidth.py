@@ -92,9 +92,7 @@ def test_figures_below_the_curve_and_the_baseline_are_found(tmp_path: Path) -> N
         1,
         {("collectives", "baseline-unlike", (0, 1))},
     )  # unknown is no success
-    assert (
-        unlike.message("baseline-unlike") == "the baseline is of something else: ranks was 1, is 2"
-    )
+    assert unlike.message("baseline-unlike") == "the baseline cannot be compared: ranks was 1, is 2"
     saved["identity"]["ranks"] = 2
     for row in saved["rows"]:
         row["time_us_min"] /= 1000
@@ -121,7 +119,7 @@ def test_figures_below_the_curve_and_the_baseline_are_found(tmp_path: Path) -> N
             "there is no baseline at /absent.json: make one with save",
         ),
         ("--baseline=save=/absent/b.json", "--baseline save: there is no folder /absent"),
-        ("--baseline=keep", "--baseline keep: save=FILE or compare=FILE is needed"),
+        ("--baseline=keep", "--baseline keep: write save=FILE or compare=FILE"),
     ],
 )
 def test_a_file_that_cannot_be_is_refused_before_a_rank_starts(

@@ -137,7 +137,7 @@ def test_the_shared_memory_of_a_docker_container_is_too_small(
     monkeypatch.setattr(smoke_process, "PYTHON", str(inside))
     ran = smoke(tmp_path / "out", *FACTS_ALONE)
     assert ran.findings == {("facts", "shm-small", (0,))}
-    assert ran.message("shm-small") == "/dev/shm holds 64 MiB; 256 MiB are needed for 1 rank"
+    assert ran.message("shm-small") == "/dev/shm has 64 MiB; 256 MiB are needed for 1 rank"
 
 
 def test_a_rehearsed_small_shared_memory_is_a_real_one_of_that_rank_alone(tmp_path: Path) -> None:
