@@ -34,7 +34,7 @@ class Ran:
 def main() -> None:
     channels = sys.argv[1] if len(sys.argv) > 1 else "../shared/repodata/channels"
     address = channels if "://" in channels else Path(channels).resolve().as_uri()
-    everything = {name_of(asked): asked for asked in cells()}
+    everything = {name_of(request): request for request in cells()}
     lock_all(list(everything.values()), address)
     solvable = sorted(
         path.parent.name for path in (box() / "bulk" / "envs").glob("*/conda-lock.yml")
@@ -61,32 +61,32 @@ def main() -> None:
 
 def cells() -> list[dict[str, object]]:
     """Specs of the newest releases first, from both channels."""
-    found = []
+    requests = []
     for version, release in reversed(catalog.releases().items()):
         for source in ("conda-forge", "pytorch"):
             for build in sources.by_name(source).builds(release):
                 for python in build.python or build.python_seen:
-                    asked = {
+                    request = {
                         "torch": version,
                         "python": python,
                         "source": source,
                         "companions": False,
                     }
-                    found += [{**asked, "cuda": build.cuda}, {**asked, "cpu": True}]
-    return found
+                    requests += [{**request, "cuda": build.cuda}, {**request, "cpu": True}]
+    return requests
 
 
-def name_of(asked: dict[str, object]) -> str:
-    return "-".join(str(value).lower() for value in asked.values())
+def name_of(request: dict[str, object]) -> str:
+    return "-".join(str(value).lower() for value in request.values())
 
 
 def lock_all(specs: list[dict[str, object]], address: str) -> Ran:
     place = box() / "bulk"
     shutil.rmtree(place, ignore_errors=True)
-    for asked in specs:
-        folder = place / "envs" / name_of(asked)
+    for request in specs:
+        folder = place / "envs" / name_of(request)
         folder.mkdir(parents=True)
-        (folder / "spec.yml").write_text(json.dumps(asked) + "\n")
+        (folder / "spec.yml").write_text(json.dumps(request) + "\n")
     return measured([PROVISION, "lock", "--all"], place, address)
 
 

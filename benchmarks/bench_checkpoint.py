@@ -99,19 +99,19 @@ class Bench:
         if XXH3_128:
             rivals["xxh128"] = XXH3_128
         for name, make in rivals.items():
-            taken = statistics.median(
+            median_s = statistics.median(
                 timed(lambda make=make: make(data)) for _ in range(self.rounds)
             )
-            print(f"{name}: {HASHED / 1e9 / taken:.2f} GB/s on one processor")
+            print(f"{name}: {HASHED / 1e9 / median_s:.2f} GB/s on one processor")
         # Neighbors of a shared machine show here: all processors at once are then less than as many times one.
         processors = len(os.sched_getaffinity(0))
         with ThreadPoolExecutor(processors) as pool:
-            taken = statistics.median(
+            median_s = statistics.median(
                 timed(lambda: list(pool.map(hashlib.sha256, [data] * processors)))
                 for _ in range(self.rounds)
             )
         print(
-            f"sha256: {processors * HASHED / 1e9 / taken:.2f} GB/s on all {processors} processors at once"
+            f"sha256: {processors * HASHED / 1e9 / median_s:.2f} GB/s on all {processors} processors at once"
         )
 
     def saves(self) -> None:
@@ -285,21 +285,21 @@ class Bench:
         warm: bool = False,
     ) -> None:
         """Prints each rival's rate, and how many times the first one's is that of each other."""
-        taken: dict[str, list[float]] = {name: [] for name in rivals}
+        timings: dict[str, list[float]] = {name: [] for name in rivals}
         for number in range(self.rounds + warm):
             for name, action in list(rivals.items())[:: -1 if number % 2 else 1]:
                 (prepare or self.clear)()
                 seconds = timed(action)
                 if number >= warm:
-                    taken[name].append(seconds)
-        for name, seconds_of in taken.items():
+                    timings[name].append(seconds)
+        for name, seconds_of in timings.items():
             print(
                 f"{name}: {self.size / 1e9 / statistics.median(seconds_of):.2f} GB/s ({statistics.median(seconds_of):.3f} s)"
             )
-        first, *others = taken
+        first, *others = timings
         for name in others:
             ratio = statistics.median(
-                theirs / ours for ours, theirs in zip(taken[first], taken[name])
+                rival_s / own_s for own_s, rival_s in zip(timings[first], timings[name])
             )
             print(
                 f"  {first}, times {name}: {ratio:.2f}"

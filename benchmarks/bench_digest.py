@@ -61,9 +61,9 @@ def measure() -> None:
     for name, model in (("layers of a language model", gpt()), ("100,000 small tensors", many())):
         parameters = list(model.parameters())
         count = sum(parameter.numel() for parameter in parameters)
-        taken = median_s(lambda model=model: ddp_check.parameter_digest(model))
+        seconds = median_s(lambda model=model: ddp_check.parameter_digest(model))
         print(
-            f"{name}: {count / 1e9:.2f} billion parameters in {len(parameters)} tensors: {taken:.4f} s (target {TARGET_S:g} s)"
+            f"{name}: {count / 1e9:.2f} billion parameters in {len(parameters)} tensors: {seconds:.4f} s (target {TARGET_S:g} s)"
         )
     data = torch.ones(64 << 20)
     alone = bytes(256 << 20)
@@ -77,12 +77,12 @@ def measure() -> None:
 
 
 def median_s(action: Callable[[], object]) -> float:
-    taken = []
+    timings = []
     for _ in range(RUNS):
         start = time.perf_counter()
         action()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        timings.append(time.perf_counter() - start)
+    return statistics.median(timings)
 
 
 if __name__ == "__main__":

@@ -48,10 +48,10 @@ class Bench:
             cwd=box(),
         )
         out, err = child.communicate()
-        taken = time.perf_counter() - start
+        elapsed_s = time.perf_counter() - start
         if child.returncode:
             raise SystemExit(f"provision {' '.join(arguments)}:\n{err}")
-        return taken, out
+        return elapsed_s, out
 
     def choose(self, small: str) -> None:
         """Lock and prefix with that small package; not part of any figure."""
@@ -78,11 +78,11 @@ class Bench:
         err = child.stderr.read()
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
-        taken = time.perf_counter() - start
+        elapsed_s = time.perf_counter() - start
         if child.returncode:
             raise SystemExit(err.decode())
         self.peak_mb = max(self.peak_mb, used.ru_maxrss / 1024)
-        return taken
+        return elapsed_s
 
     def forget(self) -> None:
         for name in ("data/images", "out"):
@@ -130,43 +130,47 @@ def copied_and_hashed(bench: Bench) -> float:
         with path.open("rb", buffering=0) as file:
             while piece := file.read(PIECE):
                 digest.update(piece)
-    taken = time.perf_counter() - start
+    elapsed_s = time.perf_counter() - start
     shutil.rmtree(to)
-    return taken
+    return elapsed_s
 
 
 def _counts(path: Path) -> bool:
     return path.suffix != ".pyc" and path.is_file() and not path.is_symlink()
 
 
-def paired(pairs: int, ours: Callable[[], float], theirs: Callable[[], float], title: str) -> None:
-    found = []
+def paired(
+    pairs: int, run_own: Callable[[], float], run_rival: Callable[[], float], title: str
+) -> None:
+    timings = []
     for index in range(pairs):
-        one, other = (ours(), theirs()) if index % 2 else tuple(reversed((theirs(), ours())))
-        print(f"  {title}: {one:.1f} s against {other:.1f} s", flush=True)
-        found.append((one, other))
-    ratio = statistics.median(one / other for one, other in found)
-    one, other = (statistics.median(column) for column in zip(*found))
-    print(f"{title}: median {one:.1f} s against {other:.1f} s, ratio {ratio:.2f}")
+        own_s, rival_s = (
+            (run_own(), run_rival()) if index % 2 else tuple(reversed((run_rival(), run_own())))
+        )
+        print(f"  {title}: {own_s:.1f} s against {rival_s:.1f} s", flush=True)
+        timings.append((own_s, rival_s))
+    ratio = statistics.median(own_s / rival_s for own_s, rival_s in timings)
+    own_s, rival_s = (statistics.median(column) for column in zip(*timings))
+    print(f"{title}: median {own_s:.1f} s against {rival_s:.1f} s, ratio {ratio:.2f}")
 
 
 def unchanged(bench: Bench, runs: int) -> None:
-    taken = [bench.image() for _ in range(runs)]
-    print(f"nothing changed: median {statistics.median(taken):.2f} s (target <= 1.5 s)")
+    timings = [bench.image() for _ in range(runs)]
+    print(f"nothing changed: median {statistics.median(timings):.2f} s (target <= 1.5 s)")
 
 
 def changed(bench: Bench, runs: int) -> None:
-    taken, before, ratio = [], bench.layers(), 0.0
+    timings, before, ratio = [], bench.layers(), 0.0
     for index in range(runs):
         bench.choose(SMALL[(index + 1) % 2])
-        taken.append(bench.image())
+        timings.append(bench.image())
         after = bench.layers()
         ratio = sum(
             size for digest, size in after.values() if (digest, size) not in before.values()
         ) / sum(size for _, size in after.values())
         before = after
     print(
-        f"one small package changed: median {statistics.median(taken):.2f} s (target <= 5 s), {ratio:.2%} of the bytes are new layers"
+        f"one small package changed: median {statistics.median(timings):.2f} s (target <= 5 s), {ratio:.2%} of the bytes are new layers"
     )
 
 
@@ -185,11 +189,11 @@ def into_engine(bench: Bench, pairs: int) -> None:
             subprocess.run(["docker", "rmi", "--force", name], capture_output=True, check=False)
         os.sync()
 
-    def ours() -> float:
+    def run_own() -> float:
         gone()
         return bench.image("docker")
 
-    def theirs() -> float:
+    def run_rival() -> float:
         gone()
         start = time.perf_counter()
         subprocess.run(
@@ -199,7 +203,7 @@ def into_engine(bench: Bench, pairs: int) -> None:
         )
         return time.perf_counter() - start
 
-    paired(pairs, ours, theirs, "into the engine, cold, against docker load")
+    paired(pairs, run_own, run_rival, "into the engine, cold, against docker load")
     gone()
     bench.image("docker")
     for small in (SMALL[1], SMALL[0]):
@@ -241,13 +245,13 @@ def to_registry(bench: Bench) -> None:
         for small, title in ((SMALL[0], "cold"), (SMALL[1], "one small package changed")):
             bench.choose(small)
             bench.image()
-            taken, out = bench.provision(
+            elapsed_s, out = bench.provision(
                 "image", "push", NAME, f"{host}/lab/bench:{small[-1]}", "--no-attach", "--json"
             )
             told = json.loads(out)
             share = told["sent"] / (told["sent"] + told["present"])
             print(
-                f"to a registry, {title}: {told['sent'] / 1e6:.1f} MB sent in {taken:.1f} s, {share:.2%} of the image"
+                f"to a registry, {title}: {told['sent'] / 1e6:.1f} MB sent in {elapsed_s:.1f} s, {share:.2%} of the image"
             )
 
 

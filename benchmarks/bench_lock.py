@@ -67,11 +67,11 @@ def main() -> None:
         "provision lock": [PROVISION, "lock", NAME, "--relock"],
         **conda_lock(folder, place, f"{channels}/conda-forge"),
     }
-    found: dict[str, list[Ran]] = {name: [] for name in commands}
+    runs_by_command: dict[str, list[Ran]] = {name: [] for name in commands}
     for _ in range(RUNS):  # interleaved: whatever else the machine does falls on all of them
         for name, command in commands.items():
-            found[name].append(measured(command, place, env))
-    report({name: middle(runs) for name, runs in found.items()})
+            runs_by_command[name].append(measured(command, place, env))
+    report({name: middle(runs) for name, runs in runs_by_command.items()})
 
 
 def specs_of(folder: Path) -> list[str]:
@@ -125,15 +125,15 @@ def ready(folder: Path, place: Path) -> Path:
     packages = lockfile.read(folder / lockfile.FILE).by("conda")
     rows = [
         {
-            "name": found.name,
-            "version": found.version,
-            "url": found.url,
-            "md5": found.md5,
-            "sha256": found.sha256,
-            "fn": found.filename,
+            "name": package.name,
+            "version": package.version,
+            "url": package.url,
+            "md5": package.md5,
+            "sha256": package.sha256,
+            "fn": package.filename,
         }
-        | {"depends": list(found.depends)}
-        for found in packages
+        | {"depends": list(package.depends)}
+        for package in packages
     ]
     (place / "answer.json").write_text(
         json.dumps({"success": True, "actions": {"FETCH": rows, "LINK": rows}})
@@ -166,12 +166,12 @@ def middle(runs: list[Ran]) -> Ran:
     )
 
 
-def report(found: Mapping[str, Ran]) -> None:
-    ours = found["provision lock"]
+def report(results: Mapping[str, Ran]) -> None:
+    own = results["provision lock"]
     print(f"median of {RUNS}                       wall      CPU   memory   provision lock / this")
-    for name, ran in found.items():
+    for name, ran in results.items():
         print(
-            f"{name:32} {ran.seconds:6.3f} s {ran.cpu:6.3f} s {ran.peak_mb:5.0f} MB   {ours.seconds / ran.seconds:6.2f}"
+            f"{name:32} {ran.seconds:6.3f} s {ran.cpu:6.3f} s {ran.peak_mb:5.0f} MB   {own.seconds / ran.seconds:6.2f}"
         )
 
 
