@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import hashlib
 import io
 import shutil
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from provision import __version__
 from provision.core.atomic import replace_directory, staging_path
-from provision.core.errors import IntegrityError, from_system
+from provision.core.errors import IntegrityError, SystemRefused, from_system
 
 NAME = "provision_runtime"
 FOLDER = Path(str(files(NAME)))
@@ -173,6 +174,12 @@ def install(prefix: Path, package: RuntimePackage) -> None:
         replace_directory(dist_info)
         _remove_leftovers(site)
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise SystemRefused(
+                f"{prefix} has no current {NAME}, and you may not write there: {error.strerror}.",
+                advice="Ask the owner of the prefix to run `provision env create` with this version "
+                f"({package.version}) of provision.",
+            ) from error
         raise from_system(error) from error
 
 

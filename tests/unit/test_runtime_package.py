@@ -174,7 +174,10 @@ def test_a_prefix_that_cannot_be_written_says_so(
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "write_bytes", refused)
-    with pytest.raises(SystemRefused, match="Permission denied"):
+    with pytest.raises(
+        SystemRefused,
+        match=r"has no current provision_runtime, and you may not write there: Permission denied.*owner",
+    ):
         runtime_package.install(prefix, runtime_package.load(source, "1.2"))
 
 
