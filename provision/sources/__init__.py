@@ -11,6 +11,7 @@ import functools
 
 from provision import catalog
 from provision.catalog import version_key
+from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import SpecKey
 from provision.sources.base import Axis, Candidate, Source, Violation
 from provision.sources.conda_forge import CondaForge
@@ -42,9 +43,13 @@ def names() -> tuple[str, ...]:
 
 
 def by_name(name: str) -> Source:
-    """The source of that name, which the registry must have: names from outside are validated when
-    a spec is read."""
-    return next(source for source in REGISTRY if source.name == name)
+    """The source of that name. Raises InvalidSpec if the registry has none."""
+    for source in REGISTRY:
+        if source.name == name:
+            return source
+    raise InvalidSpec(
+        f"`{name}` is not a source of builds.", advice=f"The sources are {', '.join(names())}."
+    )
 
 
 def allowed_choices(key: SpecKey) -> tuple[str, ...]:

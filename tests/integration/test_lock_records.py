@@ -298,7 +298,7 @@ def test_one_package_moves_to_another_day(tmp_path: Path) -> None:
     stale = home.run("lock", "lab", "--as-of", "2025-12-31")
     assert (
         stale.returncode == 6
-        and "is as of 2025-06-30, and now 2025-12-31 is asked for" in stale.stderr
+        and "is as of 2025-06-30, and 2025-12-31 is requested now" in stale.stderr
     )
     assert "--update PKG` moves PKG alone to that day" in stale.stderr
     moved = home.run("lock", "lab", "--as-of", "2025-12-31", "--update", "numpy")
