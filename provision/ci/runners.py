@@ -64,8 +64,7 @@ def read_runners(path: Path) -> tuple[Runner, ...]:
     except UnicodeDecodeError as error:
         raise InvalidSpec(f"{path}: this is not YAML: it is not UTF-8.") from error
     except YamlError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
-        raise InvalidSpec(f"{where}: this is not YAML: {error.problem}.") from error
+        raise InvalidSpec(f"{error.location(path)}: this is not YAML: {error.problem}.") from error
     lines = _Lines(root)
     violations = list(_violations(document))
     mistakes = {_schema_mistake(violation, document, lines) for violation in violations}

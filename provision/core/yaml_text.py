@@ -5,6 +5,7 @@ not YAML.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -15,6 +16,12 @@ class YamlError(Exception):
         super().__init__(problem)
         self.problem = problem
         self.line = line
+
+    def location(self, path: Path) -> str:
+        """The file, with the line if it is known."""
+        if self.line is None:
+            return str(path)
+        return f"{path}:{self.line}"
 
 
 def parse_yaml(text: str | bytes) -> Any:

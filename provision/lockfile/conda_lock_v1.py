@@ -177,9 +177,8 @@ def _load(path: Path) -> tuple[bytes, Document]:
     try:
         document = parse_yaml(content)
     except YamlError as error:
-        line = f" in line {error.line}" if error.line else ""
         raise IntegrityError(
-            f"{path} is not YAML: {error.problem}{line}.", advice=_RELOCK
+            f"{error.location(path)} is not YAML: {error.problem}.", advice=_RELOCK
         ) from error
     version = document.get("version") if isinstance(document, dict) else None
     if isinstance(version, int) and version != 1:

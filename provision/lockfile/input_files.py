@@ -169,9 +169,8 @@ def _parse(text: str, path: Path) -> Any:
     try:
         return parse_yaml(text)
     except YamlError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
         raise InvalidSpec(
-            f"{where}: this is not YAML: {error.problem}.",
+            f"{error.location(path)}: this is not YAML: {error.problem}.",
             advice=_ADVICE.format(name=path.parent.name),
         ) from error
 

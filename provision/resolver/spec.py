@@ -55,9 +55,8 @@ def read(path: Path) -> dict[str, Any]:
         root = compose_yaml(text)
         content = parse_yaml(text)
     except YamlError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
         raise InvalidSpec(
-            f"{where}: this is not YAML: {error.problem}.",
+            f"{error.location(path)}: this is not YAML: {error.problem}.",
             advice="Correct it and run again.",
         ) from error
     if root is None or not isinstance(content, dict):
