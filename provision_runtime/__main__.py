@@ -1,6 +1,6 @@
-"""Starts this folder as a package, wherever it lies: `python -m provision_runtime` or `python /any/place/provision_runtime`.
+"""Starts this folder as a package: `python -m provision_runtime`, or `python /any/folder/of/it`.
 
-Owns only the start; the verbs are in cli.py.
+The verbs are in cli.py.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ PACKAGE = "provision_runtime"
 
 def main() -> int:
     if not __package__:
-        return _adopt_folder()(sys.argv[1:])
+        return _load_cli()(sys.argv[1:])
     from .cli import main as run
 
     return run(sys.argv[1:])
 
 
-def _adopt_folder() -> Callable[[Sequence[str]], int]:
-    """Make the folder importable under a name of its own.
+def _load_cli() -> Callable[[Sequence[str]], int]:
+    """Makes the folder importable as a package, and returns the main function of its cli.py.
 
-    Python puts the folder itself on sys.path, where `facts` or `report` could shadow somebody's module: it comes off
-    before anything else is imported.
+    Python puts the folder itself on sys.path, where `facts` or `report` could shadow other modules:
+    so it is removed before anything else is imported.
     """
     import os
 
