@@ -25,7 +25,8 @@ from tests.integration import records
 from tests.integration.records import Channels, Impossible, Record
 from tests.records import alias
 
-pytestmark = pytest.mark.conda
+# Solves every build of the catalog against real records.
+pytestmark = [pytest.mark.conda, pytest.mark.exhaustive]
 
 SOURCES = ("pytorch", "conda-forge")
 SOLVER = conda.Solver(alias(SHARED_RECORDS))

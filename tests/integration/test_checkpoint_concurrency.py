@@ -19,6 +19,7 @@ TIMEOUT_S = 300
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.exhaustive
 def test_whoever_saves_reads_or_prunes_beside_every_state_is_whole(place: Path) -> None:
     command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_concurrency", str(place)]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}

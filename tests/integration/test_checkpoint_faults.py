@@ -63,6 +63,7 @@ def test_killed_at_every_call_the_old_or_the_new_state_is_there(place: Path) -> 
     assert min(cases.values()) > 10, cases
 
 
+@pytest.mark.exhaustive
 def test_an_error_at_every_call_is_told_and_leaves_the_old_state(place: Path) -> None:
     cases = run("checkpoint_faults", str(place), "all-failures" if IS_EXHAUSTIVE else "failures")
     assert {"first", "overwrite", "incremental", "lasting overwrite", "short overwrite"} <= set(

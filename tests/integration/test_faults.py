@@ -354,7 +354,15 @@ def test_ctrl_c_while_packaging_python_keeps_the_channel(lab: Home, eventually: 
     assert lab.run("env", "create", NAME, "--prefix", str(lab.root / "second")).returncode == 0
 
 
-@pytest.mark.parametrize("event", ["solving", "building", "wheels", "swapped"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        "solving",
+        pytest.param("building", marks=pytest.mark.exhaustive),
+        pytest.param("wheels", marks=pytest.mark.exhaustive),
+        "swapped",
+    ],
+)
 def test_killed_at_any_moment(lab: Home, eventually: Eventually, event: str) -> None:
     """A relock and rebuild is killed when it has come to an event; what stood before stands, and the same command completes."""
     command = ("build", NAME, "--pip", "six", "--relock", *QUICK)

@@ -153,7 +153,9 @@ def said(built: Image) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("builder", ["classic", "buildkit"])
+@pytest.mark.parametrize(
+    "builder", ["classic", pytest.param("buildkit", marks=pytest.mark.exhaustive)]
+)
 def test_docker_builds_the_same_environment(
     context: Path, ours: Files, said: dict[str, Any], builder: str
 ) -> None:
@@ -192,6 +194,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("builder", ["classic", "buildkit"])
+@pytest.mark.exhaustive
 def test_what_a_base_sets_leads_nobody_out_of_the_environment(
     lock: Lock, docker_base: str, said: dict[str, Any], tmp_path: Path, builder: str
 ) -> None:
@@ -260,6 +263,7 @@ def forget_steps(client: Any, told: str) -> None:
 
 @pytest.mark.needs("buildah", "skopeo")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+@pytest.mark.exhaustive
 def test_buildah_builds_the_same_environment(
     context: Path, docker_base: str, ours: Files, said: dict[str, Any], tmp_path: Path
 ) -> None:

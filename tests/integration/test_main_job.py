@@ -224,7 +224,11 @@ def test_kernel_starts_and_sees_exactly_this_prefix(
 
 @pytest.mark.parametrize(
     "fault,phase",
-    [("wrong-value:1", "collectives"), ("die:1:ddp", "ddp"), ("flip-bit", "checkpoint")],
+    [
+        pytest.param("wrong-value:1", "collectives", marks=pytest.mark.exhaustive),
+        pytest.param("die:1:ddp", "ddp", marks=pytest.mark.exhaustive),
+        ("flip-bit", "checkpoint"),
+    ],
 )
 def test_the_smoke_test_can_fail_in_the_prefix(
     home: Home, built: object, fault: str, phase: str
@@ -275,6 +279,7 @@ def test_the_docs_first_example_runs_in_the_image(
 
 
 @pytest.mark.docker
+@pytest.mark.exhaustive
 def test_with_and_without_jupyter_they_share_what_is_large(
     home: Home, built: object, docker_base: str
 ) -> None:
@@ -327,6 +332,7 @@ def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(
 
 
 @pytest.mark.docker
+@pytest.mark.exhaustive
 def test_an_image_of_its_own_is_tested_and_removed(
     home: Home, cpu_request: tuple[str, ...], docker_base: str
 ) -> None:
@@ -427,6 +433,7 @@ def test_a_channel_that_answers_gives_its_python(
     assert json.loads(again.stdout)["path"] == str(made)
 
 
+@pytest.mark.exhaustive
 def test_progress_on_a_terminal_only(home: Home, built: object) -> None:
     """uv's and our bars on a terminal; plain lines elsewhere."""
     assert home.run("env", "remove", MAIN).returncode == 0

@@ -28,6 +28,7 @@ def curves(path: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> None:
     """Four ranks, so that a rank's own share is not the same as half of the array, nor its neighbors each other."""
     ran = smoke(tmp_path, "--ranks", "4", "--full", *ONLY)
@@ -132,6 +133,7 @@ def test_a_file_that_cannot_be_is_refused_before_a_rank_starts(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 def test_ranks_that_share_cores_are_measured_and_not_judged(tmp_path: Path) -> None:
     cpus = len(os.sched_getaffinity(0))
     ran = smoke(tmp_path, "--only", "compute", "--ranks", str(cpus + 1))

@@ -187,6 +187,7 @@ def test_a_folder_that_is_really_so(
     assert (findings, found.verdict) == ({("filesystem", finding, BOTH)}, verdict)
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_in_a_full_folder_says_the_same(tmp_path: Path) -> None:
     _, findings = ended(
         tmp_path / "out",
@@ -220,6 +221,7 @@ def test_a_rank_that_sees_another_folder_is_told_from_the_rank_that_lacks_the_mo
 
 
 @needs_strace
+@pytest.mark.exhaustive
 def test_a_folder_that_vanishes_while_it_is_used(tmp_path: Path) -> None:
     """Unmounted by another process as soon as the phase has begun to work in it; strace makes the disk slow enough for that."""
     out, folder = tmp_path / "out", tmp_path / "folder"
@@ -241,6 +243,7 @@ def test_a_folder_that_vanishes_while_it_is_used(tmp_path: Path) -> None:
 
 
 @needs_strace
+@pytest.mark.exhaustive
 def test_a_disk_that_is_really_slow_on_one_rank(
     on_a_slow_disk: tuple[Path, list[subprocess.Popen[str]]],
 ) -> None:
@@ -249,6 +252,7 @@ def test_a_disk_that_is_really_slow_on_one_rank(
     assert (findings, found.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")
 
 
+@pytest.mark.exhaustive
 def test_a_shared_memory_that_is_too_small_for_loader_workers(tmp_path: Path) -> None:
     """As in a container without --shm-size, only smaller."""
     script = "mount -t tmpfs -o size=64k none /dev/shm"
@@ -275,6 +279,7 @@ def test_nothing_is_left_in_the_folder_when_a_rank_dies(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_left_in_the_folder_when_the_run_is_interrupted(tmp_path: Path) -> None:
     """In the middle of the phase: rank 0 is slow there for seconds."""
     out, folder = tmp_path / "out", tmp_path / "folder"

@@ -223,7 +223,9 @@ def wait_for(child: subprocess.Popen[str], words: str) -> None:
     time.sleep(SETTLING_S)
 
 
-@pytest.mark.parametrize("network", [2, 4], indirect=True)
+@pytest.mark.parametrize(
+    "network", [2, pytest.param(4, marks=pytest.mark.exhaustive)], indirect=True
+)
 def test_over_several_hosts_it_passes(network: Network, tmp_path: Path) -> None:
     children = network.torchrun(tmp_path)
     said = finish(children)
@@ -237,7 +239,7 @@ def test_over_several_hosts_it_passes(network: Network, tmp_path: Path) -> None:
     assert sorted(found.hosts) == [host.name for host in network.hosts]
 
 
-@pytest.mark.parametrize("cut", ["link", "iptables"])
+@pytest.mark.parametrize("cut", [pytest.param("link", marks=pytest.mark.exhaustive), "iptables"])
 def test_a_link_that_is_lost_in_the_middle_is_named_in_time(
     network: Network, tmp_path: Path, cut: str
 ) -> None:
@@ -253,6 +255,7 @@ def test_a_link_that_is_lost_in_the_middle_is_named_in_time(
     assert network.hosts[1].name in found.phases[2].message
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_lives_behind_a_lost_link_is_told_by_the_shared_folder(
     network: Network, tmp_path: Path
 ) -> None:
@@ -274,6 +277,7 @@ def test_a_rank_that_lives_behind_a_lost_link_is_told_by_the_shared_folder(
     assert findings(found) == {("barrier", "link-lost", (1,))}, said
 
 
+@pytest.mark.exhaustive
 def test_where_the_host_of_the_store_loses_its_link_each_side_names_the_other(
     network: Network, tmp_path: Path
 ) -> None:
@@ -319,6 +323,7 @@ def test_a_host_that_is_gone_is_named(network: Network, tmp_path: Path) -> None:
         "a host without a store",
     ],
 )
+@pytest.mark.exhaustive
 def test_torchrun_ends_too_where_a_host_is_lost(
     network: Network, tmp_path: Path, lost: int, how: str, meeting_at: int
 ) -> None:
@@ -339,7 +344,11 @@ def test_torchrun_ends_too_where_a_host_is_lost(
 
 
 @pytest.mark.parametrize(
-    ("verdict", "id"), [("DROP", "store-filtered"), ("REJECT", "store-refused")]
+    ("verdict", "id"),
+    [
+        pytest.param("DROP", "store-filtered", marks=pytest.mark.exhaustive),
+        ("REJECT", "store-refused"),
+    ],
 )
 def test_a_blocked_port_is_told_by_the_rank_that_cannot_pass(
     network: Network, tmp_path: Path, verdict: str, id: str
@@ -371,8 +380,8 @@ def test_a_blocked_port_is_told_by_the_rank_that_cannot_pass(
 @pytest.mark.parametrize(
     ("interface", "id", "ranks"),
     [
-        ("eth9", "interface-absent", (1,)),
-        ("lo", "interface-loopback", (1,)),
+        pytest.param("eth9", "interface-absent", (1,), marks=pytest.mark.exhaustive),
+        pytest.param("lo", "interface-loopback", (1,), marks=pytest.mark.exhaustive),
         ("docker0", "peer-unreachable", (0, 1)),
     ],
 )

@@ -56,12 +56,14 @@ def test_a_clean_run_passes_and_says_what_it_measured(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 def test_one_rank_has_no_bus(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--ranks", "1", "--backend", "gloo")
     assert (ran.status, ran.report.verdict) == (0, "pass")
     assert {row["busbw_gb_s"] for row in ran.phases["collectives"].data["rows"]} == {None}
 
 
+@pytest.mark.exhaustive
 def test_what_the_environment_really_is_may_be_promised(tmp_path: Path) -> None:
     torch = facts()["torch"]
     promised = ["--expect-torch", torch["version"], "--expect-cuda", torch["cuda"] or "none"]
@@ -88,6 +90,7 @@ def test_a_required_gpu_that_is_not_there_fails(tmp_path: Path) -> None:
     assert (ran.status, ran.failed) == (1, ["facts"])
 
 
+@pytest.mark.exhaustive
 def test_nccl_without_a_gpu_is_refused_and_never_becomes_gloo(tmp_path: Path) -> None:
     if facts()["torch"]["cuda_available"]:
         pytest.skip("there is a GPU here")

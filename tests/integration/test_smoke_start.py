@@ -53,6 +53,7 @@ def passes(out: Path, *children: subprocess.Popen[str]) -> model.Report:
     return found
 
 
+@pytest.mark.exhaustive
 def test_from_a_copy_in_any_place(copied: Path, tmp_path: Path) -> None:
     child = start(tmp_path / "out", [PYTHON, str(copied)])
     assert passes(tmp_path / "out", child).world_size == 2
@@ -82,6 +83,7 @@ def test_under_torchrun_a_rank_that_dies_leaves_no_success(copied: Path, tmp_pat
     assert "rank 1" in next(phase.message for phase in found.phases if phase.name == "barrier")
 
 
+@pytest.mark.exhaustive
 def test_with_the_variables_that_slurm_jobs_set(copied: Path, tmp_path: Path) -> None:
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
@@ -107,6 +109,7 @@ def test_without_a_network_and_with_a_host_name_that_does_not_resolve(
     assert passes(tmp_path / "out", child).hosts == ["nosuchname.invalid"]
 
 
+@pytest.mark.exhaustive
 def test_a_busy_port_is_left_for_another(tmp_path: Path) -> None:
     """The launcher in a process of its own, given a port first on which somebody listens."""
     script = """
