@@ -124,7 +124,7 @@ status = launcher.launch(options.from_namespace(parser.parse_args(arguments[1:])
 sys.exit(status if not ports else "the busy port was not tried")
 """
     command = [PYTHON, "-c", script, "--out", str(tmp_path), "--ranks", "2", *CPU_RUN]
-    root = str(FOLDER.parent.parent)
+    root = str(FOLDER.parent)
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root
     )
