@@ -8,11 +8,31 @@ from typing import Any
 
 import click
 
-from provision import sources
 from provision.cli.options import mirror_options, option_group
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, QUERY_KEYS, SPEC_KEYS, SpecKey
 
 Decorator = Callable[[Any], Any]
+
+# Kinds of keys that have only some values.
+KINDS_WITH_CHOICES = ("source", "sources")
+
+
+class SourceChoice(click.Choice[str]):
+    """The names of the sources, which are read when a verb needs them and not for `--help`.
+
+    Importing the sources reads the catalog, which takes as long as everything else in `--help`.
+    """
+
+    def __init__(self, key: SpecKey) -> None:
+        self._key = key
+        self.case_sensitive = True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        from provision import sources
+
+        return sources.allowed_choices(self._key)
+
 
 QUERY_OPTIONS = tuple(key.name for key in QUERY_KEYS)
 
@@ -23,9 +43,10 @@ def option_of(key: SpecKey) -> Decorator:
     settings: dict[str, Any] = {"help": key.help, "metavar": key.metavar}
     if key.default:
         settings["help"] += f"  [default: {key.default}]"
-    choices = sources.allowed_choices(key)
-    if choices:
-        settings["type"] = click.Choice(choices)
+    if key.kind in KINDS_WITH_CHOICES:
+        settings["type"] = SourceChoice(key)
+    elif key.choices:
+        settings["type"] = click.Choice(key.choices)
     if key.is_list:
         settings["multiple"] = True
     elif key.kind == "switch":
