@@ -18,7 +18,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import ToolMissing
 from provision.core.types import Image, Place, Prefix, SmokeResult
 from provision.environment import passport as passports
-from provision.environment.activation import activation_variables
+from provision.environment.prefix import activation_variables
 
 
 def smoke(

@@ -12,7 +12,7 @@ from typing import Any
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse
 from provision.core.types import Kernel, Prefix, Resolution
-from provision.environment.activation import activation_variables
+from provision.environment.prefix import activation_variables
 
 LAUNCHER = "ipykernel"  # the package with which Jupyter starts an environment
 OWNER = "provision"  # the key in kernel.json's metadata that marks a kernel as ours

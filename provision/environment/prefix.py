@@ -33,6 +33,7 @@ MARKER = Path("conda-meta") / "provision.json"
 # nothing of that may stay.
 QUIET_S = 1.0
 QUIET_TIMEOUT_S = 20.0
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def find(name: str, path: Path) -> Prefix | None:
@@ -207,3 +208,21 @@ def require_interpreter(prefix: Prefix) -> None:
         raise IntegrityError(
             f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {prefix.name}`."
         )
+
+
+def activation_variables(prefix: Prefix) -> dict[str, str]:
+    """What a shell's activation would set.
+
+    PYTHONNOUSERSITE keeps packages of ~/.local out (conda/conda#7173). PYTHONPATH and
+    LD_LIBRARY_PATH are emptied: either can put other builds of torch's libraries first
+    (pytorch/pytorch#80637).
+    """
+    return {
+        "CONDA_PREFIX": str(prefix.path),
+        "CONDA_DEFAULT_ENV": prefix.name,
+        "PATH": f"{prefix.path / 'bin'}:{SYSTEM_PATH}",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONPATH": "",
+        "LD_LIBRARY_PATH": "",
+        "PROVISION_LOCK_HASH": prefix.lock_sha256,
+    }

@@ -35,8 +35,7 @@ from provision.lockfile.input_files import (
     check_inputs,
     read_inputs,
 )
-from provision.lockfile.joint_solve import LocalPythonChannel, solve
-from provision.lockfile.updates import update
+from provision.lockfile.joint_solve import LocalPythonChannel, solve, update
 from provision.lockfile.verify import RemoteAnswers, VerifyReport, verify_lock
 
 __all__ = [

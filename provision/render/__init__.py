@@ -1,7 +1,6 @@
 """render: the texts of generated files, and writing them without losing anybody's edits.
 
-`files` renders each file, `templates` owns Jinja and a lab's own templates, `generated` writes
-files with a header.
+`files` renders and writes each file, `templates` owns Jinja and a lab's own templates.
 """
 
 from provision.render.files import (
@@ -11,8 +10,12 @@ from provision.render.files import (
     SPEC,
     VIRTUAL_PACKAGES,
     WORKFLOWS,
+    changed_files,
+    edited_files,
+    file_state,
     input_values,
     is_report_page,
+    read_text,
     render_contract,
     render_dockerfile,
     render_inputs,
@@ -20,12 +23,6 @@ from provision.render.files import (
     render_spec,
     render_table,
     render_workflow,
-)
-from provision.render.generated import (
-    changed_files,
-    edited_files,
-    file_state,
-    read_text,
     with_header,
     write_files,
 )

@@ -2,15 +2,15 @@
 it, and how runs differ.
 
 `load` checks files by their schemas, `measures` knows the phases' measurements, `model` is what
-the page says (also as `--json`), `comparison` finds differences, `charts` and `heatmap` compute
-the drawings. The page's words are the template's. Everything but `load` is pure.
+the page says (also as `--json`), `comparison` finds differences, `charts` computes charts and
+heat maps. The page's words are the template's. Everything but `load` is pure.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from provision.report import charts, heatmap
+from provision.report import charts
 from provision.report.load import Evidence, load
 from provision.report.model import Page, build_page
 from provision_runtime.report.table import name_ranks
@@ -36,7 +36,7 @@ def template_values(page: Page) -> dict[str, Any]:
         "page": page,
         "comparisons": _comparisons(page),
         "figures": charts.figures(page),
-        "heat_maps": heatmap.heat_maps(page),
+        "heat_maps": charts.heat_maps(page),
         "frame": charts.FRAME,
         "row_head": VALUES_HEAD,
         "name_ranks": name_ranks,

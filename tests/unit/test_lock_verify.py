@@ -16,7 +16,7 @@ from provision.adapters import conda
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
 from provision.core.errors import IntegrityError, ProvisionError
-from provision.lockfile.verify.model import LockFinding
+from provision.lockfile.verify.entries import LockFinding
 
 SHA, MD5 = "a" * 64, "b" * 32
 FORGE = conda.channel_url("conda-forge").rstrip("/")

@@ -15,8 +15,9 @@ from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
-from provision.lockfile.verify.dependencies import conda_findings, wheel_findings
 from provision.lockfile.verify.entries import (
+    FindingKind,
+    LockFinding,
     duplicate_findings,
     entry_findings,
     server_findings,
@@ -28,8 +29,12 @@ from provision.lockfile.verify.inputs import (
     input_hashes,
     pip_requirements,
 )
-from provision.lockfile.verify.model import FindingKind, LockFinding
-from provision.lockfile.verify.wheel_requirements import WheelCheck, check_wheels
+from provision.lockfile.verify.requirements import (
+    WheelCheck,
+    check_wheels,
+    conda_findings,
+    wheel_findings,
+)
 
 __all__ = ["FindingKind", "LockFinding", "RemoteAnswers", "VerifyReport", "verify_lock"]
 

@@ -1,11 +1,14 @@
-"""Checks each entry of a lock alone, and against the others of its platform: hashes, files,
-channels, duplicates, servers.
+"""Checks a lock's entries: hashes, files, channels, duplicates, servers.
+
+Also the model of all findings, and conda's names for Python packages.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
@@ -15,12 +18,60 @@ from provision.adapters.http import Availability
 from provision.core.mirrors import without_login
 from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
-from provision.lockfile.verify.model import (
-    FindingKind,
-    LockFinding,
-    finding,
-    is_python_package,
-)
+
+FindingKind = Literal[
+    "dependency",
+    "constraint",
+    "hash",
+    "file",
+    "channel",
+    "twice",
+    "both",
+    "inputs",
+    "gone",
+    "changed",
+    "silent",
+]
+
+# conda's names for a Python package, besides its own: opencv -> py-opencv, msgpack ->
+# msgpack-python.
+CONDA_NAME_FORMS = ("{}", "py{}", "py-{}", "python-{}", "{}-python", "{}-py")
+OTHER_CONDA_NAMES = {
+    "torch": "pytorch",
+    "opencv-python": "opencv",
+    "tensorflow-cpu": "tensorflow",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockFinding:
+    """One thing that is wrong with a lock."""
+
+    platform: str
+    package: str
+    kind: FindingKind
+    message: str
+
+
+def finding(entry: LockEntry, kind: FindingKind, message: str) -> LockFinding:
+    """What is wrong with one entry."""
+    return LockFinding(platform=entry.platform, package=entry.name, kind=kind, message=message)
+
+
+def conda_names(wheel: str) -> set[str]:
+    """What conda may call a Python package."""
+    name = canonicalize_name(wheel)
+    names = {form.format(name) for form in CONDA_NAME_FORMS}
+    names.add(OTHER_CONDA_NAMES.get(name, name))
+    return names
+
+
+def is_python_package(entry: LockEntry) -> bool:
+    """Whether a conda package is one for Python: a C library may have the name of a wheel (zstd,
+    graphviz).
+    """
+    return any(name in ("python", "python_abi") for name, _ in entry.depends)
+
 
 # conda's `defaults` is several channels, wherever they are served.
 DEFAULTS = re.compile(r"/pkgs/(main|r|msys2|free|pro)/")

@@ -18,7 +18,7 @@ from provision.core.yaml_text import YamlError, parse_yaml
 from provision.lockfile.conda_lock_v1 import INPUTS, LockFile
 from provision.lockfile.content_hash import load_conda_lock, own_hashes
 from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, read_inputs
-from provision.lockfile.verify.model import LockFinding
+from provision.lockfile.verify.entries import LockFinding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,26 +1,30 @@
-"""Checks that the lock has the versions that wheels require.
+"""Checks that a lock has what its packages require.
 
-Each wheel's own metadata is held against the lock, with its markers and extras evaluated for the
-lock's platform and Python.
+conda packages are checked by their lock entries and their channel's records. A wheel's entry has
+no versions, so each wheel's own metadata is compared with the lock, with its markers and extras
+evaluated for the lock's platform and Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from provision.adapters import conda
 from provision.adapters.uv import WheelMetadata
-from provision.lockfile.conda_lock_v1 import LockEntry
+from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockEntry, LockFile
+from provision.lockfile.input_files import VIRTUAL_PACKAGES
 from provision.lockfile.joint_solve import WHEEL_NAMES
-from provision.lockfile.verify.model import (
+from provision.lockfile.verify.entries import (
     LockFinding,
     conda_names,
     finding,
     is_python_package,
 )
+from provision.lockfile.verify.inputs import AssumedMachines
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -38,6 +42,73 @@ MARKER_VALUES = {
 }
 MAX_REASON = 200  # characters
 MarkerEnvironment = Mapping[str, str]
+
+
+def conda_findings(
+    entries: Sequence[LockEntry],
+    machines: AssumedMachines | None,
+    lock: LockFile,
+    constrains: Mapping[str, tuple[str, ...]],
+) -> Iterator[LockFinding]:
+    """Unmet requirements of one platform's conda packages.
+
+    machines: None if they are not known. constrains: of each package, by URL, where its channel
+    told it.
+    """
+    if not entries:
+        return
+    platform = entries[0].platform
+    candidates = {}
+    for entry in entries:
+        if entry.manager == "conda":
+            candidates[entry.name] = conda.PackageBuild(
+                name=entry.name, version=entry.version, build=entry.build_string
+            )
+    virtual_packages = machines.virtual_packages.get(platform, {}) if machines else {}
+    for name, text in virtual_packages.items():
+        version, _, build = text.partition(" ")  # some have a build: `1 x86_64`
+        candidates[name] = conda.PackageBuild(name=name, version=version, build=build or "0")
+    for entry in entries:
+        if entry.manager != "conda":
+            continue
+        # This machine's Python is for this machine's glibc; the lock's metadata says so.
+        is_host_python = lock.custom_metadata.get(PYTHON_FROM) == "host" and entry.url.startswith(
+            "file:"
+        )
+        for name, constraint in entry.depends:
+            is_virtual = name.startswith("__")
+            if is_virtual and (machines is None or not machines.includes(platform, name)):
+                continue
+            if is_host_python and name == "__glibc":
+                continue
+            requirement = f"{name} {constraint}".strip()
+            for spec, problem in conda.unsatisfied_specs([requirement], candidates):
+                where = f" in {VIRTUAL_PACKAGES}" if is_virtual else ""
+                yield finding(entry, "dependency", f"needs {spec}, and {name} {problem}{where}")
+        limits = constrains.get(entry.url, ())
+        for spec, problem in conda.unsatisfied_specs(limits, candidates, optional=True):
+            yield finding(entry, "constraint", f"constrains {spec}, and that {problem}")
+
+
+def wheel_findings(
+    entries: Sequence[LockEntry], reported: Collection[tuple[str, str]] = ()
+) -> Iterator[LockFinding]:
+    """Packages that the entries of wheels name as dependencies and the lock lacks; a lock has no
+    versions for these.
+
+    reported: package and missing name that the wheels' own metadata already gave.
+    """
+    wheel_names = {canonicalize_name(entry.name) for entry in entries if entry.manager == "pip"}
+    package_names = {canonicalize_name(entry.name) for entry in entries if entry.manager == "conda"}
+    for entry in entries:
+        if entry.manager != "pip":
+            continue
+        for name, _ in entry.depends:
+            canonical = canonicalize_name(name)
+            if canonical in wheel_names or conda_names(name) & package_names:
+                continue
+            if (entry.name, canonical) not in reported:
+                yield finding(entry, "dependency", f"needs {name}, which is not in the lock")
 
 
 @dataclass(frozen=True, kw_only=True)
