@@ -140,7 +140,7 @@ class Bench:
     def blocking(self) -> None:
         """How long save_async keeps the training, into new memory and into that of the save before; everything changed between."""
         from provision_runtime.checkpoint import saver
-        from provision_runtime.checkpoint.host_snapshot import HostSnapshot
+        from provision_runtime.checkpoint.async_save import HostSnapshot
 
         def fresh() -> None:
             saver.SNAPSHOT = HostSnapshot()
@@ -185,7 +185,7 @@ class Bench:
         import torch
 
         from provision_runtime.checkpoint import saver
-        from provision_runtime.checkpoint.host_snapshot import HostSnapshot
+        from provision_runtime.checkpoint.async_save import HostSnapshot
 
         saver.SNAPSHOT = HostSnapshot()
         self.save()  # what is imported at first is not the save's

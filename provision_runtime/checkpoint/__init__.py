@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from . import catalog, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
+from .commit import SaveProgress
 from .errors import CheckpointError, DamagedFile, NoCheckpoint, NotCommitted
 from .loader import LATEST, REFUSE, LoadReport
-from .progress import SaveProgress
 from .retention import Pruned
 from .saver import SaveReport
 from .verification import Damage

@@ -23,16 +23,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..comm import collective
-from ..comm.collective import RankFailed
-from ..comm.heartbeat import FIRST_PAUSE_S, run_with_beats, run_with_heartbeat
+from ..comm.collective import FIRST_PAUSE_S, RankFailed, run_with_beats, run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
 from . import catalog, corrupt_files, dcp, layout, manifest
 from .errors import CheckpointError, NotCommitted, as_rank_failed
 from .hashes import xxh128_of
 from .items import OBJECT
-from .parent_index import ParentIndex
-from .progress import SaveProgress
-from .writer import Writer
+from .writer import ParentIndex, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +45,21 @@ VISIBLE_S = 30.0
 # Of the free space that is asked for: folders, archives around the tensors, the manifest, and
 # other programs that write too.
 SPACE_MARGIN = 1.1
+
+
+@dataclass(frozen=True)
+class SaveProgress:
+    """How far a save is: bytes of tensors over all ranks. rate: bytes per second so far."""
+
+    total: int
+    written: int
+    linked: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return (self.written + self.linked) / self.seconds if self.seconds else 0.0
+
 
 ProgressCallback = Callable[[SaveProgress], None]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..comm import collective
-from ..comm.heartbeat import run_with_heartbeat
+from ..comm.collective import run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
 from . import catalog, corrupt_files, streams, verification
 from .errors import CheckpointError, DamagedFile, NoCheckpoint, Vanished

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import streams
-from .async_save import BackgroundSave
+from .async_save import BackgroundSave, HostSnapshot
 from .commit import commit
-from .host_snapshot import HostSnapshot
 from .items import SavePlan
 from .plan import plan_save
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
     from ..comm.ranks import Ranks
     from .backends import Backend
-    from .commit import Committed, ProgressCallback
-    from .progress import SaveProgress
+    from .commit import Committed, ProgressCallback, SaveProgress
 
 
 @dataclass(frozen=True)

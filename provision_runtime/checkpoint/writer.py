@@ -12,13 +12,12 @@ import hashlib
 import os
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import corrupt_files, manifest
 from .hashes import FileHashes, xxh128_of
 from .items import packs, pieces
-from .progress import ByteCount
 from .serialize import StagingMemory, serialize
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
     from .backends import Backend
     from .items import Item, Place
-    from .manifest import FileEntry, Record
-    from .parent_index import ParentIndex
+    from .manifest import FileEntry, Manifest, Record
     from .serialize import Serialized
 
 # Pieces of this size and more are files of their own; smaller ones are packed.
@@ -53,6 +51,61 @@ class RankPart:
 
     files: list[FileEntry]
     records: list[tuple[Item, Record]]
+
+
+@dataclass
+class ByteCount:
+    """Bytes of this rank. The total is known before anything is written."""
+
+    total: int = 0
+    written: int = 0
+    linked: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, *, written: int = 0, linked: int = 0) -> None:
+        with self._lock:
+            self.written += written
+            self.linked += linked
+
+
+class ParentIndex:
+    """What the parent checkpoint holds, by content and by place. False if there is no parent."""
+
+    def __init__(self, folder: str | None, parent: Manifest | None) -> None:
+        self.folder = folder
+        self._by_sha256: dict[str, FileEntry] = {}
+        self._by_name: dict[str, FileEntry] = {}
+        self._records: dict[str, tuple[Record, FileEntry]] = {}
+        self._boxes: dict[object, Record] = {}
+        if parent is None:
+            return
+        for entry in parent.files:
+            self._by_sha256[entry.sha256] = entry
+            self._by_name[entry.name] = entry
+        for name, record in parent.records():
+            self._records[record.sha256] = (record, self._by_name[record.file])
+            self._boxes[(name, record.offsets, record.sizes)] = record
+
+    def __bool__(self) -> bool:
+        return bool(self._by_sha256)
+
+    def has_file(self, name: str) -> bool:
+        return name in self._by_name
+
+    def file(self, sha256: str) -> FileEntry | None:
+        return self._by_sha256.get(sha256)
+
+    def record(self, sha256: str) -> tuple[Record, FileEntry] | None:
+        return self._records.get(sha256)
+
+    def record_at(self, piece: Item) -> tuple[Record, FileEntry] | None:
+        """The same box of the tensor of this name, or the same object; its type may have been
+        another.
+        """
+        record = self._boxes.get((piece.name, piece.offsets, piece.sizes))
+        if record is None:
+            return None
+        return record, self._by_name[record.file]
 
 
 def hashing_threads() -> int:

@@ -1,12 +1,14 @@
 """Steps that all ranks take together: a failure on one rank is raised on all of them.
 
-A rank that raised on its own would leave the others waiting; so every step ends in an exchange,
-also where it failed.
+A rank that raised on its own would leave the others waiting, so every step ends in an exchange,
+even if it failed. During long steps all ranks exchange values at least once a second: so a slow
+rank is not mistaken for a lost one, and a lost rank is missed after the ranks' own time-out.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .ranks import name_ranks
 
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .ranks import Ranks
+
+T = TypeVar("T")
+
+# Between two exchanges of ranks that work or wait.
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
 
 
 class RankFailed(OSError):
@@ -78,3 +86,39 @@ def _unwrap(answers: Sequence[dict[str, Any]]) -> list[Any]:
     if failed:
         raise RankFailed(failed, *answers[failed[0]]["error"])
     return [answer["value"] for answer in answers]
+
+
+# Long steps
+
+
+def run_with_heartbeat(name: str, ranks: Ranks, action: Callable[[], T]) -> Future[T]:
+    """Runs this rank's action; returns when those of all ranks are over.
+
+    The future holds the result or the error of this rank's action. Raises only what the exchanges
+    raise.
+    """
+    return run_with_beats(action, lambda future: all(ranks.exchange(name, future.done())))
+
+
+def run_with_beats(
+    action: Callable[[], T],
+    beat: Callable[[Future[T]], bool],
+    stop: Callable[[], None] = lambda: None,
+) -> Future[T]:
+    """Runs the action in a thread and calls `beat` until it returns True.
+
+    beat: the ranks exchange their progress; True when all of them are over.
+    stop: called when a beat fails; makes the action end soon.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="provision-checkpoint") as pool:
+        future = pool.submit(action)
+        pause_s = FIRST_PAUSE_S
+        try:
+            while True:
+                wait([future], timeout=pause_s)
+                if beat(future):
+                    return future
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        except BaseException:
+            stop()
+            raise

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import libraries, limits, nccl, origins, pci
+from . import libraries, limits, nccl, origins
 
 SCHEMA = 2
 # The only variables that are ever reported: those that change what is imported, loaded or used.
@@ -86,7 +86,7 @@ def about_host() -> dict[str, Any]:
         "lock_hash": lock_hash(),
         "driver": libraries.driver_version(),
         "device_nodes": libraries.device_nodes(),
-        "pci_gpus": pci.gpus(),
+        "pci_gpus": libraries.pci_gpus(),
         "torch": None,
         "error": None,
         **origins.collect(),

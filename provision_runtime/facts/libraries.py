@@ -1,7 +1,7 @@
-"""Which shared libraries this process really loaded, and the versions that NCCL and the CUDA driver
-report.
+"""Which shared libraries this process really loaded, the versions that NCCL and the CUDA driver
+report, and the GPUs that kernel and driver show.
 
-Owns /proc/self/maps and ctypes. A version that torch prints is the one that it was compiled with;
+Owns /proc/self/maps, /sys and ctypes. A version that torch prints is the one that it was compiled with;
 the file that is used at run time can be another one (LD_LIBRARY_PATH, a stray wheel), so we ask the
 loaded file itself.
 """
@@ -13,6 +13,7 @@ import os
 import re
 import uuid
 from pathlib import Path
+from typing import Any
 
 MAPS = Path("/proc/self/maps")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -38,6 +39,9 @@ NCCL = re.compile(r"libnccl\.so")
 # about its origin.
 SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
 DELETED = " (deleted)"
+# In /sys: NVIDIA's vendor number, and the PCI classes VGA controller and 3D controller.
+NVIDIA = "0x10de"
+GPU_CLASSES = ("0x0300", "0x0302")
 
 
 def loaded() -> list[str]:
@@ -188,6 +192,26 @@ def parse_driver(text: str) -> str | None:
 def device_nodes() -> list[str]:
     """The GPUs that the kernel shows, whether torch sees them or not."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def pci_gpus(root: Path = Path("/")) -> list[dict[str, Any]]:
+    """The address of each NVIDIA GPU on the PCI bus, and in `iommu` the type of its IOMMU group.
+
+    DMA or DMA-FQ: addresses are translated; identity: they pass unchanged; None: no IOMMU.
+    """
+    gpus = []
+    for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
+        pci_class = _read(folder / "class") or ""
+        if _read(folder / "vendor") == NVIDIA and pci_class.startswith(GPU_CLASSES):
+            gpus.append({"address": folder.name, "iommu": _read(folder / "iommu_group/type")})
+    return gpus
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
 
 
 def gpu_uuid(ordinal: int) -> str | None:

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from provision.cli.main import cli
 from provision_runtime.checkpoint import layout, manifest, prune
 from provision_runtime.checkpoint.backends import FileBackend
-from provision_runtime.checkpoint.inspection import audit, cleanup, contents, inventory
+from provision_runtime.checkpoint.inspection import audit, contents, inventory
 from provision_runtime.checkpoint.inspection.contents import element_bytes
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.cli import main as runtime_cli
@@ -115,7 +115,7 @@ def test_the_shapes_of_json_are_those_that_the_docs_list(root: Path) -> None:
         contents.TensorContent,
         contents.ObjectContent,
         contents.FileContent,
-        cleanup.Cleanup,
+        inventory.Cleanup,
     ):
         for field in dataclasses.fields(product):
             assert f"`{field.name}`" in page, (

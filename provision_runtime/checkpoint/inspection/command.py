@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from . import audit, cleanup, contents, inventory
+from . import audit, contents, inventory
 from .root import InspectionError, open_root, store_errors
 
 # Exit codes besides argparse's 2 for usage.
@@ -91,7 +91,7 @@ def _answer(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
     if verb == "verify":
         result = audit.audit(backend, arguments.step, _meter(arguments))
         return asdict(result), FINE if result.is_whole else DAMAGE
-    pruned = cleanup.clean_up(
+    pruned = inventory.clean_up(
         backend,
         arguments.keep,
         every=arguments.every,
