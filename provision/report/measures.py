@@ -18,7 +18,7 @@ from provision_runtime.report.text import format_bytes
 # Nobody reads a table with more rows. It shows the ranks furthest from the median, and says how
 # many it leaves out.
 MAX_RANKS = 64
-# The limits of provision_runtime/smoke/bandwidth/judge.py; a test compares them.
+# The limits of provision_runtime/smoke/bandwidth.py; a test compares them.
 FINE, BAD = 0.9, 0.8
 WAIT_MEANING = "the others wait for the rank that waits least"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .bandwidth import baseline, reference
+from . import bandwidth, baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -322,8 +322,8 @@ def _check_skipped(options: Options) -> None:
 def reference_file(path: Path) -> Path:
     """The absolute path of a file of reference curves, after reading it. Raises UsageError."""
     try:
-        reference.load(path)
-    except reference.ReferenceUnreadable as error:
+        bandwidth.load_curves(path)
+    except bandwidth.ReferenceUnreadable as error:
         raise UsageError(f"--expect {error}") from error
     return path.absolute()
 

@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .. import fs
 from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
 from ..report import model
-from . import (
-    agent_reaper,
-    fault_injection,
-    phases,
-    postmortem,
-    reporter,
-    watchdog,
-)
+from . import fault_injection, phases, postmortem, reporter, watchdog
 from .collective_log import compare
 from .context import RankContext
 from .options import UsageError
@@ -322,7 +315,7 @@ class RankRunner:
         fs.remove_if_exists(postmortem.location_path(context.options.out, context.env.rank))
         if broken:
             # Destructors of a group that lost a peer may wait for it for ever.
-            agent_reaper.end_rank(False)
+            watchdog.end_rank(False)
         if context.all_gather is not None:
             import torch
 
@@ -332,7 +325,7 @@ class RankRunner:
         # says anything about the environment.
         sys.stdout.flush()
         sys.stderr.flush()
-        agent_reaper.end_rank(success)
+        watchdog.end_rank(success)
 
     def _is_abandoned(self) -> bool:
         """In the watchdog's thread: whether a rank left the phase that this one is in."""
@@ -360,7 +353,7 @@ class RankRunner:
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
         finally:
-            agent_reaper.end_rank(False)
+            watchdog.end_rank(False)
 
     def _end_of_teardown(self, reason: str, cause: str) -> None:
         """All phases are reported. A rank that cannot end reports for itself: whoever does not

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision_runtime.report import model
-from provision_runtime.smoke import options
-from provision_runtime.smoke.bandwidth import judge
+from provision_runtime.smoke import bandwidth, options
 from tests.integration.smoke_process import smoke
 
 pytestmark = [pytest.mark.torch, pytest.mark.gpu]
@@ -21,7 +20,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "ranks", "judged"),
-    [("nccl", 1, {judge.ONE_RANK}), ("gloo", 2, {judge.THROUGH_THE_HOST})],
+    [("nccl", 1, {bandwidth.ONE_RANK}), ("gloo", 2, {bandwidth.THROUGH_THE_HOST})],
     ids=["nccl", "gloo"],
 )
 def test_every_phase_passes_on_one_gpu(

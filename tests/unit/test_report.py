@@ -11,7 +11,7 @@ import pytest
 from provision import report
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.report import charts, comparison, measures
-from provision_runtime.smoke.bandwidth import judge
+from provision_runtime.smoke import bandwidth
 from tests import evidence
 from tests.evidence import MIB, collectives, finding, passport, phase, row
 
@@ -211,7 +211,7 @@ def test_bands_are_the_tests_own_and_only_where_it_judges(tmp_path: Path) -> Non
 
 
 def test_the_bands_are_those_that_the_test_judges_by() -> None:
-    assert (measures.FINE, measures.BAD) == (judge.FINE, judge.BAD)
+    assert (measures.FINE, measures.BAD) == (bandwidth.FINE, bandwidth.BAD)
 
 
 def test_where_nothing_is_known_the_answer_is_said(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision_runtime.smoke.bandwidth import baseline, judge, reference
+from provision_runtime.smoke import bandwidth, baseline
 from provision_runtime.smoke.phases import compute
 
 MIB, GIB = 1 << 20, 1 << 30
-H200 = reference.Hardware("NVIDIA H200", 8, 1, nvls=True)
+H200 = bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=True)
 
 
-def curve(*points: tuple[int, float]) -> reference.Curve:
-    return reference.Curve("d", 8, tuple(sorted(points)))
+def curve(*points: tuple[int, float]) -> bandwidth.Curve:
+    return bandwidth.Curve("d", 8, tuple(sorted(points)))
 
 
 # between the points
@@ -44,7 +44,7 @@ def test_between_two_points_it_is_by_the_logarithm_of_the_size() -> None:
 
 
 def test_every_shipped_curve_names_its_source_and_grows() -> None:
-    known = reference.load()
+    known = bandwidth.load_curves()
     for each in known.curves:
         assert each.source
         assert each.condition
@@ -58,18 +58,18 @@ def test_every_shipped_curve_names_its_source_and_grows() -> None:
         (H200, "all_reduce", 512 * MIB, 450.29),
         (H200, "all_reduce", 16 * GIB, 482.26),
         (H200, "all_gather", 4 * GIB, 361.4),
-        (reference.Hardware("NVIDIA H200", 8, 1, nvls=False), "all_reduce", 4 * GIB, 367.61),
-        (reference.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 4 * GIB, 363.3),
-        (reference.Hardware("NVIDIA H200", 32, 4, "efa", nvls=True), "all_reduce", 4 * GIB, 364.87),
-        (reference.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 16 * GIB, 234.89),
-        (reference.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 16 * GIB, 460),
-        (reference.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
+        (bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=False), "all_reduce", 4 * GIB, 367.61),
+        (bandwidth.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 4 * GIB, 363.3),
+        (bandwidth.Hardware("NVIDIA H200", 32, 4, "efa", nvls=True), "all_reduce", 4 * GIB, 364.87),
+        (bandwidth.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 16 * GIB, 234.89),
+        (bandwidth.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 16 * GIB, 460),
+        (bandwidth.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
     ],
 )
 def test_published_values_are_found_by_hardware(
-    hardware: reference.Hardware, collective: str, size: int, gb_s: float
+    hardware: bandwidth.Hardware, collective: str, size: int, gb_s: float
 ) -> None:
-    found = reference.load().find(hardware, collective)
+    found = bandwidth.load_curves().find(hardware, collective)
     assert found is not None
     assert found.at(size) == gb_s
 
@@ -77,15 +77,15 @@ def test_published_values_are_found_by_hardware(
 @pytest.mark.parametrize(
     "hardware",
     [
-        reference.Hardware("NVIDIA L4", 8, 1),
-        reference.Hardware("NVIDIA H200", 3, 1, nvls=True),
-        reference.Hardware("NVIDIA H200", 32, 4, "mlx5_core", nvls=True),
-        reference.Hardware("cpu", 8, 1, backend="gloo"),
-        reference.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
+        bandwidth.Hardware("NVIDIA L4", 8, 1),
+        bandwidth.Hardware("NVIDIA H200", 3, 1, nvls=True),
+        bandwidth.Hardware("NVIDIA H200", 32, 4, "mlx5_core", nvls=True),
+        bandwidth.Hardware("cpu", 8, 1, backend="gloo"),
+        bandwidth.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
     ],
 )
-def test_other_hardware_is_not_known(hardware: reference.Hardware) -> None:
-    assert reference.load().find(hardware, "all_reduce") is None
+def test_other_hardware_is_not_known(hardware: bandwidth.Hardware) -> None:
+    assert bandwidth.load_curves().find(hardware, "all_reduce") is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_other_hardware_is_not_known(hardware: reference.Hardware) -> None:
 def test_whether_the_switch_may_add_up(
     environment: dict[str, str], nccl: str | None, answer: bool
 ) -> None:
-    assert reference.may_use_nvls(environment, nccl) is answer
+    assert bandwidth.may_use_nvls(environment, nccl) is answer
 
 
 # a file of one's own
@@ -122,7 +122,7 @@ def written(path: Path, **changes: Any) -> Path:
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
-    (found,) = reference.load(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
+    (found,) = bandwidth.load_curves(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
     assert (found.points, found.from_bytes, found.collective) == (
         ((MIB, 5.0), (16 * MIB, 8.5)),
         MIB,
@@ -143,11 +143,11 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 def test_a_curve_is_of_one_backend_named_or_the_devices_own(
     tmp_path: Path, device: str, named: str | None, fitting: list[str]
 ) -> None:
-    known = reference.load(written(tmp_path / "own.json", device=device, backend=named))
+    known = bandwidth.load_curves(written(tmp_path / "own.json", device=device, backend=named))
     answers = [
         backend
         for backend in ("nccl", "gloo")
-        if known.find(reference.Hardware(device, 2, 1, backend=backend), "all_reduce")
+        if known.find(bandwidth.Hardware(device, 2, 1, backend=backend), "all_reduce")
     ]
     assert answers == fitting
 
@@ -169,8 +169,8 @@ def test_a_curve_is_of_one_backend_named_or_the_devices_own(
 def test_what_is_wrong_with_a_file_is_said(
     tmp_path: Path, changes: dict[str, Any], complaint: str
 ) -> None:
-    with pytest.raises(reference.ReferenceUnreadable) as caught:
-        reference.load(written(tmp_path / "own.json", **changes))
+    with pytest.raises(bandwidth.ReferenceUnreadable) as caught:
+        bandwidth.load_curves(written(tmp_path / "own.json", **changes))
     assert complaint in str(caught.value)
     assert "own.json" in str(caught.value)
 
@@ -178,10 +178,10 @@ def test_what_is_wrong_with_a_file_is_said(
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "curves": []}', "not json"])
 def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.json").write_text(text)
-    with pytest.raises(reference.ReferenceUnreadable):
-        reference.load(tmp_path / "own.json")
-    with pytest.raises(reference.ReferenceUnreadable, match="No such file"):
-        reference.load(tmp_path / "absent.json")
+    with pytest.raises(bandwidth.ReferenceUnreadable):
+        bandwidth.load_curves(tmp_path / "own.json")
+    with pytest.raises(bandwidth.ReferenceUnreadable, match="No such file"):
+        bandwidth.load_curves(tmp_path / "absent.json")
 
 
 # baselines
@@ -219,7 +219,7 @@ def test_latencies_are_kept_and_not_judged(tmp_path: Path) -> None:
 
 def test_a_regression_names_the_message_and_both_times(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(GIB, 1000.0, 1000.0))
-    data, findings = judge.compare_baseline(then, NOW, [line(GIB, 2500.0, 2500.0)], on_gpu=True)
+    data, findings = baseline.compare(then, NOW, [line(GIB, 2500.0, 2500.0)], on_gpu=True)
     assert data == {"compared": 1, "slower": 1, "answer": "compared"}
     assert [finding.id for finding in findings] == ["baseline-regressed"]
     assert (
@@ -231,7 +231,7 @@ def test_a_regression_names_the_message_and_both_times(tmp_path: Path) -> None:
 def test_a_baseline_of_something_else_is_refused_in_words(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(GIB, 1.0, 1.0))
     other = baseline.Identity("gloo", "NVIDIA H200", 2, 1, "2.3.1+cu121")
-    data, findings = judge.compare_baseline(then, other, [line(GIB, 9.0, 9.0)], on_gpu=False)
+    data, findings = baseline.compare(then, other, [line(GIB, 9.0, 9.0)], on_gpu=False)
     assert [(finding.id, finding.ranks) for finding in findings] == [("baseline-unlike", (0, 1))]
     assert (
         findings[0].message
@@ -252,7 +252,7 @@ def test_another_nccl_is_a_reason_to_compare(tmp_path: Path) -> None:
 
 def test_a_baseline_of_another_profile_has_nothing_to_compare(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(8, 1.0, 1.0))
-    _, findings = judge.compare_baseline(then, NOW, [line(GIB, 9.0, 9.0)], on_gpu=True)
+    _, findings = baseline.compare(then, NOW, [line(GIB, 9.0, 9.0)], on_gpu=True)
     assert "use the same --profile" in findings[0].message
 
 

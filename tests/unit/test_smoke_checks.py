@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision_runtime.smoke import context, options, outcome, phases, rank_env
-from provision_runtime.smoke.checks import contamination, drift, expectation, surroundings
+from provision_runtime.smoke import context, fault_injection, options, outcome, phases, rank_env
+from provision_runtime.smoke.checks import expectation, surroundings
 from provision_runtime.smoke.findings import CATALOG
 from provision_runtime.smoke.outcome import Finding
+from provision_runtime.smoke.phases import facts as facts_phase
 
 SITE = "/prefix/lib/python3.11/site-packages"
 OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
@@ -410,21 +411,21 @@ def row(rank: int, **others: Any) -> dict[str, Any]:
         "shm_free_bytes": GIB,
         "shm_device": 1,
     }
-    return {**dict.fromkeys(drift.COMPARED, "same"), **clean, "backend": "nccl", **others}
+    return {**dict.fromkeys(facts_phase.COMPARED, "same"), **clean, "backend": "nccl", **others}
 
 
 def test_ranks_that_are_alike_have_no_findings() -> None:
-    assert drift.findings([row(rank) for rank in range(16)]) == []
+    assert facts_phase.differences_between_ranks([row(rank) for rank in range(16)]) == []
 
 
 def test_the_rank_that_differs_from_most_is_named_also_where_it_is_rank_0() -> None:
-    assert drift.findings(
+    assert facts_phase.differences_between_ranks(
         [row(0, torch="2.4.0"), row(1, torch="2.3.1"), row(2, torch="2.3.1")]
     ) == [Finding("environment-drift", "torch is 2.4.0 on rank 0, but 2.3.1 on ranks 1, 2", (0,))]
 
 
 def test_of_two_ranks_either_may_be_the_wrong_one() -> None:
-    assert drift.findings([row(0), row(1, lock_hash=None)]) == [
+    assert facts_phase.differences_between_ranks([row(0), row(1, lock_hash=None)]) == [
         Finding("environment-drift", "lock_hash is same on rank 0, absent on rank 1", (0, 1))
     ]
 
@@ -437,7 +438,7 @@ def test_every_other_value_is_a_finding_of_its_own() -> None:
         row(3, nccl="a"),
         row(4, nccl="a", driver="5"),
     ]
-    found = drift.findings(rows)
+    found = facts_phase.differences_between_ranks(rows)
     assert [(finding.id, finding.ranks) for finding in found] == [
         ("environment-drift", (1,)),
         ("environment-drift", (2,)),
@@ -449,7 +450,9 @@ def test_every_other_value_is_a_finding_of_its_own() -> None:
 def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(
     values: list[str | None],
 ) -> None:
-    found = drift.findings([row(rank, torch=value) for rank, value in enumerate(values)])
+    found = facts_phase.differences_between_ranks(
+        [row(rank, torch=value) for rank, value in enumerate(values)]
+    )
     named = {rank for finding in found for rank in finding.ranks}
     majority = [value for value in set(values) if values.count(value) * 2 > len(values)]
     assert named == {rank for rank, value in enumerate(values) if value not in majority}
@@ -458,15 +461,22 @@ def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(
 
 def test_ranks_on_one_gpu_are_named_together_unless_gloo_was_asked_for() -> None:
     rows = [row(0), row(1, gpu="GPU-0"), row(2), row(3, gpu="GPU-0")]
-    assert drift.findings(rows) == [
+    assert facts_phase.differences_between_ranks(rows) == [
         Finding("gpu-shared", "3 ranks are on one GPU (GPU-0)", (0, 1, 3))
     ]
-    assert drift.findings([{**one, "backend": "gloo"} for one in rows]) == []
-    assert drift.findings([row(rank, gpu=None, gpu_name=None) for rank in range(4)]) == []
+    assert facts_phase.differences_between_ranks([{**one, "backend": "gloo"} for one in rows]) == []
+    assert (
+        facts_phase.differences_between_ranks(
+            [row(rank, gpu=None, gpu_name=None) for rank in range(4)]
+        )
+        == []
+    )
 
 
 def test_unlike_gpus_are_named() -> None:
-    assert drift.findings([row(0), row(1), row(2, gpu_name="NVIDIA A100")]) == [
+    assert facts_phase.differences_between_ranks(
+        [row(0), row(1), row(2, gpu_name="NVIDIA A100")]
+    ) == [
         Finding(
             "gpu-mixed", "gpu_name is NVIDIA A100 on rank 2, but NVIDIA H200 on ranks 0, 1", (2,)
         )
@@ -486,17 +496,19 @@ def test_unlike_gpus_are_named() -> None:
 )
 def test_room_in_shared_memory(ranks: int, mib: int, free: int, id: str | None) -> None:
     rows = [
-        row(rank, host="one", shm_bytes=mib * drift.MIB, shm_free_bytes=free * drift.MIB)
+        row(
+            rank, host="one", shm_bytes=mib * facts_phase.MIB, shm_free_bytes=free * facts_phase.MIB
+        )
         for rank in range(ranks)
     ]
-    found = drift.findings(rows)
+    found = facts_phase.differences_between_ranks(rows)
     assert ids(found) == ([id] if id else [])
     assert all(finding.ranks == tuple(range(ranks)) for finding in found)
 
 
 def test_each_container_has_its_own_shared_memory() -> None:
-    small = 64 * drift.MIB
-    found = drift.findings(
+    small = 64 * facts_phase.MIB
+    found = facts_phase.differences_between_ranks(
         [
             row(0),
             row(1, shm_bytes=small, shm_free_bytes=small, shm_device=2),
@@ -545,7 +557,7 @@ def test_nothing_follows_two_ranks_on_one_gpu() -> None:
 
 
 def test_every_contamination_can_be_asked_for() -> None:
-    assert set(contamination.KINDS) <= set(options.FAULTS)
+    assert set(fault_injection.ENVIRONMENT_KINDS) <= set(options.FAULTS)
 
 
 # backend and device

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision_runtime.smoke import cpu_share, test_values, timing
-from provision_runtime.smoke.bandwidth import judge, reference
+from provision_runtime.smoke import bandwidth, measurement, test_values
 from provision_runtime.smoke.phases import collectives
 from provision_runtime.smoke.phases.collectives import (
     nccl_tests,
@@ -61,7 +60,7 @@ def entry(times: list[float], **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_busbw_is_algbw_by_the_factor_of_nccl_tests(collective: str, factors: list[float]) -> None:
-    assert [timing.bus_factor(collective, ranks) for ranks in (2, 4, 8, 16)] == factors
+    assert [measurement.bus_factor(collective, ranks) for ranks in (2, 4, 8, 16)] == factors
 
 
 @given(
@@ -71,25 +70,25 @@ def test_busbw_lies_between_half_of_algbw_and_twice_of_it(
     collective: str, size: int, seconds: float, ranks: int
 ) -> None:
     algbw, busbw = (
-        timing.algbw_gb_s(size, seconds),
-        timing.busbw_gb_s(collective, size, seconds, ranks),
+        measurement.algbw_gb_s(size, seconds),
+        measurement.busbw_gb_s(collective, size, seconds, ranks),
     )
     assert busbw is not None
     assert 0.5 * algbw <= busbw * (1 + 1e-12)
     assert busbw <= 2 * algbw
-    assert timing.busbw_gb_s(collective, size, seconds, 1) is None
+    assert measurement.busbw_gb_s(collective, size, seconds, 1) is None
 
 
 @given(st.integers(2, 512), st.floats(1.0, 500.0))
 def test_what_a_ring_of_links_carries_comes_out_as_busbw(ranks: int, link_gb_s: float) -> None:
     """t = S * 2(n-1) / (n B): the derivation of nccl-tests' doc/PERFORMANCE.md, backwards."""
     seconds = 1e9 * 2 * (ranks - 1) / (ranks * link_gb_s * 1e9)
-    assert timing.busbw_gb_s("all_reduce", 10**9, seconds, ranks) == pytest.approx(link_gb_s)
+    assert measurement.busbw_gb_s("all_reduce", 10**9, seconds, ranks) == pytest.approx(link_gb_s)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
 def test_the_deviation_is_that_of_all_values(times: list[float]) -> None:
-    assert 0 <= timing.deviation(times) <= max(times) - min(times) + 1e-6
+    assert 0 <= measurement.deviation(times) <= max(times) - min(times) + 1e-6
 
 
 # values whose sums are exact
@@ -216,7 +215,7 @@ def test_a_short_type_is_tried_at_the_largest_size_that_fits() -> None:
     ],
 )
 def test_ranks_per_core(rank_cpus: list[dict[str, Any]], per_core: float) -> None:
-    assert cpu_share.ranks_per_core(rank_cpus) == per_core
+    assert measurement.ranks_per_core(rank_cpus) == per_core
 
 
 # table
@@ -239,7 +238,9 @@ def test_one_rank_has_no_bus_and_no_verdict() -> None:
     assert line["busbw_gb_s"] is None
     assert "busbw not applicable" in results.summary([line])
     assert (
-        judge.judge_line(line, reference.Hardware("NVIDIA H200", 1, 1), reference.load()).answer
+        bandwidth.judge_line(
+            line, bandwidth.Hardware("NVIDIA H200", 1, 1), bandwidth.load_curves()
+        ).answer
         == "n = 1: not applicable"
     )
 
@@ -276,8 +277,8 @@ def test_a_wrong_sum_of_right_values_names_those_who_saw_it() -> None:
 # verdicts
 
 
-def curve(**changes: Any) -> reference.Curve:
-    return reference.Curve(
+def curve(**changes: Any) -> bandwidth.Curve:
+    return bandwidth.Curve(
         **{"device": "NVIDIA X*", "ranks": 8, "points": ((GIB, 100.0),), **changes}
     )
 
@@ -288,10 +289,10 @@ def judged(
     device: str = "NVIDIA X1",
     wires: tuple[tuple[str, float], ...] = (),
     backend: str = "nccl",
-) -> judge.LineVerdict:
-    curves = reference.ReferenceCurves((curve(),), wires)
+) -> bandwidth.LineVerdict:
+    curves = bandwidth.ReferenceCurves((curve(),), wires)
     line = {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": busbw}
-    return judge.judge_line(line, reference.Hardware(device, 8, 1, backend=backend), curves)
+    return bandwidth.judge_line(line, bandwidth.Hardware(device, 8, 1, backend=backend), curves)
 
 
 @given(st.floats(0.1, 1000))
@@ -311,12 +312,12 @@ def test_small_messages_are_never_judged(busbw: float, size: int) -> None:
 
 
 def test_answers_that_are_no_findings() -> None:
-    assert judged(5.0, device="NVIDIA Y1") == judge.LineVerdict("not known for this hardware")
-    assert judged(5.0, device="cpu") == judge.LineVerdict("Gloo on CPUs: not judged")
-    assert judged(5.0, backend="gloo") == judge.LineVerdict(
+    assert judged(5.0, device="NVIDIA Y1") == bandwidth.LineVerdict("not known for this hardware")
+    assert judged(5.0, device="cpu") == bandwidth.LineVerdict("Gloo on CPUs: not judged")
+    assert judged(5.0, backend="gloo") == bandwidth.LineVerdict(
         "Gloo moves GPU tensors through the host: not judged"
     )
-    assert judged(None) == judge.LineVerdict("n = 1: not applicable")
+    assert judged(None) == bandwidth.LineVerdict("n = 1: not applicable")
     above = judged(130.0, wires=(("NVIDIA X*", 120.0),))
     assert (above.finding_id, above.answer) == (
         "",
@@ -325,12 +326,12 @@ def test_answers_that_are_no_findings() -> None:
 
 
 def test_a_finding_is_of_the_worst_line_and_says_by_what_it_is_judged() -> None:
-    curves = reference.ReferenceCurves((curve(algorithm="ring", source="there"),))
+    curves = bandwidth.ReferenceCurves((curve(algorithm="ring", source="there"),))
     lines = [
         {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": rate}
         for size, rate in ((GIB, 85.0), (2 * GIB, 70.0))
     ]
-    answered, findings = judge.judge_lines(lines, reference.Hardware("NVIDIA X1", 8, 1), curves)
+    answered, findings = bandwidth.judge_lines(lines, bandwidth.Hardware("NVIDIA X1", 8, 1), curves)
     assert [line["judged"] for line in answered] == [
         "85% of what is expected",
         "70% of what is expected",
@@ -345,10 +346,10 @@ def test_a_finding_is_of_the_worst_line_and_says_by_what_it_is_judged() -> None:
 
 def test_below_what_the_switch_reaches_the_advice_asks_for_the_switch() -> None:
     line = {"collective": "all_reduce", "dtype": "float32", "bytes": 4 * GIB, "busbw_gb_s": 367.6}
-    switched, ring = (reference.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
-    (finding,) = judge.judge_lines([line], switched, reference.load())[1]
-    assert (finding.id, finding.advice) == ("bandwidth-low", judge.NVLS_ADVICE)
-    assert judge.judge_lines([line], ring, reference.load())[1] == ()
+    switched, ring = (bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
+    (finding,) = bandwidth.judge_lines([line], switched, bandwidth.load_curves())[1]
+    assert (finding.id, finding.advice) == ("bandwidth-low", bandwidth.NVLS_ADVICE)
+    assert bandwidth.judge_lines([line], ring, bandwidth.load_curves())[1] == ()
 
 
 # what a backend does not have

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from provision_runtime.smoke import folder_errors
 from provision_runtime.smoke.findings import CATALOG
 from provision_runtime.smoke.outcome import Outcome
 from provision_runtime.smoke.phases import filesystem, filesystem_findings
@@ -97,7 +96,7 @@ def test_one_rank_alone_is_judged_by_what_it_can_do_alone() -> None:
     ],
 )
 def test_an_error_of_the_system_has_a_finding(number: int | None, expected: str) -> None:
-    assert folder_errors.finding_id(number) == expected
+    assert filesystem_findings.finding_id(number) == expected
     assert CATALOG[expected].verdict == "fail"
 
 

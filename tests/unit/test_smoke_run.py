@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 
 from provision_runtime.facts import libraries
 from provision_runtime.report import model
-from provision_runtime.smoke import clock_skew, launcher, options, outcome, reporter, timing
+from provision_runtime.smoke import launcher, measurement, options, outcome, reporter
 from provision_runtime.smoke.phases import barrier, rendezvous
 
 
 def skewed(*skews: float, bound: float = 0.01) -> list[tuple[int, ...]]:
     return [
         finding.ranks
-        for finding in clock_skew.findings([{"skew_s": skew, "bound_s": bound} for skew in skews])
+        for finding in rendezvous.skew_findings(
+            [{"skew_s": skew, "bound_s": bound} for skew in skews]
+        )
     ]
 
 
@@ -77,12 +79,17 @@ def test_a_failure_takes_its_place_among_the_phases_or_their_end() -> None:
 
 def test_percentiles_are_by_nearest_rank() -> None:
     values = [float(value) for value in range(1, 101)]
-    assert [timing.percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
-    assert timing.percentile([3.0, 1.0], 99) == 3.0
+    assert [measurement.percentile(values, percent) for percent in (0, 50, 99, 100)] == [
+        1,
+        50,
+        99,
+        100,
+    ]
+    assert measurement.percentile([3.0, 1.0], 99) == 3.0
 
 
 def test_times_in_words() -> None:
-    assert [timing.format_time(value) for value in (12.4, 15_000)] == ["12 us", "15.0 ms"]
+    assert [measurement.format_time(value) for value in (12.4, 15_000)] == ["12 us", "15.0 ms"]
 
 
 def test_the_slowest_rank_at_a_barrier_is_the_one_that_does_not_wait() -> None:

@@ -1,1 +1,1 @@
-"""Judgments of the facts: the environment itself, what is around it, and how the ranks compare."""
+"""Judgments of one rank's facts: the environment itself, and what is around it."""

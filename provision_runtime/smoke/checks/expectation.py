@@ -1,7 +1,7 @@
 """Is the environment what was promised, and can it use this GPU? Pure: facts and options in,
 findings out.
 
-surroundings.py judges what is around the environment, drift.py how the ranks compare.
+surroundings.py judges what is around the environment; the phase facts compares the ranks.
 """
 
 from __future__ import annotations

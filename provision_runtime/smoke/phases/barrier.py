@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import timing
+from .. import measurement
 from ..outcome import Finding, Outcome, combine
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     times_us = [outcome.data["times_us"] for outcome in outcomes]
     store_us = [outcome.data["named_us"] for outcome in outcomes]
     data = {**summarize(times_us), "store": summarize(store_us)}
-    p50, p99, longest = (timing.format_time(data[key]) for key in ("p50_us", "p99_us", "max_us"))
+    p50, p99, longest = (
+        measurement.format_time(data[key]) for key in ("p50_us", "p99_us", "max_us")
+    )
     message = (
         f"{data['count']} barriers, p50 {p50}, p99 {p99}, max {longest}, "
         f"slowest rank {data['slowest_rank']}"
@@ -63,12 +65,12 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 def summarize(times_by_rank: Sequence[Sequence[float]]) -> dict[str, Any]:
     """The slowest rank is the one that spends least time in barriers: it comes last, and the others
     wait for it."""
-    barriers_us = timing.slowest_each(times_by_rank)
-    medians = [timing.median(times_us) for times_us in times_by_rank]
+    barriers_us = measurement.slowest_each(times_by_rank)
+    medians = [measurement.median(times_us) for times_us in times_by_rank]
     return {
         "count": len(barriers_us),
-        "p50_us": round(timing.percentile(barriers_us, 50), 1),
-        "p99_us": round(timing.percentile(barriers_us, 99), 1),
+        "p50_us": round(measurement.percentile(barriers_us, 50), 1),
+        "p99_us": round(measurement.percentile(barriers_us, 99), 1),
         "max_us": round(max(barriers_us), 1),
         "slowest_rank": medians.index(min(medians)),
         "p50_us_by_rank": [round(value, 1) for value in medians],
@@ -91,7 +93,7 @@ def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
     count = len(waits_us[slowest])
     if late_counts[slowest] < LAST_SHARE * count:
         return ()
-    typical = timing.format_time(timing.median(waits_us[slowest]))
+    typical = measurement.format_time(measurement.median(waits_us[slowest]))
     message = (
         f"the others waited for it at {late_counts[slowest]} of {count} barriers, "
         f"typically for {typical}"

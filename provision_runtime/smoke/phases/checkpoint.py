@@ -13,8 +13,9 @@ from ... import checkpoint
 from ...comm.collective import RankFailed
 from ...comm.ranks import Ranks
 from ...comm.store import RanksMissing
-from .. import fault_injection, folder_errors, test_values
+from .. import fault_injection, test_values
 from ..outcome import Finding, Outcome, combine, merge_equal
+from . import filesystem_findings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,9 @@ def _round_trip(context: RankContext, root: Path) -> Outcome:
         )
     except checkpoint.NotCommitted as error:
         _raise_if_missing(error)
-        finding_id = folder_errors.finding_id(error.errno) if error.errno else "checkpoint-failed"
+        finding_id = (
+            filesystem_findings.finding_id(error.errno) if error.errno else "checkpoint-failed"
+        )
         problem = error.problem.replace(str(root), root.name)
         message = f"a checkpoint in {context.options.checkpoint_dir} was not written: {problem}"
         return Outcome(findings=(Finding(finding_id, message, error.ranks),), broken=True)
@@ -134,10 +137,10 @@ def _read_problem(context: RankContext, root: Path, ranks: Ranks) -> list[str] |
     except RankFailed as error:
         if rank not in error.ranks:  # the rank that failed reports it
             return None
-        return [folder_errors.finding_id(error.errno), str(error)]
+        return [filesystem_findings.finding_id(error.errno), str(error)]
     except OSError as error:
-        message = folder_errors.describe("reading a checkpoint", folder, error)
-        return [folder_errors.finding_id(error.errno), message]
+        message = filesystem_findings.describe_error("reading a checkpoint", folder, error)
+        return [filesystem_findings.finding_id(error.errno), message]
     return None
 
 

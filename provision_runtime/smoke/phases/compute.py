@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from .. import cpu_share
+from .. import measurement
 from ..outcome import Finding, Outcome, combine
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ MATMUL, COPY = "matmul", "copy"
 
 
 def run(context: RankContext) -> Outcome:
-    rank_cpus = context.exchange("who computes", cpu_share.own_cpus(context.env.host))
+    rank_cpus = context.exchange("who computes", measurement.own_cpus(context.env.host))
     reason = why_not_judged(rank_cpus, context.on_gpu)
     rates = context.exchange("compute", _measure(context))
     kind = _kind(context)
@@ -51,8 +51,8 @@ def why_not_judged(rank_cpus: Sequence[dict[str, Any]], on_gpu: bool) -> str:
     as the scheduler lets them."""
     if len(rank_cpus) == 1:
         return "not judged: there is only one rank"
-    if not on_gpu and cpu_share.ranks_per_core(rank_cpus) > 1:
-        return f"not judged: {cpu_share.describe(rank_cpus)}"
+    if not on_gpu and measurement.ranks_per_core(rank_cpus) > 1:
+        return f"not judged: {measurement.describe_cpu_share(rank_cpus)}"
     return ""
 
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
-from .. import test_values, timing
+from .. import measurement, test_values
 from ..outcome import Finding, Outcome, combine, with_finding
 from . import dataloader
 
@@ -303,4 +303,4 @@ def _median_step_s(context: RankContext, model: torch.nn.Module) -> float:
         if context.on_gpu:
             torch.cuda.synchronize()
         durations_s.append(time.perf_counter() - started)
-    return timing.median(durations_s[SCALING_WARM_UP:])
+    return measurement.median(durations_s[SCALING_WARM_UP:])

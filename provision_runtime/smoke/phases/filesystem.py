@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import fs
 from ...fs import mounts
-from .. import fault_injection, folder_errors
+from .. import fault_injection
 from ..outcome import Outcome, combine
 from . import filesystem_findings
 from .filesystem_findings import (
@@ -127,8 +127,8 @@ class FolderProbe:
             if self.has_moved():
                 finding_id = "folder-unmounted"
             else:
-                finding_id = folder_errors.finding_id(error.errno)
-            message = folder_errors.describe(operation, self.target, error)
+                finding_id = filesystem_findings.finding_id(error.errno)
+            message = filesystem_findings.describe_error(operation, self.target, error)
             self.problems.append([finding_id, message])
             return None
 
@@ -213,7 +213,7 @@ def _await_files(probe: FolderProbe) -> list[int]:
         slowest_s = 0.0
         for visible_s in visible_by_rank:
             slowest_s = max([slowest_s, *visible_s.values()])
-        if slowest_s <= folder_errors.SLOW_S:
+        if slowest_s <= filesystem_findings.SLOW_S:
             break
     sharing_ranks = largest_consistent_group(
         [[int(rank) for rank in visible_s] for visible_s in visible_by_rank]
@@ -456,7 +456,7 @@ def _durable_write_s(probe: FolderProbe) -> float:
         fs.write_synced(path, bytes(FILE_BYTES))
         fs.fsync_directory(path.parent)
         seconds.append(time.monotonic() - started)
-        if seconds[-1] <= folder_errors.SLOW_S:
+        if seconds[-1] <= filesystem_findings.SLOW_S:
             break
     return round(min(seconds), 4)
 

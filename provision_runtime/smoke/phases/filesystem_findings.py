@@ -5,11 +5,12 @@ An observation is the dictionary that `filesystem.FolderProbe.observation` makes
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 from ...fs import mounts
 from ...report import model
-from .. import folder_errors, timing
+from .. import measurement
 from ..outcome import Finding, Outcome
 
 if TYPE_CHECKING:
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 
     Observations = Sequence[dict[str, Any]]
 
+# Which finding an error of the target folder is: the phase checkpoint uses the same ids.
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+GONE = (errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN, errno.ESHUTDOWN)
+# After any of these findings the folder is unusable, and later checks in it would prove nothing.
+FATAL = ("folder-unwritable", "disk-full", "folder-unmounted", "folder-not-shared", "folder-error")
+# An operation on a small file that takes longer than this is reported as slow.
+SLOW_S = 5.0
 # With less than this a job's first checkpoint or its logs would fill the folder.
 LOW_BYTES = 1 << 30
 LOW_INODES = 1000
@@ -37,9 +46,26 @@ def judge(target: str, observations: Observations) -> Outcome:
         *_slow_operations(target, observations),
         *_low_space(target, observations),
     ]
-    broken = any(finding.id in folder_errors.FATAL for finding in findings)
+    broken = any(finding.id in FATAL for finding in findings)
     data = _report_data(target, observations)
     return Outcome(_summary(target, data), tuple(findings), data, broken)
+
+
+def finding_id(number: int | None) -> str:
+    """The finding for an errno."""
+    if number in UNWRITABLE:
+        return "folder-unwritable"
+    if number in FULL:
+        return "disk-full"
+    if number in GONE:
+        return "folder-unmounted"
+    return "folder-error"
+
+
+def describe_error(operation: str, folder: object, error: OSError) -> str:
+    """The same text on every rank, so that equal findings merge: it names the folder, not the
+    file of one rank."""
+    return f"{operation} in {folder}: {error.strerror or error}"
 
 
 def largest_consistent_group(visible_by_rank: Sequence[Sequence[int]]) -> list[int]:
@@ -190,9 +216,9 @@ def _slow_operations(target: str, observations: Observations) -> Iterator[Findin
         ("a durable write of 64 KiB took", write_s),
         ("a new file became visible after", visible_s),
     ):
-        slow_ranks = [rank for rank in seconds if seconds[rank] > folder_errors.SLOW_S]
+        slow_ranks = [rank for rank in seconds if seconds[rank] > SLOW_S]
         if slow_ranks:
-            worst, median = max(seconds.values()), timing.median(list(seconds.values()))
+            worst, median = max(seconds.values()), measurement.median(list(seconds.values()))
             message = f"{operation} {worst:.1f} s in {target} (median of all ranks {median:.3f} s)"
             yield Finding("folder-slow", message, tuple(slow_ranks))
 
@@ -249,7 +275,7 @@ def _report_data(target: str, observations: Observations) -> dict[str, Any]:
 
 
 def _median_and_max(values: Sequence[float]) -> dict[str, float] | None:
-    return {"median": timing.median(values), "max": max(values)} if values else None
+    return {"median": measurement.median(values), "max": max(values)} if values else None
 
 
 def _lock_data(observations: Observations) -> dict[str, str] | None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...comm.store import StoreAllGather, StoreClient
 from ...report.text import format_count
-from .. import clock_skew, network
-from ..outcome import Outcome, combine, with_finding
+from .. import network
+from ..outcome import Finding, Outcome, combine, with_finding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,12 @@ DEVICE_ID_SINCE = (2, 3)
 DEVICE_ID_HANGS = ((2, 6, 0), (2, 7, 1))
 INJECTED_SKEW_S = 30.0
 NAME_PAUSE_S = 0.5
+
+CLOCK_ROUNDS = 3
+CLOCK_PAUSE_S = 0.0005
+# Munge refuses credentials after minutes, TLS refuses certificates from the future at once; NTP
+# keeps clocks within milliseconds.
+TOLERATED_SKEW_S = 1.0
 
 
 class PortBusy(Exception):
@@ -93,7 +99,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     skew_by_rank = [skew and skew["skew_s"] for skew in skews]
     bound = max((skew["bound_s"] for skew in skews if skew), default=None)
     data = {**combined.data, "clock": {"skew_s_by_rank": skew_by_rank, "bound_s": bound}}
-    findings = (*combined.findings, *clock_skew.findings(skews))
+    findings = (*combined.findings, *skew_findings(skews))
     return replace(combined, findings=findings, data=data)
 
 
@@ -165,20 +171,6 @@ def _unreachable(address: str, port: int, error: RuntimeError) -> StoreUnreachab
     return StoreUnreachable("store-silent", message)
 
 
-def _measure_clock_skew(context: RankContext) -> dict[str, float] | None:
-    """Every rank's skew against rank 0, which answers one rank after the other."""
-    env, client = context.env, context.client
-    assert client is not None
-    context.step = "compare clocks"
-    deadline = time.monotonic() + max(context.remaining_s(), 0)
-    if env.rank == 0:
-        for rank in range(1, env.world_size):
-            clock_skew.serve(client, rank, deadline)
-        return {"skew_s": 0.0, "bound_s": 0.0}
-    ahead_s = INJECTED_SKEW_S if context.options.fault("clock-skew", env.rank) else 0.0
-    return clock_skew.measure(client, env.rank, deadline, ahead_s)
-
-
 def _start_group(context: RankContext) -> str:
     """Returns the backend that the process group uses."""
     import torch
@@ -213,3 +205,79 @@ def takes_device_id(version: str) -> bool:
     release = tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
     hangs_since, works_since = DEVICE_ID_HANGS
     return release[:2] >= DEVICE_ID_SINCE and not hangs_since <= release < works_since
+
+
+# The wall clocks are compared through the store, with an error bound. Rank 0 sends its time, the
+# others ask for it (Cristian's algorithm: Distributed Computing 3, 1989). The time was read somewhere
+# between question and answer, so half of the shortest round trip bounds the error.
+
+
+def _measure_clock_skew(context: RankContext) -> dict[str, float] | None:
+    """Every rank's skew against rank 0, which answers one rank after the other."""
+    env, client = context.env, context.client
+    assert client is not None
+    context.step = "compare clocks"
+    deadline = time.monotonic() + max(context.remaining_s(), 0)
+    if env.rank == 0:
+        for rank in range(1, env.world_size):
+            serve_clock(client, rank, deadline)
+        return {"skew_s": 0.0, "bound_s": 0.0}
+    ahead_s = INJECTED_SKEW_S if context.options.fault("clock-skew", env.rank) else 0.0
+    return measure_skew(client, env.rank, deadline, ahead_s)
+
+
+def serve_clock(client: StoreClient, rank: int, deadline: float) -> None:
+    """On rank 0: answers the questions of one rank."""
+    for number in range(CLOCK_ROUNDS):
+        while client.peek(f"clock/{rank}/{number}") is None:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(CLOCK_PAUSE_S)
+        client.set(f"clock/{rank}/{number}/answer", time.time())
+
+
+def measure_skew(
+    client: StoreClient, rank: int, deadline: float, ahead_s: float = 0.0
+) -> dict[str, float] | None:
+    """On another rank: its skew against rank 0 in seconds (positive: ahead) and the bound.
+
+    ahead_s: added to this rank's clock, to rehearse a wrong one.
+    """
+    best: dict[str, float] | None = None
+    for number in range(CLOCK_ROUNDS):
+        started = time.monotonic()
+        client.set(f"clock/{rank}/{number}", True)
+        answer = None
+        while answer is None:
+            answer = client.peek(f"clock/{rank}/{number}/answer")
+            if time.monotonic() > deadline:
+                return best
+            time.sleep(CLOCK_PAUSE_S if answer is None else 0)
+        round_trip = time.monotonic() - started
+        skew = time.time() + ahead_s - round_trip / 2 - answer
+        if best is None or round_trip / 2 < best["bound_s"]:
+            best = {"skew_s": round(skew, 6), "bound_s": round(round_trip / 2, 6)}
+    return best
+
+
+def skew_findings(skews: Sequence[dict[str, Any] | None]) -> tuple[Finding, ...]:
+    """The ranks whose clocks are off from the median, by each rank's skew against rank 0."""
+    values = sorted(float(skew["skew_s"]) for skew in skews if skew is not None)
+    if not values:
+        return ()
+    # Of two middle values, the one closer to rank 0's clock.
+    middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    usual = min(middle, key=abs)
+    result = []
+    for rank, skew in enumerate(skews):
+        if skew is None:
+            continue
+        difference = skew["skew_s"] - usual
+        if abs(difference) - skew["bound_s"] > TOLERATED_SKEW_S:
+            direction = "ahead of" if difference > 0 else "behind"
+            message = (
+                f"its clock is {abs(difference):.1f} s {direction} the other ranks' "
+                f"(±{skew['bound_s']:.3f} s)"
+            )
+            result.append(Finding("clock-skew", message, (rank,)))
+    return tuple(result)

@@ -1,7 +1,7 @@
 """Phase collectives: exact results at every size on every rank, how fast they are, and whether that
 is fast enough.
 
-plan (what) → measure (check, then time; operations) → results (one table) → bandwidth.judge
+plan (what) → measure (check, then time; operations) → results (one table) → bandwidth
 
 Every element is compared with the expected value. Times are the slowest rank's median; bandwidths
 as nccl-tests defines them. Rank 0 has all ranks' figures and reports; the other ranks report only
@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .... import fs
-from ... import cpu_share
-from ...bandwidth import baseline, judge, reference
+from ... import bandwidth, baseline, measurement
 from ...checks import expectation
 from ...outcome import Finding, Outcome, combine
 from . import nccl_tests, plan, results
@@ -61,7 +60,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 def _rank_info(context: RankContext) -> dict[str, Any]:
     """What rank 0 needs to know of this rank."""
     info = {
-        **cpu_share.own_cpus(context.env.host),
+        **measurement.own_cpus(context.env.host),
         "pid": os.getpid(),
         "free": None,
         "device": 0,
@@ -89,7 +88,7 @@ def _scope(context: RankContext, rank_infos: Sequence[dict[str, Any]]) -> plan.S
     ranks_per_gpu = 1 if is_nccl else len(rank_infos)
     free = [info["free"] / ranks_per_gpu for info in rank_infos if info["free"] is not None]
     most_bytes = min(free, default=float("inf")) * plan.MEMORY_SHARE
-    crowding = 1.0 if is_nccl else max(cpu_share.ranks_per_core(rank_infos), 1.0)
+    crowding = 1.0 if is_nccl else max(measurement.ranks_per_core(rank_infos), 1.0)
     device = "cuda" if is_nccl else "cpu"
     return plan.Scope(context.options.profile, device, len(rank_infos), most_bytes, crowding)
 
@@ -133,9 +132,9 @@ def _conclude(
     """Rank 0's outcome."""
     ranks = context.env.world_size
     hosts = len({info["host"] for info in rank_infos})
-    curves = reference.load(context.options.expect or reference.SHIPPED)
+    curves = bandwidth.load_curves(context.options.expect or bandwidth.SHIPPED)
     hardware = _hardware(context, hosts)
-    judged_lines, bandwidth = judge.judge_lines(lines, hardware, curves)
+    judged_lines, bandwidth_findings = bandwidth.judge_lines(lines, hardware, curves)
     comparison, regressions = _apply_baseline(context, lines, hosts)
     collectives = list(dict.fromkeys(line["collective"] for line in lines))
     data = {
@@ -143,17 +142,17 @@ def _conclude(
         "rows": judged_lines,
         "refused": unsupported,
         "note": None if ranks > 1 else "busbw is not applicable to one rank",
-        "seats": cpu_share.describe(rank_infos),
+        "seats": measurement.describe_cpu_share(rank_infos),
         "hardware": {
             "device": hardware.device,
             "hosts": hosts,
             "fabric": hardware.fabric,
             "nvls": hardware.nvls,
         },
-        "expected": judge.expected_curves(hardware, curves, collectives),
+        "expected": bandwidth.expected_curves(hardware, curves, collectives),
         "baseline": comparison,
     }
-    return Outcome(results.summary(judged_lines), (*wrong, *bandwidth, *regressions), data)
+    return Outcome(results.summary(judged_lines), (*wrong, *bandwidth_findings, *regressions), data)
 
 
 def _apply_baseline(
@@ -166,7 +165,7 @@ def _apply_baseline(
     identity = _identity(context, hosts)
     if verb == "compare":
         is_nccl = context.backend == "nccl"
-        return judge.compare_baseline(baseline.load(path), identity, lines, is_nccl)
+        return baseline.compare(baseline.load(path), identity, lines, is_nccl)
     try:
         baseline.save(path, identity, lines)
     except OSError as error:
@@ -175,13 +174,13 @@ def _apply_baseline(
     return {"answer": f"saved to {path}"}, ()
 
 
-def _hardware(context: RankContext, hosts: int) -> reference.Hardware:
+def _hardware(context: RankContext, hosts: int) -> bandwidth.Hardware:
     """What the expected bandwidth depends on."""
     nvls = False
     if context.backend == "nccl":
         nccl = expectation.nccl_version(context.facts["torch"])
-        nvls = reference.may_use_nvls(os.environ, nccl)
-    return reference.Hardware(
+        nvls = bandwidth.may_use_nvls(os.environ, nccl)
+    return bandwidth.Hardware(
         _device_name(context), context.env.world_size, hosts, fabric(), nvls, context.backend
     )
 
@@ -201,7 +200,7 @@ def _identity(context: RankContext, hosts: int) -> baseline.Identity:
 def _device_name(context: RankContext) -> str:
     import torch
 
-    return str(torch.cuda.get_device_name()) if context.on_gpu else reference.CPU
+    return str(torch.cuda.get_device_name()) if context.on_gpu else bandwidth.CPU
 
 
 def cpu_name() -> str:

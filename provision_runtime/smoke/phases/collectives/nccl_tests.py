@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ... import timing
+from ... import measurement
 from .plan import SUMMED
 
 if TYPE_CHECKING:
@@ -147,12 +147,12 @@ def _placement(
             times_by_rank.append([float(value) for value in entry[name]])
     if not times_by_rank:
         return {name: None}
-    times_us = timing.slowest_each(times_by_rank)
-    seconds = timing.mean(times_us) / 1e6
-    busbw = timing.busbw_gb_s(row.collective, row.bytes, seconds, len(times_by_rank))
+    times_us = measurement.slowest_each(times_by_rank)
+    seconds = measurement.mean(times_us) / 1e6
+    busbw = measurement.busbw_gb_s(row.collective, row.bytes, seconds, len(times_by_rank))
     figures = {
-        "time": timing.mean(times_us),
-        "alg_bw": timing.algbw_gb_s(row.bytes, seconds),
+        "time": measurement.mean(times_us),
+        "alg_bw": measurement.algbw_gb_s(row.bytes, seconds),
         "bus_bw": busbw or 0.0,
         "nwrong": float(sum(filter(None, wrong))),
     }
@@ -162,14 +162,14 @@ def _placement(
 def _per_iteration(
     times_us: Sequence[float], times_by_rank: Sequence[Sequence[float]]
 ) -> dict[str, Any]:
-    average, deviation = timing.mean(times_us), timing.deviation(times_us)
+    average, deviation = measurement.mean(times_us), measurement.deviation(times_us)
     figures = {
         "min_us": min(times_us),
         "max_us": max(times_us),
         "avg_us": average,
-        "p50_us": timing.percentile(times_us, 50),
-        "p95_us": timing.percentile(times_us, 95),
-        "p99_us": timing.percentile(times_us, 99),
+        "p50_us": measurement.percentile(times_us, 50),
+        "p95_us": measurement.percentile(times_us, 95),
+        "p99_us": measurement.percentile(times_us, 99),
         "stdev_us": deviation,
         "cv_pct": deviation / average * 100 if average else 0.0,
         "times_us": list(times_us),
@@ -187,7 +187,7 @@ def _average(results: Sequence[Mapping[str, Any]]) -> float:
         for name in ("out_of_place", "in_place"):
             if result[name]:
                 rates.append(result[name]["bus_bw"])
-    return timing.mean(rates)
+    return measurement.mean(rates)
 
 
 def _bool_text(value: bool) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ....report.text import format_bytes, format_count
-from ... import timing
+from ... import measurement
 from ...outcome import Finding
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def _line(row: Row, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "iterations": row.iterations,
         **out_of_place,
         "in_place": in_place,
-        "time_us_by_rank": [round(timing.median(entry["out_of_place"]), 2) for entry in entries],
+        "time_us_by_rank": [
+            round(measurement.median(entry["out_of_place"]), 2) for entry in entries
+        ],
     }
 
 
@@ -48,17 +50,17 @@ def _figures(row: Row, times_us: Sequence[Sequence[float] | None]) -> dict[str, 
     times_by_rank = [times for times in times_us if times is not None]
     if not times_by_rank:
         return None
-    medians = [timing.median(times) for times in times_by_rank]
-    iterations = timing.slowest_each(times_by_rank)
+    medians = [measurement.median(times) for times in times_by_rank]
+    iterations = measurement.slowest_each(times_by_rank)
     slowest_s = max(medians) / 1e6
-    busbw = timing.busbw_gb_s(row.collective, row.bytes, slowest_s, len(times_by_rank))
+    busbw = measurement.busbw_gb_s(row.collective, row.bytes, slowest_s, len(times_by_rank))
     return {
         "time_us_max": round(max(medians), 2),
-        "time_us_mean": round(timing.mean(medians), 2),
+        "time_us_mean": round(measurement.mean(medians), 2),
         "time_us_min": round(min(iterations), 2),
-        "time_us_p99": round(timing.percentile(iterations, 99), 2),
+        "time_us_p99": round(measurement.percentile(iterations, 99), 2),
         "slowest_rank": medians.index(max(medians)),
-        "algbw_gb_s": round(timing.algbw_gb_s(row.bytes, slowest_s), 6),
+        "algbw_gb_s": round(measurement.algbw_gb_s(row.bytes, slowest_s), 6),
         "busbw_gb_s": None if busbw is None else round(busbw, 6),
     }
 
@@ -116,7 +118,9 @@ def summary(lines: Sequence[Mapping[str, Any]]) -> str:
     if additional:
         text += f", as are {len(additional)} other collectives and types"
     largest = main[-1]
-    text += f"; {format_bytes(largest['bytes'])} in {timing.format_time(largest['time_us_max'])}"
+    text += (
+        f"; {format_bytes(largest['bytes'])} in {measurement.format_time(largest['time_us_max'])}"
+    )
     if largest["busbw_gb_s"] is None:
         return f"{text}, busbw not applicable"
     return f"{text}, busbw {largest['busbw_gb_s']:.2f} GB/s"

@@ -1,8 +1,9 @@
-"""Published busbw: curves over the size of the message, by GPU, number of ranks, hosts, fabric and
-collective.
+"""Is the bandwidth what it should be? Judges measured busbw by published curves: over the size of
+the message, by GPU, number of ranks, hosts, fabric and collective.
 
-Owns reference.json, which is shipped, and the format of `--expect FILE`, which is the same. Pure
-except for reading the file. Every curve names its source.
+Owns bandwidth_reference.json, which is shipped, and the format of `--expect FILE`, which is the
+same; every curve names its source. Pure except for reading the file. A line without a curve, or with
+a message too small to judge, gets an answer, but no finding.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ..report.text import format_bytes
+from .outcome import Finding
 
-SHIPPED = Path(__file__).with_name("reference.json")
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SHIPPED = Path(__file__).with_name("bandwidth_reference.json")
 SCHEMA = 1
 MIB, GIB = 1 << 20, 1 << 30
 UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": GIB}
@@ -33,6 +37,18 @@ CPU = "cpu"
 REQUIRED_KEYS = ("device", "ranks", "points")
 TEXT_KEYS = ("backend", "fabric", "algorithm", "collective", "condition", "source")
 KEYS = (*REQUIRED_KEYS, "hosts", "from", *TEXT_KEYS)
+# nccl-tests itself fails below 0.9 of the expected mean; more than 20 % below, something is broken.
+FINE, BAD = 0.9, 0.8
+ONE_RANK = "n = 1: not applicable"
+UNKNOWN = "not known for this hardware"
+TOO_SMALL = "size too small to judge"
+REHEARSAL = "Gloo on CPUs: not judged"
+THROUGH_THE_HOST = "Gloo moves GPU tensors through the host: not judged"
+# A ring reaches three quarters of what the switch does: the usual reason for that figure.
+NVLS_ADVICE = (
+    "check with NCCL_DEBUG=INFO whether NCCL uses NVLS; run again with NCCL_NVLS_ENABLE=0, which is"
+    " judged as a ring, to see whether that is the only cause"
+)
 
 
 class ReferenceUnreadable(ValueError):
@@ -126,17 +142,17 @@ class ReferenceCurves:
         return None
 
 
-def load(path: Path = SHIPPED) -> ReferenceCurves:
+def load_curves(path: Path = SHIPPED) -> ReferenceCurves:
     """Raises ReferenceUnreadable."""
     try:
-        return parse(json.loads(path.read_text()))
+        return parse_curves(json.loads(path.read_text()))
     except OSError as error:
         raise ReferenceUnreadable(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ReferenceUnreadable(f"{path}: {error}") from error
 
 
-def parse(document: Any) -> ReferenceCurves:
+def parse_curves(document: Any) -> ReferenceCurves:
     """Raises ValueError, which names the entry."""
     is_reference = isinstance(document, dict) and document.get("schema") == SCHEMA
     if not is_reference or not isinstance(document.get("curves"), list):
@@ -218,3 +234,98 @@ def _rate(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ValueError(f"{where}: {value!r} is not a number of GB/s above 0")
     return float(value)
+
+
+@dataclass(frozen=True)
+class LineVerdict:
+    """The verdict on one line. `answer` is for people; `finding_id` is empty if all is well."""
+
+    answer: str
+    expected_gb_s: float | None = None
+    finding_id: str = ""
+
+
+def judge_line(line: Mapping[str, Any], hardware: Hardware, curves: ReferenceCurves) -> LineVerdict:
+    busbw = line["busbw_gb_s"]
+    if busbw is None:
+        return LineVerdict(ONE_RANK)
+    curve = curves.find(hardware, line["collective"])
+    if curve is None:
+        if hardware.device == CPU:
+            return LineVerdict(REHEARSAL)
+        if hardware.backend == GLOO:
+            return LineVerdict(THROUGH_THE_HOST)
+        return LineVerdict(UNKNOWN)
+    expected = curve.at(line["bytes"])
+    if line["bytes"] < curve.from_bytes:
+        return LineVerdict(TOO_SMALL, expected)
+    share = busbw / expected
+    if share < FINE:
+        finding_id = "bandwidth-reduced" if share >= BAD else "bandwidth-low"
+        return LineVerdict(f"{share:.0%} of what is expected", expected, finding_id)
+    wire = curves.wire_gb_s(hardware.device)
+    if wire is not None and busbw > wire:
+        # busbw assumes that the ranks add up; if the switch does, less crosses the wire than that.
+        answer = f"fine; above the wire's {wire:g} GB/s, as the switch adds up (NVLS)"
+        return LineVerdict(answer, expected)
+    return LineVerdict("fine", expected)
+
+
+def judge_lines(
+    lines: Sequence[dict[str, Any]], hardware: Hardware, curves: ReferenceCurves
+) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
+    """The lines with their answers; and a finding for each collective and type, about its worst
+    line."""
+    judged_lines = []
+    bad: list[tuple[float, dict[str, Any], LineVerdict]] = []
+    for line in lines:
+        verdict = judge_line(line, hardware, curves)
+        expected = verdict.expected_gb_s
+        rounded = None if expected is None else round(expected, 3)
+        judged_lines.append({**line, "expected_gb_s": rounded, "judged": verdict.answer})
+        if verdict.finding_id:
+            bad.append((line["busbw_gb_s"] / (expected or 1.0), line, verdict))
+    bad.sort(key=lambda entry: entry[0])
+    findings: dict[tuple[str, str], Finding] = {}
+    for _, line, verdict in bad:
+        key = (line["collective"], line["dtype"])
+        if key not in findings:
+            findings[key] = _bandwidth_finding(line, verdict, hardware, curves)
+    return judged_lines, tuple(findings.values())
+
+
+def _bandwidth_finding(
+    line: Mapping[str, Any], verdict: LineVerdict, hardware: Hardware, curves: ReferenceCurves
+) -> Finding:
+    curve = curves.find(hardware, line["collective"])
+    assert curve is not None
+    source = f" ({curve.source})" if curve.source else ""
+    message = (
+        f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: "
+        f"busbw {line['busbw_gb_s']:.4g} GB/s, {verdict.answer}: "
+        f"{verdict.expected_gb_s:.4g} GB/s for {curve.name}{source}"
+    )
+    advice = NVLS_ADVICE if curve.algorithm == NVLS else ""
+    return Finding(verdict.finding_id, message, tuple(range(hardware.ranks)), advice)
+
+
+def expected_curves(
+    hardware: Hardware, curves: ReferenceCurves, collectives: Sequence[str]
+) -> dict[str, Any]:
+    """For the report: by collective the curve that it was judged by, or the answer that there is
+    none."""
+    expected: dict[str, Any] = {}
+    for collective in collectives:
+        curve = curves.find(hardware, collective)
+        expected[collective] = UNKNOWN if curve is None else _curve_json(curve)
+    return expected
+
+
+def _curve_json(curve: Curve) -> dict[str, Any]:
+    return {
+        "name": curve.name,
+        "source": curve.source,
+        "condition": curve.condition,
+        "from_bytes": curve.from_bytes,
+        "points": [list(point) for point in curve.points],
+    }

@@ -11,7 +11,10 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ... import fs
+from .. import fs
+from ..report.text import format_bytes
+from . import measurement
+from .outcome import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,3 +139,31 @@ def regressions(baseline: Mapping[str, Any], lines: Lines, on_gpu: bool) -> list
         if now["bytes"] >= JUDGED_FROM_BYTES and regression.ratio > tolerated:
             result.append(regression)
     return result
+
+
+def compare(
+    saved: Mapping[str, Any],
+    identity: Identity,
+    lines: Sequence[Mapping[str, Any]],
+    on_gpu: bool,
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    """What the report says of the comparison, and its findings."""
+    all_ranks = tuple(range(identity.ranks))
+    compared = len(pairs(saved, lines))
+    reasons = differences(saved, identity)
+    if not reasons and not compared:
+        reasons = ["it has no line that this run measured (use the same --profile)"]
+    if reasons:
+        message = f"the baseline cannot be compared: {'; '.join(reasons)}"
+        finding = Finding("baseline-unlike", message, all_ranks)
+        return {"compared": 0, "answer": message}, (finding,)
+    findings = []
+    for regression in regressions(saved, lines, on_gpu):
+        message = (
+            f"{regression.name} of {format_bytes(regression.bytes)} takes "
+            f"{measurement.format_time(regression.now_us)} instead of "
+            f"{measurement.format_time(regression.before_us)}, {regression.ratio:.2f} times the baseline"
+        )
+        findings.append(Finding("baseline-regressed", message, all_ranks))
+    data = {"compared": compared, "slower": len(findings), "answer": "compared"}
+    return data, tuple(findings)

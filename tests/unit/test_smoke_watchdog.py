@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from provision_runtime.comm import processes
-from provision_runtime.smoke import agent_reaper
+from provision_runtime.smoke import watchdog
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_MAX_RESTARTS": "0"}
 # What a rank does at its end, as the child of a process that then waits for ever.
-RANK = "from provision_runtime.smoke import agent_reaper; agent_reaper.GRACE_S = 0.1; agent_reaper.end_rank(False)"
+RANK = "from provision_runtime.smoke import watchdog; watchdog.AGENT_GRACE_S = 0.1; watchdog.end_rank(False)"
 AGENT = f"import subprocess, sys; print(subprocess.run([sys.executable, '-c', {RANK!r}]).returncode, flush=True); input()"
 
 # Its rank lives until it is told to end itself.
@@ -94,5 +94,5 @@ def test_only_torchrun_that_starts_nothing_again_is_watched(
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
-    agent_reaper._start_reaper(environment)
+    watchdog._start_reaper(environment)
     assert bool(started) == is_watched

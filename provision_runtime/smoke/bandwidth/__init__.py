@@ -1,1 +1,0 @@
-"""Is the measured bandwidth what others measured, or what this machine had before?"""
