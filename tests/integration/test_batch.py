@@ -43,7 +43,7 @@ def write_spec(home: Home, name: str, text: str) -> Path:
     return path
 
 
-def test_one_that_fails_does_not_stop_the_others(shelf: Home) -> None:
+def test_failure_does_not_stop_the_batch(shelf: Home) -> None:
     spec = write_spec(shelf, "wrong", 'torch: "2.1"\ncuda: "12.9"\n')
     try:
         done = shelf.run("lock", "--all")
@@ -59,7 +59,7 @@ def test_one_that_fails_does_not_stop_the_others(shelf: Home) -> None:
     assert {row["status"] for row in again.values()} == {"kept"}
 
 
-def test_a_lock_made_among_many_is_the_lock_made_alone(shelf: Home) -> None:
+def test_batch_lock_equals_single_lock(shelf: Home) -> None:
     assert shelf.run("lock", "--all").returncode == 0
     for path in shelf.envs.glob("*/conda-lock.yml"):
         among = path.read_bytes()
@@ -84,7 +84,7 @@ def test_check_shows_what_differs(shelf: Home) -> None:
     assert environment.read_text() == before
 
 
-def test_all_takes_nothing_beside_it(shelf: Home) -> None:
+def test_all_excludes_other_selectors(shelf: Home) -> None:
     done = shelf.run("lock", "--all", "--torch", "2.6")
     assert done.returncode == 3
     assert "--all" in done.stderr and "torch" in done.stderr
@@ -96,7 +96,7 @@ def test_an_empty_folder_has_nothing_to_lock(shelf: Home, tmp_path: Path) -> Non
     assert os.fspath(tmp_path) in done.stderr
 
 
-def test_a_whole_matrix(shelf: Home, tmp_path: Path) -> None:
+def test_matrix_lock(shelf: Home, tmp_path: Path) -> None:
     """Builds of the table that fit a question, each as an environment; one that the records lack is named and stops nothing."""
     asked = (
         "matrix",
@@ -124,9 +124,7 @@ def test_a_whole_matrix(shelf: Home, tmp_path: Path) -> None:
     )
 
 
-def test_a_matrix_for_other_platforms_says_what_is_locked_and_what_was_asked_for(
-    shelf: Home, tmp_path: Path
-) -> None:
+def test_matrix_for_other_platforms_reports_both(shelf: Home, tmp_path: Path) -> None:
     """One name for one build, whatever its platforms: a lock that is there is not replaced unasked, and keeps the platforms it has."""
     asked = (
         "matrix",

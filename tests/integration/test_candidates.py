@@ -176,7 +176,7 @@ def cases() -> list[Case]:
         return alone + list(pool.map(answered, worth_asking(along)))
 
 
-def test_what_can_be_solved_is_solved_and_what_is_refused_is_impossible(cases: list[Case]) -> None:
+def test_solvable_is_solved_and_refused_is_impossible(cases: list[Case]) -> None:
     wrong = [
         f"{case.target}: {case.refusal.details if case.refusal else case.proofs}"
         for case in cases
@@ -185,14 +185,14 @@ def test_what_can_be_solved_is_solved_and_what_is_refused_is_impossible(cases: l
     assert not wrong
 
 
-def test_every_cuda_build_in_the_records_is_in_the_table() -> None:
+def test_table_has_every_cuda_build_of_the_records() -> None:
     known = set(targets())
     built = {target for target in every_built() if target.cuda}
     assert len(built) > 100
     assert not {str(target) for target in built - known}
 
 
-def test_what_the_records_can_solve_alone_is_solved(cases: list[Case]) -> None:
+def test_solvable_from_records_alone(cases: list[Case]) -> None:
     """torch, its Python and its CUDA alone, asked for as the records name them and without our
     pins: what has an answer has one as we ask for it, too; or what we bring along unasked is in the
     way, the refusal names what leaves it out, and that helps."""
@@ -312,14 +312,14 @@ def built_targets(source: BuildSource, platform: Platform) -> Iterator[Target]:
             )
 
 
-def test_every_line_of_every_record_is_satisfied(cases: list[Case]) -> None:
+def test_all_dependencies_are_satisfied(cases: list[Case]) -> None:
     wrong = {
         str(case.target): case.mistakes()[:3] for case in cases if case.packages and case.mistakes()
     }
     assert not wrong
 
 
-def test_it_is_the_build_that_was_asked_for(cases: list[Case]) -> None:
+def test_locked_build_is_the_requested_one(cases: list[Case]) -> None:
     for case in cases:
         target, locked = case.target, {package.name: package for package in case.packages}
         if not locked:
@@ -339,7 +339,7 @@ def test_it_is_the_build_that_was_asked_for(cases: list[Case]) -> None:
             assert "torchvision" in locked, target
 
 
-def test_a_refusal_names_what_is_missing(cases: list[Case]) -> None:
+def test_refusal_names_the_missing_packages(cases: list[Case]) -> None:
     """The solver's words, which -v shows, name a requirement that is proved to have no record, or
     none that can live beside the others."""
     for case in cases:
@@ -354,7 +354,7 @@ def test_a_refusal_names_what_is_missing(cases: list[Case]) -> None:
             )
 
 
-def test_the_check_sees_what_is_wrong(cases: list[Case]) -> None:
+def test_checker_detects_mistakes(cases: list[Case]) -> None:
     case = next(case for case in cases if case.packages and case.target.cuda)
     machine, found = case.machine, case.channels
     locked = {package.name: package for package in case.packages}
@@ -406,7 +406,7 @@ def test_the_check_sees_what_is_wrong(cases: list[Case]) -> None:
     assert "pip" in locked or "nothing needs pip" in said({**locked, "pip": extra})
 
 
-def test_the_proof_of_impossibility_is_none_for_what_is_possible() -> None:
+def test_no_impossibility_proof_for_solvable_requests() -> None:
     """What the solver solves has no such proof (above); what is missing one level down has one, and
     names the line."""
     machine = records.virtual(

@@ -13,19 +13,19 @@ from tests.integration.scripts import run
 pytestmark = pytest.mark.torch
 
 
-def test_saves_in_the_background_are_right(tmp_path: Path) -> None:
+def test_async_saves_are_correct(tmp_path: Path) -> None:
     found = run("async_saves.py", "cases", str(tmp_path))
     assert found["problems"] == {}, "\n".join(found["problems"].values())
     assert found["cases"] == 10
 
 
-def test_the_process_does_not_end_before_its_save(tmp_path: Path) -> None:
+def test_process_waits_for_its_save(tmp_path: Path) -> None:
     run("async_saves.py", "exit", str(tmp_path))
     assert list_steps(tmp_path) == [1]
     assert verify(tmp_path) == []
 
 
-def test_where_one_rank_cannot_copy_its_state_all_are_told(tmp_path: Path) -> None:
+def test_failed_host_copy_is_raised_on_all_ranks(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         found = list(
             pool.map(lambda rank: run("async_saves.py", "rank", str(tmp_path), str(rank)), range(2))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.mark.exhaustive
-def test_whoever_saves_reads_or_prunes_beside_every_state_is_whole(place: Path) -> None:
+def test_concurrent_save_read_and_prune_leave_whole_states(place: Path) -> None:
     command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_concurrency", str(place)]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
     ran = subprocess.run(

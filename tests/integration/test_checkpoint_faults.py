@@ -57,14 +57,14 @@ def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> dict[str
     return said
 
 
-def test_killed_at_every_call_the_old_or_the_new_state_is_there(place: Path) -> None:
+def test_kill_at_any_call_leaves_old_or_new_state(place: Path) -> None:
     cases = run("checkpoint_faults", str(place), "kills")
     assert sorted(cases) == ["back", "first", "incremental", "overwrite", "prune"]
     assert min(cases.values()) > 10, cases
 
 
 @pytest.mark.exhaustive
-def test_an_error_at_every_call_is_told_and_leaves_the_old_state(place: Path) -> None:
+def test_error_at_any_call_is_raised_and_leaves_old_state(place: Path) -> None:
     cases = run("checkpoint_faults", str(place), "all-failures" if IS_EXHAUSTIVE else "failures")
     assert {"first", "overwrite", "incremental", "lasting overwrite", "short overwrite"} <= set(
         cases
@@ -74,7 +74,7 @@ def test_an_error_at_every_call_is_told_and_leaves_the_old_state(place: Path) ->
     ), cases
 
 
-def test_every_flipped_bit_is_refused_by_the_name_of_its_file(place: Path) -> None:
+def test_flipped_bits_are_refused_naming_the_file(place: Path) -> None:
     flips = run("checkpoint_bit_flips", str(place))
     assert {"latest", "manifest.json"} < set(flips) and len(flips) >= 5, flips
     assert set(flips.values()) == {200}
@@ -139,7 +139,7 @@ def _whole_lines(text: str) -> Iterator[str]:
 
 
 @pytest.mark.needs("strace")
-def test_the_order_of_the_calls_of_a_save(tmp_path: Path) -> None:
+def test_save_call_order(tmp_path: Path) -> None:
     """Overwriting a step, incrementally: what is durable before what becomes visible."""
     root = tmp_path / "root"
     calls = traced(tmp_path, root)

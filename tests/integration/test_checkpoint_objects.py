@@ -101,7 +101,7 @@ def folders(store: s3.S3, root: str) -> set[str]:
     return {path[len(start) :].partition("/")[0] for path in files.find(start)}
 
 
-def test_saved_again_pruned_and_read_from_a_bucket(store: s3.S3, root: str) -> None:
+def test_bucket_save_prune_and_load(store: s3.S3, root: str) -> None:
     first = save(store, root, 1, {"a": big("a"), "b": b"1"})
     second = save(store, root, 2, {"a": big("a"), "b": b"2"})
     third = save(store, root, 2, {"a": big("a"), "b": b"3"})
@@ -126,7 +126,7 @@ def test_saved_again_pruned_and_read_from_a_bucket(store: s3.S3, root: str) -> N
     ] == [(first.folder, held, ("a",))]
 
 
-def test_the_manifest_is_put_when_all_else_is_there(store: s3.S3, root: str) -> None:
+def test_manifest_is_uploaded_last(store: s3.S3, root: str) -> None:
     made = save(store, root, 1, {"a": big("a"), "b": b"1"})
     put = store.of("PUT", root)
     assert put[0].startswith(".tmp~")
@@ -137,7 +137,7 @@ def test_the_manifest_is_put_when_all_else_is_there(store: s3.S3, root: str) -> 
     assert [said.split(start)[0] for said in order[-3:]] == ["PUT", "PUT", "DELETE"]
 
 
-def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
+def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
     ours = open_root(root, **store.options)
     save(store, root, 1, {"a": b"1"})
     assert len(ours.folders()) == 1
@@ -177,7 +177,7 @@ def test_what_others_did_meanwhile_is_seen(store: s3.S3, root: str) -> None:
     ],
     ids=["denied", "error", "dropped", "manifest", "latest"],
 )
-def test_what_the_store_refuses_is_told_on_all_ranks_and_nothing_is_left(
+def test_store_refusal_is_raised_on_all_ranks_and_leaves_nothing(
     store: s3.S3, root: str, fault: Fault, words: str, code: int
 ) -> None:
     root = re.sub(r"[\[\]]", "-", root)
@@ -205,7 +205,7 @@ def test_what_the_store_refuses_is_told_on_all_ranks_and_nothing_is_left(
     assert newest(store, root) == {"a": big("o")}
 
 
-def test_a_bucket_or_a_server_that_is_not_there(store: s3.S3, root: str) -> None:
+def test_missing_bucket_or_server(store: s3.S3, root: str) -> None:
     with pytest.raises(
         NotCommitted, match="The specified bucket does not exist: s3://nowhere/run/"
     ) as missing:
@@ -239,7 +239,7 @@ commit(open_root(root, **options), 2, plan, single_process(), incremental=True, 
 """
 
 
-def test_wherever_the_writer_is_killed_the_old_or_the_new_is_there(store: s3.S3, root: str) -> None:
+def test_killed_writer_leaves_old_or_new_checkpoint(store: s3.S3, root: str) -> None:
     roots = {pattern: f"{root}/{place}" for place, pattern in enumerate(DEATHS)}
     for place in roots.values():
         save(store, place, 1, {"a": big("a"), "b": big("o")})
@@ -317,7 +317,7 @@ os._exit(0)
 
 
 @pytest.mark.torch
-def test_two_ranks_with_tensors_and_torchs_own_reader(store: s3.S3, root: str) -> None:
+def test_two_ranks_saving_tensors_are_readable_by_torch(store: s3.S3, root: str) -> None:
     environment = {
         **os.environ,
         "ROOT": root,

@@ -17,7 +17,7 @@ TIMEOUT_S = 120
 HARMLESS = "0.1"
 
 
-def test_no_object_runs_code_unless_it_is_allowed(tmp_path: Path) -> None:
+def test_pickles_run_no_code_unless_allowed(tmp_path: Path) -> None:
     command = [PYTHON, "-W", "ignore", str(Path(__file__).with_name("pickles.py")), str(tmp_path)]
     settings = {**environment(), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-def test_full_and_read_only_disks_refused_links_and_a_clock_that_goes_back(tmp_path: Path) -> None:
+def test_full_read_only_linkless_disks_and_clock_going_back(tmp_path: Path) -> None:
     has_loop = Path("/dev/loop-control").exists() and shutil.which("mkfs.ext4") is not None
     program = [
         PYTHON,

@@ -18,7 +18,7 @@ TIMEOUT_S = 300
 pytestmark = pytest.mark.torch
 
 
-def test_a_rank_that_dies_or_stops_in_a_save_is_named_and_nothing_is_committed(
+def test_dead_or_stopped_rank_is_named_and_nothing_committed(
     tmp_path: Path,
 ) -> None:
     command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_ranks", str(tmp_path)]
@@ -50,7 +50,7 @@ def test_a_rank_that_dies_or_stops_in_a_save_is_named_and_nothing_is_committed(
         ("load", ["CheckpointError", [], "nothing was loaded from ROOT"]),
     ],
 )
-def test_where_ranks_meet_in_collectives_a_dead_one_is_the_same_error(
+def test_dead_rank_in_collectives_raises_the_same_error(
     tmp_path: Path, what: str, told: list[object]
 ) -> None:
     """Which one it was, a failed collective does not tell."""

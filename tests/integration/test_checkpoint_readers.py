@@ -20,7 +20,7 @@ OTHERS = [
 ]
 
 
-def test_ours_and_torchs_readers_read_every_kind_of_value(tmp_path: Path) -> None:
+def test_every_kind_of_value_reads_back_with_ours_and_torch(tmp_path: Path) -> None:
     assert run("readers.py", "save", str(tmp_path)) == {"problems": []}
     found = run("readers.py", "read", str(tmp_path))
     assert {"ours", "dcp.load", "FileSystemReader", "dcp_to_torch_save", "converted"} <= set(found)
@@ -32,7 +32,7 @@ def test_ours_and_torchs_readers_read_every_kind_of_value(tmp_path: Path) -> Non
     not OTHERS,
     reason="PROVISION_TEST_OTHER_PYTHONS names no interpreter with another release of torch",
 )
-def test_every_release_of_torch_reads_what_the_others_wrote(tmp_path: Path) -> None:
+def test_torch_releases_read_each_others_checkpoints(tmp_path: Path) -> None:
     pythons = [PYTHON, *OTHERS]
     for writer in pythons:
         folder = tmp_path / str(pythons.index(writer))

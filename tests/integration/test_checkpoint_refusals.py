@@ -17,7 +17,7 @@ def everyones(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_ranks("refusals.py", str(tmp_path_factory.mktemp("refusals")), world_size=2)
 
 
-def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_touched(
+def test_all_mismatches_are_reported_and_nothing_is_modified(
     everyones: list[dict[str, Any]],
 ) -> None:
     problems = [
@@ -33,7 +33,7 @@ def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_touched(
     ] * 2
 
 
-def test_tensors_that_wrap_others_are_refused_by_name(everyones: list[dict[str, Any]]) -> None:
+def test_wrapper_tensors_are_refused_by_name(everyones: list[dict[str, Any]]) -> None:
     """They have no address: the process would end by SIGSEGV."""
     if everyones[0]["wrapper"] is None:
         pytest.skip("this torch has no TwoTensor")
@@ -50,7 +50,7 @@ def test_tensors_that_wrap_others_are_refused_by_name(everyones: list[dict[str, 
     ] == [problem] * 2
 
 
-def test_bad_options_of_one_rank_are_told_to_all(everyones: list[dict[str, Any]]) -> None:
+def test_bad_save_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any]]) -> None:
     """Or the ranks would be one save apart for good."""
     others, own = (found["bad_options"][0] for found in everyones)
     assert [name for name, _ in own] == ["ValueError"] * 3
@@ -61,7 +61,7 @@ def test_bad_options_of_one_rank_are_told_to_all(everyones: list[dict[str, Any]]
     assert [found["bad_options"][1] for found in everyones] == [[3, 4]] * 2
 
 
-def test_bad_options_of_a_load_are_told_to_all(everyones: list[dict[str, Any]]) -> None:
+def test_bad_load_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any]]) -> None:
     others, own = (found["bad_options_of_a_load"] for found in everyones)
     *options, no_dict, (name, unknown) = own[0]
     assert options == [
@@ -84,11 +84,11 @@ def test_bad_options_of_a_load_are_told_to_all(everyones: list[dict[str, Any]]) 
     assert [found[1:] for found in (others, own)] == [[[0.0, 0.0], 2, [2.0, 2.0]]] * 2
 
 
-def test_a_part_is_read_into_what_is_there(everyones: list[dict[str, Any]]) -> None:
+def test_partial_load_fills_existing_values(everyones: list[dict[str, Any]]) -> None:
     assert [found["part"] for found in everyones] == [[[1.0] * 3, ["a", "many"], 4, 1.0, [1]]] * 2
 
 
-def test_no_pickle_runs_unless_it_is_allowed(everyones: list[dict[str, Any]]) -> None:
+def test_pickles_are_refused_unless_allowed(everyones: list[dict[str, Any]]) -> None:
     without, value, tensor = everyones[1]["pickled"]
     assert without[0] == "CheckpointError"
     assert without[1].startswith(
@@ -98,7 +98,7 @@ def test_no_pickle_runs_unless_it_is_allowed(everyones: list[dict[str, Any]]) ->
     assert (value, tensor) == ("1/3", [1.0, 1.0])
 
 
-def test_damage_that_one_rank_reads_is_refused_by_all_or_passed_over_by_all(
+def test_ranks_agree_on_refusing_or_skipping_damage(
     everyones: list[dict[str, Any]],
 ) -> None:
     said, refused = everyones[0]["damage"][0], everyones[0]["damage"][3]
@@ -112,7 +112,7 @@ def test_damage_that_one_rank_reads_is_refused_by_all_or_passed_over_by_all(
     assert everyones[1]["damage"] == [said, 0.0, 1, refused, 2.0, []]
 
 
-def test_a_damaged_latest_or_manifest_is_refused_by_all_or_passed_over_with_words(
+def test_ranks_agree_on_damaged_latest_or_manifest(
     everyones: list[dict[str, Any]],
 ) -> None:
     for rank, (named, unnamed) in enumerate(found["damaged_pointers"] for found in everyones):
@@ -128,20 +128,20 @@ def test_a_damaged_latest_or_manifest_is_refused_by_all_or_passed_over_with_word
         assert unnamed[1:] == [0.0, True, 2, 2.0, caught]
 
 
-def test_a_file_that_one_rank_knows_to_be_damaged_is_linked_by_none(
+def test_known_damaged_file_is_linked_by_no_rank(
     everyones: list[dict[str, Any]],
 ) -> None:
     done = [[[2, 2], [0, 4]], [True, True]]
     assert [found["known_to_one"] for found in everyones] == [[[], *done], [["of 0"], *done]]
 
 
-def test_damage_beside_equal_content_is_found_and_written_anew(
+def test_damage_next_to_equal_content_is_rewritten(
     everyones: list[dict[str, Any]],
 ) -> None:
     assert [found["damage_beside_equal_content"] for found in everyones] == [[True, True]] * 2
 
 
-def test_what_is_there_is_listed_where_something_else_was_asked_for(
+def test_error_lists_available_names(
     everyones: list[dict[str, Any]],
 ) -> None:
     wrong = ["NoCheckpoint", "FOLDER/steps has no checkpoint of step 8: it has steps 7, 9"]
@@ -149,7 +149,7 @@ def test_what_is_there_is_listed_where_something_else_was_asked_for(
     assert [found["nothing_there"] for found in everyones] == [[wrong, nothing, 0.0]] * 2
 
 
-def test_models_and_optimizers_as_they_are(everyones: list[dict[str, Any]]) -> None:
+def test_models_and_optimizers_load_unchanged(everyones: list[dict[str, Any]]) -> None:
     for said, *found in (found["stateful"] for found in everyones):
         assert said[0] == "CheckpointError"
         assert said[1].startswith(
@@ -158,7 +158,7 @@ def test_models_and_optimizers_as_they_are(everyones: list[dict[str, Any]]) -> N
         assert found == [False, True, True, 0.1]
 
 
-def test_an_optimizer_without_state_is_refused_wherever_it_stands(
+def test_optimizer_without_state_is_refused(
     everyones: list[dict[str, Any]],
 ) -> None:
     for found in (found["new_optimizers"] for found in everyones):
@@ -167,7 +167,7 @@ def test_an_optimizer_without_state_is_refused_wherever_it_stands(
         assert names == ["the optimizer optim", "the optimizer runs.a.0.optim", "the optimizer"]
 
 
-def test_what_the_documentation_shows_brings_back_the_optimizer(
+def test_documented_example_restores_the_optimizer(
     everyones: list[dict[str, Any]],
 ) -> None:
     assert [found["as_documented"] for found in everyones] in (
@@ -176,7 +176,7 @@ def test_what_the_documentation_shows_brings_back_the_optimizer(
     )
 
 
-def test_an_object_that_both_hold_is_pickled_by_the_one_that_writes_it(
+def test_only_the_writing_rank_pickles_a_shared_object(
     everyones: list[dict[str, Any]],
 ) -> None:
     assert [found["replicas"] for found in everyones] == [{"a": 1}] * 2
@@ -199,7 +199,7 @@ def test_an_object_that_both_hold_is_pickled_by_the_one_that_writes_it(
         ("no dict", "the state dict is of type list: give a dict of names and values"),
     ],
 )
-def test_what_one_rank_cannot_save_none_saves(
+def test_failure_on_one_rank_saves_nothing(
     everyones: list[dict[str, Any]], state: str, problem: str
 ) -> None:
     for found in everyones:

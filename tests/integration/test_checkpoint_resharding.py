@@ -11,7 +11,7 @@ from tests.integration.scripts import run_ranks
 pytestmark = pytest.mark.torch
 
 
-def test_any_number_of_ranks_reads_what_any_number_saved(tmp_path: Path) -> None:
+def test_resharding_between_world_sizes(tmp_path: Path) -> None:
     everyones = run_ranks("resharding.py", str(tmp_path), world_size=4)
     read = {
         name: [found[name] for found in everyones] for name in everyones[0] if name != "partial"

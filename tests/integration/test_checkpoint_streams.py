@@ -11,6 +11,6 @@ from tests.integration.scripts import run
 pytestmark = [pytest.mark.torch, pytest.mark.gpu]
 
 
-def test_what_another_stream_computes_is_waited_for(tmp_path: Path) -> None:
+def test_save_waits_for_other_streams(tmp_path: Path) -> None:
     found = run("streams.py", str(tmp_path))
     assert found == dict.fromkeys(("content", "version", "behind"), [1.0] * 5)

@@ -82,7 +82,7 @@ def said(*arguments: object, code: int = 0) -> Any:
     return json.loads(ran.stdout)
 
 
-def test_the_host_reads_what_torch_wrote(job: Job) -> None:
+def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
     rows = said("list", job.root)["checkpoints"]
     assert [(row["step"], row["generation"], row["world_size"], row["tensors"]) for row in rows] == [
         (100, 0, 2, 5), (200, 0, 2, 5), (300, 1, 2, 5),
@@ -104,7 +104,7 @@ def test_the_host_reads_what_torch_wrote(job: Job) -> None:
     ] * 3
 
 
-def test_a_flipped_bit_is_told_by_the_tensors_name(job: Job, tmp_path: Path) -> None:
+def test_flipped_bit_is_reported_by_tensor_name(job: Job, tmp_path: Path) -> None:
     root = shutil.copytree(job.root, tmp_path / "copy")
     moment = next(
         one
@@ -121,7 +121,7 @@ def test_a_flipped_bit_is_told_by_the_tensors_name(job: Job, tmp_path: Path) -> 
     ]  # fmt: skip
 
 
-def test_a_save_under_way_is_the_jobs_until_the_job_is_gone(job: Job) -> None:
+def test_running_save_is_kept_until_its_job_ends(job: Job) -> None:
     job.start_saving()
     row = said("list", job.root)["unfinished"][0]
     assert (row["step"], row["pid"], row["writer"]) == (400, job.pid, "alive")

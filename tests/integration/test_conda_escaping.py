@@ -149,7 +149,7 @@ def all_below(folder: Path) -> set[str]:
         ([SOUND], {"info/paths.json": b'{"paths": [1]}'}, "has documents that cannot be read"),
     ],
 )
-def test_a_package_that_would_write_elsewhere_is_named_and_writes_nothing(
+def test_escaping_package_is_named_and_writes_nothing(
     tmp_path: Path, members: list[Member], documents: dict[str, Any] | None, words: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -185,7 +185,7 @@ def test_a_package_that_would_write_elsewhere_is_named_and_writes_nothing(
         ("bin/hard", HARD, b"/etc/hostname"),
     ],
 )
-def test_members_that_lead_out_are_not_unpacked(tmp_path: Path, member: Member) -> None:
+def test_escaping_members_are_not_unpacked(tmp_path: Path, member: Member) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     toy = package(tmp_path, [SOUND, ("lib", LINK, os.fsencode(outside)), member])
@@ -197,9 +197,7 @@ def test_members_that_lead_out_are_not_unpacked(tmp_path: Path, member: Member) 
 @pytest.mark.parametrize(
     "member", [("bin/device", DEVICE, b""), ("bin/link", LINK, b"/etc/passwd")]
 )
-def test_what_is_linked_is_no_device_and_links_to_files_are_only_links(
-    tmp_path: Path, member: Member
-) -> None:
+def test_devices_are_refused_and_links_stay_links(tmp_path: Path, member: Member) -> None:
     found = link(tmp_path, package(tmp_path, [SOUND, member])) / member[0]
     assert (
         stat.S_ISREG(found.lstat().st_mode)
@@ -208,7 +206,7 @@ def test_what_is_linked_is_no_device_and_links_to_files_are_only_links(
     )
 
 
-def test_a_package_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
+def test_damaged_cached_package_is_fetched_again(tmp_path: Path) -> None:
     toy = package(tmp_path, [SOUND])
     first = link(tmp_path, toy, "first")
     cached = tmp_path / "cache" / "toy-1.0-h_0" / "bin" / "sound"
@@ -220,9 +218,7 @@ def test_a_package_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("other", ["aaa", "zzz"])
-def test_what_a_package_lost_to_another_is_known_before_its_layer_is_taken(
-    tmp_path: Path, other: str
-) -> None:
+def test_clobbered_files_are_known_before_layering(tmp_path: Path, other: str) -> None:
     """rattler puts the loser's file aside: a layer of that package alone has it, beside the other it has not."""
     cudart = named(
         "cuda-cudart", tmp_path, [("lib/own", FILE, b"own"), ("share/same", FILE, b"of cuda")]

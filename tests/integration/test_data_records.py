@@ -56,7 +56,7 @@ def floor(record: dict[str, object], name: str) -> str | None:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("source", CHANNELS)
-def test_every_record_is_in_the_table(source: BuildSource, platform: Platform) -> None:
+def test_table_has_every_record(source: BuildSource, platform: Platform) -> None:
     seen = 0
     for record in records(source, platform):
         name = f"{record['version']} {record['build']}"

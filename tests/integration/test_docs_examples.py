@@ -63,18 +63,18 @@ def run_ranks(python: Path, folder: Path, script: str) -> str:
     return completed.stdout
 
 
-def test_the_checkpoint_example_stops_and_continues(python: Path, tmp_path: Path) -> None:
+def test_checkpoint_example_stops_and_continues(python: Path, tmp_path: Path) -> None:
     script = first_example("checkpoints")
     assert run_ranks(python, tmp_path, script) == "steps [5, 10] latest 10\n"
     assert run_ranks(python, tmp_path, script) == "steps [5, 10, 15, 20] latest 20\n"
 
 
-def test_the_training_example(python: Path, tmp_path: Path) -> None:
+def test_training_example(python: Path, tmp_path: Path) -> None:
     assert run_ranks(python, tmp_path, first_example("training")) == "2 ranks saved step 10\n"
     assert (tmp_path / "run" / "done.txt").read_text() == "10 steps\n"
 
 
-def test_the_runtime_is_imported_from_site_packages(python: Path) -> None:
+def test_runtime_is_imported_from_site_packages(python: Path) -> None:
     script = "import provision_runtime; print(provision_runtime.__file__)"
     printed = subprocess.run(
         [python, "-I", "-c", script], capture_output=True, text=True, check=True

@@ -88,7 +88,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def test_an_edited_environment_makes_the_lock_stale(lab: Home) -> None:
+def test_edited_environment_makes_the_lock_stale(lab: Home) -> None:
     environment, lock = lab.envs / NAME / "environment.yml", lab.envs / NAME / "conda-lock.yml"
     before = lock.read_bytes()
     edit(environment, "- numpy", "- numpy<2.4")
@@ -113,7 +113,7 @@ def contents(user: Home) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (user.envs / NAME).iterdir()}
 
 
-def test_a_relock_that_fails_changes_nothing(desk: Home) -> None:
+def test_failed_relock_changes_nothing(desk: Home) -> None:
     before = contents(desk)
     done = desk.run("lock", NAME, "--pip", "no-such-package-xyzzy", "--relock")
     assert done.returncode == 5, done.stderr
@@ -121,7 +121,7 @@ def test_a_relock_that_fails_changes_nothing(desk: Home) -> None:
     assert desk.run("lock", NAME).returncode == 0
 
 
-def test_options_are_not_lost_on_an_edited_file(desk: Home) -> None:
+def test_options_with_an_edited_file_are_refused_not_dropped(desk: Home) -> None:
     edit(desk.envs / NAME / "environment.yml", "- numpy", "- numpy<2.4")
     before = contents(desk)
     done = desk.run("lock", NAME, "--pip", "six", "--relock")
@@ -137,7 +137,7 @@ def test_packages_given_later_are_added(desk: Home) -> None:
     assert "- six" in written and "- tqdm" in written
 
 
-def test_python_from_a_channel_is_not_what_is_locked(desk: Home) -> None:
+def test_python_from_channel_differs_from_the_lock(desk: Home) -> None:
     before = contents(desk)
     done = desk.run("lock", NAME, "--python-from", "channel")
     assert done.returncode == 6
@@ -145,7 +145,7 @@ def test_python_from_a_channel_is_not_what_is_locked(desk: Home) -> None:
     assert contents(desk) == before
 
 
-def test_a_changed_request_is_not_locked_over(desk: Home) -> None:
+def test_changed_request_does_not_overwrite_the_lock(desk: Home) -> None:
     before = contents(desk)
     done = desk.run("build", NAME, "--pip", "six", *QUICK)
     assert done.returncode == 6
@@ -154,7 +154,7 @@ def test_a_changed_request_is_not_locked_over(desk: Home) -> None:
 
 
 @pytest.mark.parametrize("package", ["python", "sympy"])
-def test_a_changed_hash_is_refused_and_the_old_prefix_works(lab: Home, package: str) -> None:
+def test_changed_hash_is_refused_and_the_old_prefix_works(lab: Home, package: str) -> None:
     import yaml
 
     lock = lab.envs / NAME / "conda-lock.yml"
@@ -171,7 +171,7 @@ def test_a_changed_hash_is_refused_and_the_old_prefix_works(lab: Home, package: 
     assert not leftovers(lab)
 
 
-def test_a_changed_hash_is_refused_on_a_terminal_too(lab: Home) -> None:
+def test_changed_hash_is_refused_on_a_terminal(lab: Home) -> None:
     """uv's words go to the terminal there, and must still be understood."""
     import yaml
 
@@ -187,7 +187,7 @@ def test_a_changed_hash_is_refused_on_a_terminal_too(lab: Home) -> None:
     assert "sympy" in seen and "is not the file that the lock names" in seen
 
 
-def test_a_package_that_is_gone_is_named(lab: Home) -> None:
+def test_missing_package_is_named(lab: Home) -> None:
     """An index that answers, but has nothing of what is locked; uv's cache is empty, so it must be asked."""
     with Gone() as server:
         done = lab.run(
@@ -232,7 +232,7 @@ class Gone:
         self._server.server_close()
 
 
-def test_an_index_that_does_not_answer(desk: Home) -> None:
+def test_unreachable_index(desk: Home) -> None:
     before = (desk.envs / NAME / "conda-lock.yml").read_bytes()
     done = desk.run(
         "lock",
@@ -259,7 +259,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk(lab: Home, small_disk: Path) -> None:
+def test_full_disk(lab: Home, small_disk: Path) -> None:
     done = lab.run("env", "create", NAME, "--prefix", str(small_disk / "lab"))
     assert done.returncode == 11, done.stderr
     assert "disk" in done.stderr and "full" in done.stderr
@@ -267,7 +267,7 @@ def test_a_full_disk(lab: Home, small_disk: Path) -> None:
     assert works(lab)
 
 
-def test_a_kernel_name_that_is_somebody_elses(lab: Home) -> None:
+def test_kernel_name_of_another_owner(lab: Home) -> None:
     kernel = lab.root / "jupyter" / "kernels" / NAME
     (kernel / "kernel.json").write_text(
         '{"argv": ["mine"], "display_name": "mine", "language": "python"}'
@@ -278,13 +278,13 @@ def test_a_kernel_name_that_is_somebody_elses(lab: Home) -> None:
     assert "mine" in (kernel / "kernel.json").read_text()
 
 
-def test_no_engine_with_image(desk: Home) -> None:
+def test_image_without_an_engine(desk: Home) -> None:
     done = desk.run("build", NAME, "--image", DOCKER_HOST="unix:///nonexistent/docker.sock")
     assert done.returncode == 9
     assert "No Docker engine answers" in done.stderr
 
 
-def test_a_prefix_elsewhere_is_found_again(lab: Home, tmp_path: Path) -> None:
+def test_prefix_elsewhere_is_remembered(lab: Home, tmp_path: Path) -> None:
     place = tmp_path / "elsewhere with space" / "lab"
     assert lab.run("env", "create", NAME, "--prefix", str(place)).returncode == 0
     assert subprocess.run([place / "bin" / "pip", "--version"], capture_output=True).returncode == 0
@@ -295,7 +295,7 @@ def test_a_prefix_elsewhere_is_found_again(lab: Home, tmp_path: Path) -> None:
     assert lab.run("env", "diff", NAME).returncode == 0
 
 
-def test_a_prefix_that_lost_its_interpreter_is_made_again(lab: Home) -> None:
+def test_prefix_without_interpreter_is_rebuilt(lab: Home) -> None:
     (prefix(lab) / "bin" / "python").unlink()
     assert lab.run("env", "create", NAME).returncode == 0
     assert works(lab)
@@ -312,14 +312,14 @@ def test_a_prefix_that_lost_its_interpreter_is_made_again(lab: Home) -> None:
         "dependencies:\n- 'pip ==>>= 3'\nchannels: []\n",
     ],
 )
-def test_an_environment_file_that_is_none(desk: Home, text: str) -> None:
+def test_invalid_environment_file(desk: Home, text: str) -> None:
     (desk.envs / NAME / "environment.yml").write_text(text)
     done = desk.run("build", NAME, *QUICK)
     assert done.returncode == 3, done.stderr
     assert "environment.yml" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_damaged_evidence_hides_nothing_and_is_written_anew(lab: Home) -> None:
+def test_damaged_evidence_is_rewritten(lab: Home) -> None:
     passport = lab.envs / NAME / "passport.json"
     for damage in ("{", '{"schema": 1}', '{"schema": 1, "lock": {}, "smoke": {"prefix": {}}}'):
         passport.write_text(damage)
@@ -330,7 +330,7 @@ def test_damaged_evidence_hides_nothing_and_is_written_anew(lab: Home) -> None:
     assert lab.run("passport", "show", NAME).returncode == 0
 
 
-def test_two_folders_with_one_name_do_not_share_a_prefix(
+def test_same_name_in_two_folders_has_two_prefixes(
     lab: Home, request_: tuple[str, ...], tmp_path: Path
 ) -> None:
     other = ("--envs", str(tmp_path / "other"))
@@ -341,7 +341,9 @@ def test_two_folders_with_one_name_do_not_share_a_prefix(
     assert lab.run("env", "diff", NAME).returncode == 0
 
 
-def test_ctrl_c_while_packaging_python_keeps_the_channel(lab: Home, eventually: Eventually) -> None:
+def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(
+    lab: Home, eventually: Eventually
+) -> None:
     (channel,) = (lab.root / "data" / "channels").glob("py*")
     before = sorted(path.name for path in channel.rglob("*.conda"))
     child = lab.start("channel", "bootstrap", "--again")
@@ -363,7 +365,7 @@ def test_ctrl_c_while_packaging_python_keeps_the_channel(lab: Home, eventually: 
         "swapped",
     ],
 )
-def test_killed_at_any_moment(lab: Home, eventually: Eventually, event: str) -> None:
+def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str) -> None:
     """A relock and rebuild is killed when it has come to an event; what stood before stands, and the same command completes."""
     command = ("build", NAME, "--pip", "six", "--relock", *QUICK)
     marker = (prefix(lab) / "conda-meta" / "provision.json").read_bytes()
@@ -410,7 +412,7 @@ def test_ctrl_c_leaves_nothing(lab: Home, eventually: Eventually) -> None:
     assert mine == ""
 
 
-def test_a_waiting_run_sees_what_the_first_one_did(desk: Home) -> None:
+def test_waiting_run_reuses_the_first_runs_result(desk: Home) -> None:
     """Two different requests for one name: the second must not replace a lock that it would have refused to replace."""
     first = desk.start("lock", NAME, "--pip", "six", "--relock")
     assert first.stderr is not None
@@ -422,7 +424,7 @@ def test_a_waiting_run_sees_what_the_first_one_did(desk: Home) -> None:
     assert "tqdm" not in (desk.envs / NAME / "environment.yml").read_text()
 
 
-def test_two_builds_of_one_name(lab: Home, eventually: Eventually) -> None:
+def test_concurrent_builds_of_one_name(lab: Home, eventually: Eventually) -> None:
     assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     first = lab.start("build", NAME, *QUICK)
     eventually(staging_path(prefix(lab)).exists, 60)

@@ -372,7 +372,7 @@ def run(client: Any, made: Image, *command: str, **options: Any) -> str:
     )
 
 
-def test_layout_is_whole_and_grouped(built: Image) -> None:
+def test_layout_is_complete_and_grouped(built: Image) -> None:
     assert [layer.group for layer in built.layers] == [
         "base",
         "cuda",
@@ -394,7 +394,7 @@ def test_layout_is_whole_and_grouped(built: Image) -> None:
     assert list(built.layout.parent.iterdir()) == [built.layout]
 
 
-def test_nothing_of_the_host_is_inside(built: Image, prefix: Prefix, made: Made) -> None:
+def test_image_has_no_host_paths(built: Image, prefix: Prefix, made: Made) -> None:
     for group in ("python", "cuda", "rest", "provision"):
         layer = next(layer for layer in built.layers if layer.group == group)
         content = oci_layout.blob(built.layout, layer.digest).read_bytes()
@@ -410,7 +410,7 @@ def test_nothing_of_the_host_is_inside(built: Image, prefix: Prefix, made: Made)
             assert "__pycache__" not in member.name
 
 
-def test_same_lock_same_digest_wherever_the_prefix_lies(
+def test_digest_does_not_depend_on_the_prefix_path(
     made: Made,
     lock: Lock,
     built: Image,
@@ -434,7 +434,7 @@ def test_same_lock_same_digest_wherever_the_prefix_lies(
     assert again.manifest_digest == built.manifest_digest
 
 
-def test_a_true_layout_is_kept(
+def test_current_layout_is_reused(
     made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, built: Image
 ) -> None:
     def link(target: Path) -> None:
@@ -468,7 +468,7 @@ def test_a_true_layout_is_kept(
     )
 
 
-def test_a_failed_build_leaves_the_old_layout(
+def test_failed_build_leaves_the_old_layout(
     made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, tmp_path: Path
 ) -> None:
     layout = tmp_path / "toy"
@@ -486,7 +486,7 @@ def test_a_failed_build_leaves_the_old_layout(
     assert second.manifest_digest != first.manifest_digest
 
 
-def test_a_truncated_layer_is_built_again(
+def test_truncated_layer_is_rebuilt(
     made: Made,
     lock: Lock,
     prefix: Prefix,
@@ -502,7 +502,7 @@ def test_a_truncated_layer_is_built_again(
     assert oci_layout.blob(layout, built.layers[1].digest).stat().st_size == built.layers[1].size
 
 
-def test_an_edited_prefix_is_refused(
+def test_edited_prefix_is_refused(
     made: Made, base: image.BaseImage, runtime: Path, tmp_path: Path
 ) -> None:
     lock = made.lock()
@@ -524,7 +524,7 @@ def test_an_edited_prefix_is_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy"]
 
 
-def test_record_says_what_is_in_the_image(loaded: Image, docker_client: Any) -> None:
+def test_record_describes_the_image(loaded: Image, docker_client: Any) -> None:
     program = """
 import base64, csv, hashlib, importlib.metadata, pathlib
 for found in importlib.metadata.distributions():
@@ -566,7 +566,7 @@ def test_container_works_with_any_user(loaded: Image, docker_client: Any, user: 
     assert f"PROVISION_LOCK_HASH={loaded.lock_sha256}" in lines
 
 
-def test_loading_again_sends_nothing(loaded: Image, docker_client: Any) -> None:
+def test_second_load_sends_nothing(loaded: Image, docker_client: Any) -> None:
     watching = Watching()
     assert not image.load_image(loaded, docker_client, watching)
     assert watching.advanced == 0
@@ -576,9 +576,7 @@ def test_loading_again_sends_nothing(loaded: Image, docker_client: Any) -> None:
     )
 
 
-def test_an_engine_says_which_image_it_is_and_of_what_config(
-    loaded: Image, docker_client: Any
-) -> None:
+def test_engine_reports_image_and_config(loaded: Image, docker_client: Any) -> None:
     """By what an engine with containerd's image store is asked, which knows no image id: here both answers are there to compare."""
     there = docker_client.images.get(loaded.image_id)
     assert docker.is_same(there.attrs, loaded)
@@ -595,7 +593,7 @@ def test_an_engine_says_which_image_it_is_and_of_what_config(
     assert uses_containerd_store(SimpleNamespace(info=lambda: info))
 
 
-def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
+def test_user_tags_stay(loaded: Image, docker_client: Any) -> None:
     image.tag_image(docker_client, replace(loaded, reference="provision-test-lab/toy:2"))
     try:
         image.remove_images("toy", docker_client)
@@ -605,7 +603,7 @@ def test_names_of_the_users_own_stay(loaded: Image, docker_client: Any) -> None:
         docker_client.images.remove("provision-test-lab/toy:2")
 
 
-def test_a_small_change_sends_small_layers(
+def test_small_change_sends_small_layers(
     made: Made,
     base: image.BaseImage,
     runtime: Path,
@@ -632,7 +630,7 @@ def test_a_small_change_sends_small_layers(
     assert run(docker_client, other, "greet") == "again\n"
 
 
-def test_an_engine_that_wants_all_layers_gets_them(
+def test_engine_that_needs_all_layers_gets_them(
     loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
@@ -644,7 +642,7 @@ def test_an_engine_that_wants_all_layers_gets_them(
     assert run(docker_client, loaded, "greet") == "hello\n"
 
 
-def test_a_build_that_takes_the_tags_leaves_no_image_behind(
+def test_retagging_build_leaves_no_dangling_image(
     made: Made,
     lock: Lock,
     prefix: Prefix,
@@ -665,7 +663,7 @@ def test_a_build_that_takes_the_tags_leaves_no_image_behind(
     assert image.load_image(loaded, docker_client, Watching())
 
 
-def test_an_image_that_a_user_built_on_ours_stays(loaded: Image, docker_client: Any) -> None:
+def test_image_derived_by_a_user_stays(loaded: Image, docker_client: Any) -> None:
     """It has our labels, since it inherits them, and no tag."""
     container = docker_client.containers.create(loaded.image_id, ["true"])
     theirs = container.commit(conf={"Labels": {"lab": "theirs"}})
@@ -715,7 +713,7 @@ class Leaky:
         self._server.close()
 
 
-def test_an_engine_that_goes_away_during_load(
+def test_engine_disconnects_during_load(
     loaded: Image, made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, docker_client: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -753,7 +751,7 @@ def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path:
     assert containers(docker_client) == []
 
 
-def test_smoke_of_an_image_that_is_gone(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
+def test_smoke_of_a_removed_image(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
     with pytest.raises(ToolMissing, match="provision image build"):
         image.run_smoke(
             docker_client,
@@ -764,7 +762,7 @@ def test_smoke_of_an_image_that_is_gone(loaded: Image, docker_client: Any, tmp_p
         )
 
 
-def test_smoke_that_hangs_is_ended(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
+def test_hanging_smoke_test_is_ended(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(TimedOut) as caught:
         image.run_smoke(docker_client, loaded, ["sleep=60"], tmp_path, timeout_s=3)
@@ -794,7 +792,7 @@ def containers(client: Any) -> list[Any]:
     )
 
 
-def test_an_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> None:
+def test_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> None:
     container = docker_client.containers.create(loaded.reference, ["true"])
     try:
         with pytest.raises(InUse, match="container is in the way"):
@@ -806,14 +804,14 @@ def test_an_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> No
     assert image.load_image(loaded, docker_client, Watching())
 
 
-def test_a_base_that_cannot_be_had(docker_client: Any) -> None:
+def test_unavailable_base(docker_client: Any) -> None:
     watching = Watching()
     with pytest.raises(ToolMissing, match=r"localhost:1/no/such:tag .*--base"):
         image.find_engine_base(docker_client, "localhost:1/no/such:tag", watching)
     assert watching.said == ["pulling the base image localhost:1/no/such:tag"]
 
 
-def test_a_base_of_another_architecture(docker_client: Any) -> None:
+def test_base_of_another_architecture(docker_client: Any) -> None:
     config = json.dumps(
         {
             "architecture": "arm64",

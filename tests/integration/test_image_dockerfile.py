@@ -156,7 +156,7 @@ def said(built: Image) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "builder", ["classic", pytest.param("buildkit", marks=pytest.mark.exhaustive)]
 )
-def test_docker_builds_the_same_environment(
+def test_docker_build_gives_the_same_environment(
     context: Path, ours: Files, said: dict[str, Any], builder: str
 ) -> None:
     docker = shutil.which("docker") if builder == "classic" else with_buildkit()
@@ -195,7 +195,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize("builder", ["classic", "buildkit"])
 @pytest.mark.exhaustive
-def test_what_a_base_sets_leads_nobody_out_of_the_environment(
+def test_base_settings_do_not_leave_the_environment(
     lock: Lock, docker_base: str, said: dict[str, Any], tmp_path: Path, builder: str
 ) -> None:
     """CUDA's bases have variables for the loader and an entry point. Here its first stage makes an empty folder, for speed."""
@@ -264,7 +264,7 @@ def forget_steps(client: Any, told: str) -> None:
 @pytest.mark.needs("buildah", "skopeo")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 @pytest.mark.exhaustive
-def test_buildah_builds_the_same_environment(
+def test_buildah_build_gives_the_same_environment(
     context: Path, docker_base: str, ours: Files, said: dict[str, Any], tmp_path: Path
 ) -> None:
     with storage() as (place, flags):
@@ -376,7 +376,7 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.needs("podman")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
-def test_podman_and_buildah_take_the_layout(built: Image) -> None:
+def test_podman_and_buildah_accept_the_layout(built: Image) -> None:
     with storage() as (_, flags):
         # Both make the path the image's name, so it must be one: not every folder above is (".nox" is not).
         place, source = built.layout.parent, f"oci:{built.layout.name}"

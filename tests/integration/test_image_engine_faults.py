@@ -134,7 +134,7 @@ def image_of(layout: Path, size: int) -> Image:
     )  # fmt: skip
 
 
-def test_an_image_that_is_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None:
+def test_image_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None:
     client = own.start()
     with pytest.raises(
         NoSpace,
@@ -148,7 +148,7 @@ def test_an_image_that_is_larger_than_the_engines_disk(own: Engine, tmp_path: Pa
     client.close()
 
 
-def test_an_engine_that_is_killed_while_it_takes_an_image(own: Engine, tmp_path: Path) -> None:
+def test_engine_killed_during_load(own: Engine, tmp_path: Path) -> None:
     client = own.start()
     made = image_of(tmp_path / "toy", 30 << 20)
     with pytest.raises(Unreachable, match=r"broke: could not load provision/toy:1.*docker info"):

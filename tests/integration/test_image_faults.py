@@ -54,7 +54,7 @@ class Filling(Listening):
                     return
 
 
-def test_a_disk_that_fills_up_meanwhile(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_fills_up_during_build(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(small_disk)
     before = lab.build("toy", {"greet": "1.0"})
     (small_disk / "prefixes" / "toy").rename(small_disk / "prefixes" / "first")
@@ -72,9 +72,7 @@ def test_a_disk_that_fills_up_meanwhile(small_disk: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
-def test_a_disk_that_is_too_small_for_an_archive(
-    small_disk: Path, tmp_path: Path, kind: str
-) -> None:
+def test_disk_too_small_for_an_archive(small_disk: Path, tmp_path: Path, kind: str) -> None:
     made = Lab(tmp_path).build("toy", FIRST)
     (small_disk / "other").write_bytes(bytes(25 * MIB))
     with pytest.raises(NoSpace, match="was not written"):
@@ -84,7 +82,7 @@ def test_a_disk_that_is_too_small_for_an_archive(
     assert [path.name for path in small_disk.iterdir()] == ["other"]
 
 
-def test_a_disk_that_is_too_small_is_known_before(small_disk: Path) -> None:
+def test_too_small_disk_is_detected_beforehand(small_disk: Path) -> None:
     lab = Lab(small_disk)
     prefix = lab.prefix("toy", FIRST)
     (small_disk / "other").write_bytes(bytes(15 * MIB))
@@ -93,7 +91,7 @@ def test_a_disk_that_is_too_small_is_known_before(small_disk: Path) -> None:
     assert list((small_disk / "images").iterdir()) == []
 
 
-def test_killed_at_any_step_there_is_the_old_image_or_none_and_the_next_build_is_whole(
+def test_kill_at_any_step_leaves_old_image_or_none(
     tmp_path: Path,
 ) -> None:
     script = Path(__file__).parent / "killed_build.py"
@@ -112,7 +110,7 @@ def test_killed_at_any_step_there_is_the_old_image_or_none_and_the_next_build_is
     assert seen["over another: new"] > 0
 
 
-def test_what_a_killed_build_had_finished_is_not_made_again(tmp_path: Path) -> None:
+def test_finished_layers_of_a_killed_build_are_reused(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     whole = lab.build("toy", FIRST)
     half = whole.layout.with_name(".toy.new")
@@ -131,7 +129,7 @@ def test_what_a_killed_build_had_finished_is_not_made_again(tmp_path: Path) -> N
 
 
 @pytest.mark.docker
-def test_an_engine_refuses_a_damaged_layer_and_the_layer_is_named(tmp_path: Path) -> None:
+def test_damaged_layer_refused_by_the_engine_is_named(tmp_path: Path) -> None:
     client, lab = image.require_engine(), Lab(tmp_path)
     made = lab.build("damaged", FIRST)
     torch = next(layer for layer in made.layers if layer.group == "torch")

@@ -91,7 +91,7 @@ def digest_in(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("method", ["none", "gzip", "zstd"])
-def test_what_is_pulled_is_what_was_pushed(
+def test_pull_returns_what_was_pushed(
     host: str, context: Context, tmp_path: Path, method: image.Compression
 ) -> None:
     toy = image.compress_image(made(tmp_path / "toy"), method, tmp_path / "packed", Watching())
@@ -113,7 +113,7 @@ def test_what_is_pulled_is_what_was_pushed(
     layers.write_base(base.archive(), base.diff_ids, tmp_path / "plain", lambda _: None)
 
 
-def test_what_is_here_is_not_fetched(
+def test_existing_layers_are_not_fetched(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     line = Line(host, lambda line, request, body: False)
@@ -129,7 +129,7 @@ def test_what_is_here_is_not_fetched(
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_documents_that_were_damaged_are_written_anew(
+def test_damaged_documents_are_rewritten(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """Of an output, and of a base that is kept: as long as they were, with another byte in them."""
@@ -148,7 +148,7 @@ def test_documents_that_were_damaged_are_written_anew(
         assert digest_in(base) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_a_layer_without_its_bytes_is_fetched(
+def test_layer_without_its_bytes_is_fetched(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """Near by, there is a file of that name and size with other bytes, and before it a folder."""
@@ -189,7 +189,7 @@ def begins(request: BaseHTTPRequestHandler) -> int:
     return int(request.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
 
 
-def test_a_layer_that_breaks_off_is_gone_on_with(
+def test_interrupted_layer_is_resumed(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """It breaks after each MiB, more often than a try in vain is repeated."""
@@ -212,7 +212,7 @@ def test_a_layer_that_breaks_off_is_gone_on_with(
     assert meters.advanced == sum(meters.meters.values())
 
 
-def test_a_pull_that_failed_is_gone_on_with_by_the_next(
+def test_failed_pull_is_resumed_by_the_next(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
@@ -237,7 +237,7 @@ def test_a_pull_that_failed_is_gone_on_with_by_the_next(
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_a_pull_that_was_killed_is_gone_on_with(
+def test_killed_pull_is_resumed(
     host: str, toy: Image, context: Context, tmp_path: Path, eventually: Eventually
 ) -> None:
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
@@ -286,7 +286,7 @@ def test_a_pull_that_was_killed_is_gone_on_with(
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_a_place_that_is_taken_is_said_before_anything_is_asked_for(
+def test_occupied_target_is_refused_before_any_request(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     (tmp_path / "home").mkdir()
@@ -306,7 +306,7 @@ def test_a_place_that_is_taken_is_said_before_anything_is_asked_for(
     assert not (tmp_path / "out.tar").exists()
 
 
-def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(
+def test_leftovers_of_an_undelivered_pull_are_removed_by_the_next(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """A base is not what was left, and stays."""
@@ -322,7 +322,7 @@ def test_what_a_pull_that_could_not_be_delivered_left_goes_with_the_next(
     assert digest_in(layout) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_what_was_left_may_be_wrong(
+def test_corrupt_leftovers_are_not_trusted(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     parts = context.folders.pulled / toy.manifest_digest.removeprefix("sha256:") / "parts"
@@ -333,7 +333,7 @@ def test_what_was_left_may_be_wrong(
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_what_nobody_goes_on_with_is_removed(
+def test_abandoned_leftovers_are_removed(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """A pull of ten days ago; but not one that another run goes on with at last, or one of yesterday."""
@@ -363,7 +363,7 @@ def busy(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
 
 
 @pytest.mark.parametrize("trouble", [whole_only, busy])
-def test_trouble_that_passes(
+def test_temporary_trouble_is_retried(
     host: str, toy: Image, context: Context, tmp_path: Path, trouble: Callable[..., bool]
 ) -> None:
     with Line(host, trouble).open() as here:
@@ -376,7 +376,7 @@ def test_trouble_that_passes(
     [(401, ToolFailed), (404, ProvisionError), (429, TimedOut), (500, ToolFailed)],
 )
 @pytest.mark.parametrize("what", ["manifests", "blobs"])
-def test_trouble_that_stays(
+def test_lasting_trouble_is_reported(
     host: str,
     toy: Image,
     context: Context,
@@ -394,7 +394,7 @@ def test_trouble_that_stays(
 
 
 @pytest.mark.parametrize("what", ["flipped", "more", "other manifest"])
-def test_wrong_bytes_are_refused_and_leave_nothing(
+def test_wrong_bytes_are_refused_and_removed(
     host: str, toy: Image, context: Context, tmp_path: Path, what: str
 ) -> None:
     def lying(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -416,7 +416,7 @@ def test_wrong_bytes_are_refused_and_leave_nothing(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_full_disk_is_named_and_what_came_is_kept(
+def test_full_disk_is_named_and_received_bytes_stay(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     context.folders.pulled.mkdir(parents=True)
@@ -443,7 +443,7 @@ def test_a_full_disk_is_named_and_what_came_is_kept(
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> None:
+def test_docker_login_credentials_are_used(context: Context, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     (tmp_path / "users").write_text(htpasswd("lab", "secret"))
     with serving(
@@ -457,7 +457,7 @@ def test_the_user_of_docker_login_may_pull(context: Context, tmp_path: Path) -> 
             pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'other'}")
 
 
-def test_layers_may_lie_elsewhere(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
+def test_layers_may_be_redirected(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
     """As hosted registries have it: a bucket, which must not learn who we are. There the big layer breaks off."""
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     told: list[str | None] = []
@@ -484,7 +484,7 @@ def test_layers_may_lie_elsewhere(host: str, toy: Image, context: Context, tmp_p
     assert set(told) == {None}
 
 
-def test_a_token_that_runs_out_is_fetched_anew(
+def test_expired_token_is_renewed(
     host: str, toy: Image, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is good for two requests; the big layer also breaks off. What is in ~/.netrc is not taken in its place."""
@@ -520,7 +520,7 @@ def test_a_token_that_runs_out_is_fetched_anew(
 
 @pytest.mark.needs("skopeo")
 @pytest.mark.parametrize("form", ["v2s2", "oci"])
-def test_what_others_push_is_read(
+def test_images_pushed_by_other_tools_are_read(
     host: str, toy: Image, context: Context, tmp_path: Path, form: str
 ) -> None:
     subprocess.run(
@@ -533,7 +533,7 @@ def test_what_others_push_is_read(
 
 
 @pytest.mark.needs("skopeo")
-def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: Path) -> None:
+def test_own_platform_is_chosen(host: str, context: Context, tmp_path: Path) -> None:
     many = layout(tmp_path / "many", platforms=("arm64", "amd64"), nested=True)
     index = json.loads((many / "index.json").read_text())["manifests"][0]["digest"]
     subprocess.run(
@@ -548,7 +548,7 @@ def test_of_many_platforms_ours_is_taken(host: str, context: Context, tmp_path: 
         pull(context, f"{host}/lab/only:x", f"oci:{tmp_path / 'none'}")
 
 
-def test_a_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> None:
+def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> None:
     base = base_archive.read_disk_base(f"oci:{layout(tmp_path / 'base')}")
     lab = image.parse_registry_reference(f"{host}/lab/base:12")
     subprocess.run([*SKOPEO, f"oci:{tmp_path / 'base'}", f"docker://{lab}"], check=True)
@@ -605,7 +605,7 @@ def engine() -> Any:
 
 @pytest.mark.docker
 @pytest.mark.parametrize("method", ["none", "gzip", "zstd"])
-def test_the_engine_gets_it_under_its_name(
+def test_engine_gets_the_image_under_its_name(
     engine: Any, host: str, context: Context, tmp_path: Path, method: image.Compression
 ) -> None:
     name = f"{host}/lab/engine-{uuid.uuid4().hex[:8]}"
@@ -622,7 +622,7 @@ def test_the_engine_gets_it_under_its_name(
         engine.images.remove(toy.image_id, force=True)
 
 
-def test_without_an_engine_a_place_is_asked_for(
+def test_pull_without_an_engine_requires_an_output(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")

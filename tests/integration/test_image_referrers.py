@@ -77,7 +77,7 @@ class Api:
 
 
 @pytest.mark.parametrize("method", ["none", "zstd"])
-def test_push_attaches_verdicts_and_bills(
+def test_push_attaches_verdicts_and_sboms(
     host: str, folder: Path, method: image.Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """folder: an environment with an image and a passport, in the working folder."""
@@ -124,7 +124,7 @@ def test_push_attaches_verdicts_and_bills(
     )
 
 
-def test_a_registry_that_takes_no_referrers_has_the_image(
+def test_registry_without_referrers_still_gets_the_image(
     host: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVISION_DATA", str(folder / "data"))
@@ -145,7 +145,7 @@ def test_a_registry_that_takes_no_referrers_has_the_image(
 
 
 @pytest.mark.parametrize("api", ["none", "whole", "pages"])
-def test_what_was_attached_is_read_back(host: str, toy: Image, api: str) -> None:
+def test_attached_documents_are_read_back(host: str, toy: Image, api: str) -> None:
     line = (
         Line(host, lambda line, request, body: False)
         if api == "none"
@@ -176,7 +176,7 @@ def test_what_was_attached_is_read_back(host: str, toy: Image, api: str) -> None
         assert image.list_referrers(at, f"sha256:{'0' * 64}", KIND, pytest.fail) == []
 
 
-def test_what_is_said_of_another_image_is_refused(host: str, toy: Image) -> None:
+def test_verdicts_of_another_image_are_refused(host: str, toy: Image) -> None:
     at = image.parse_registry_reference(f"{host}/lab/mixed:1")
     image.push_image(toy, at, Watching())
     one = image.attach_referrer(at, toy, KIND, "application/json", b"{}")
@@ -184,7 +184,7 @@ def test_what_is_said_of_another_image_is_refused(host: str, toy: Image) -> None
         image.referrer_content(at, f"sha256:{'0' * 64}", one, "application/json")
 
 
-def test_the_verdicts_on_an_image_are_shown_with_it(host: str, toy: Image, tmp_path: Path) -> None:
+def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> None:
     report = {"schema": 2, "started_at": "2026-11-21T19:44:37Z"}
     measured = {"measured_on": {"host": "node1"}, "report": report}
     known = {

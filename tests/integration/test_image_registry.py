@@ -67,7 +67,7 @@ def manifest(host: str, name: str, tag: str) -> bytes:
         return bytes(answer.read())
 
 
-def test_what_is_there_already_is_not_sent(host: str, tmp_path: Path) -> None:
+def test_existing_layers_are_not_sent(host: str, tmp_path: Path) -> None:
     first = made(tmp_path / "first")
     size = (
         sum(layer.size for layer in first.layers)
@@ -98,7 +98,7 @@ def test_what_is_there_already_is_not_sent(host: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("skopeo")
-def test_skopeo_copies_what_was_pushed(host: str, tmp_path: Path) -> None:
+def test_skopeo_copies_pushed_images(host: str, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     image.push_image(toy, image.parse_registry_reference(f"{host}/lab/copied:x"), Watching())
     source = f"docker://{host}/lab/copied:x"
@@ -151,7 +151,9 @@ def forgotten_at_last(line: Line, request: BaseHTTPRequestHandler, body: bytes) 
 
 
 @pytest.mark.parametrize("trouble", [hang_up, busy, forgotten, unanswered, forgotten_at_last])
-def test_what_broke_off_goes_on(host: str, tmp_path: Path, trouble: Callable[..., bool]) -> None:
+def test_interrupted_upload_is_resumed(
+    host: str, tmp_path: Path, trouble: Callable[..., bool]
+) -> None:
     toy = made(tmp_path / "toy")
     line = Line(host, trouble)
     progress = Watching()
@@ -168,7 +170,7 @@ def test_what_broke_off_goes_on(host: str, tmp_path: Path, trouble: Callable[...
         assert line.seen.count("PATCH") == 8
 
 
-def test_a_registry_that_stays_away_is_named(host: str, tmp_path: Path) -> None:
+def test_unreachable_registry_is_named(host: str, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     with pytest.raises(Unreachable, match="does not answer"):
         image.push_image(
@@ -181,7 +183,7 @@ def test_a_registry_that_stays_away_is_named(host: str, tmp_path: Path) -> None:
         image.push_image(toy, image.parse_registry_reference(f"{here}/lab/toy"), Watching())
 
 
-def test_the_user_of_docker_login_is_asked_for_and_another_is_refused(tmp_path: Path) -> None:
+def test_docker_login_user_is_required(tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     (tmp_path / "users").write_text(htpasswd("lab", "secret"))
     with serving(
@@ -197,7 +199,7 @@ def test_the_user_of_docker_login_is_asked_for_and_another_is_refused(tmp_path: 
         assert image.push_image(toy, place, Watching()).sent > BIG
 
 
-def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -> None:
+def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) -> None:
     """As hosted registries have it: 401 names a place that gives a token to who is known; it may be busy."""
     toy = made(tmp_path / "toy")
     asked: list[str] = []
@@ -233,9 +235,7 @@ def test_a_token_is_fetched_where_the_registry_says(host: str, tmp_path: Path) -
     )
 
 
-def test_an_identity_token_is_changed_for_one_that_the_registry_takes(
-    host: str, tmp_path: Path
-) -> None:
+def test_identity_token_is_exchanged(host: str, tmp_path: Path) -> None:
     """What `docker login` keeps where the token server gives it such (OAuth2): there is no password to send."""
     toy = made(tmp_path / "toy")
     asked: list[dict[str, list[str]]] = []
@@ -275,9 +275,7 @@ def test_an_identity_token_is_changed_for_one_that_the_registry_takes(
     assert asked == [{key: [value] for key, value in told.items()}]
 
 
-def test_a_registry_that_does_not_say_where_an_upload_goes_on_is_named(
-    host: str, tmp_path: Path
-) -> None:
+def test_upload_without_a_location_names_the_registry(host: str, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     lost = Line(
         host, lambda line, request, body: request.command == "POST" and refuse(request, 202)
@@ -286,7 +284,7 @@ def test_a_registry_that_does_not_say_where_an_upload_goes_on_is_named(
         image.push_image(toy, image.parse_registry_reference(f"{here}/lab/nowhere"), Watching())
 
 
-def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path) -> None:
+def test_missing_or_changed_layer_is_not_pushed(host: str, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy")
     blob = oci_layout.blob(toy.layout, toy.layers[0].digest)
     content = bytearray(blob.read_bytes())
@@ -306,7 +304,7 @@ def test_a_layer_that_is_gone_or_changed_is_not_pushed(host: str, tmp_path: Path
         )
 
 
-def test_an_upload_that_is_forgotten_each_time_it_is_asked_for_is_given_up(
+def test_upload_that_is_always_forgotten_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first piece is taken, the next is not, and then there is nothing: no sign of life of that kind counts as going on."""

@@ -213,7 +213,7 @@ def left(client: Any, made: Image) -> list[Any]:
     return list(client.containers.list(all=True, filters={"ancestor": made.image_id}))
 
 
-def test_the_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
+def test_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
     code, out, err = run(
         work,
         "--as",
@@ -235,7 +235,7 @@ def test_the_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> N
         (signal.SIGTERM, False, 128 + signal.SIGTERM),
     ],
 )
-def test_a_signal_reaches_the_program(
+def test_signal_reaches_the_program(
     work: Path, toy: Image, client: Any, number: int, handles: bool, code: int
 ) -> None:
     child = start(
@@ -248,7 +248,7 @@ def test_a_signal_reaches_the_program(
     assert left(client, toy) == []
 
 
-def test_workers_that_were_killed_leave_nothing(work: Path, toy: Image, client: Any) -> None:
+def test_killed_workers_leave_nothing(work: Path, toy: Image, client: Any) -> None:
     code, out, err = run(work, "--as", toy.reference, "--", "python", "-c", POOL)
     number, _, remains = out.strip().partition(" ")
     assert (code, remains, number != "1") == (0, "[]", True), err
@@ -279,9 +279,7 @@ def test_any_user_can_work(work: Path, toy: Image) -> None:
     assert code == 1 and "Read-only file system" in err
 
 
-def test_it_needs_neither_its_own_home_nor_a_root_that_can_be_written(
-    toy: Image, client: Any
-) -> None:
+def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> None:
     """As Apptainer starts it: whoever it is, the home of that user, nothing to write to but /tmp."""
     script = "import os, sqlite3, ssl, tempfile, uuid; tempfile.TemporaryFile().close(); print(os.path.expanduser('~'), os.getuid())"
     options: dict[str, Any] = {
@@ -303,7 +301,7 @@ def test_it_needs_neither_its_own_home_nor_a_root_that_can_be_written(
 
 @pytest.mark.needs("umoci", "unshare", "setpriv")
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
-def test_an_ordinary_user_unpacks_and_starts_it_without_an_engine(toy: Image) -> None:
+def test_unprivileged_user_runs_it_without_an_engine(toy: Image) -> None:
     """As enroot and Apptainer do, with a user namespace alone."""
     with tempfile.TemporaryDirectory() as name:
         image.export_image(toy, image.parse_output(f"oci:{name}/layout"), Watching())
@@ -341,7 +339,7 @@ def test_an_ordinary_user_unpacks_and_starts_it_without_an_engine(toy: Image) ->
 
 
 @pytest.mark.needs("cc")
-def test_a_library_without_a_search_path_finds_libibverbs_in_the_environment(
+def test_library_without_rpath_loads_libibverbs_from_the_environment(
     work: Path, toy: Image
 ) -> None:
     """As libnccl.so of NVIDIA's wheels, which has none, opens it by name: no LD_LIBRARY_PATH, and ldconfig does not know /opt/env."""
@@ -364,7 +362,7 @@ def test_a_library_without_a_search_path_finds_libibverbs_in_the_environment(
     assert code == 7, err
 
 
-def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eventually) -> None:
+def test_engine_runs_the_health_check(toy: Image, client: Any, eventually: Eventually) -> None:
     assert client.images.get(toy.image_id).attrs["Config"]["Healthcheck"]["Test"] == [
         "CMD",
         *config.HEALTH,
@@ -396,7 +394,7 @@ def test_the_engine_asks_for_its_health(toy: Image, client: Any, eventually: Eve
 
 
 @pytest.mark.index
-def test_jupyter_wants_its_token_and_is_on_the_loopback_only(
+def test_jupyter_requires_its_token_and_listens_on_loopback(
     work: Path, toy: Image, client: Any, eventually: Eventually
 ) -> None:
     if (

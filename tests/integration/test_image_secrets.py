@@ -58,7 +58,7 @@ def address(made: Made) -> Iterator[str]:
     server.server_close()
 
 
-def test_no_password_and_no_token_is_in_an_image(made: Made, address: str, tmp_path: Path) -> None:
+def test_image_has_no_password_or_token(made: Made, address: str, tmp_path: Path) -> None:
     def fetched(path: Path) -> str:
         return f"{address}/{path.relative_to(made.folder).as_posix()}"
 

@@ -105,7 +105,7 @@ def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.needs("unshare", "setpriv", "faketime")
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
-def test_an_ordinary_user_without_a_network_makes_the_same_image(
+def test_unprivileged_offline_build_gives_the_same_image(
     made: Made, lock: Lock, prefix: Prefix, base: Path, runtime: Path, built: Image, tmp_path: Path
 ) -> None:
     """One with another umask, in another place, time zone, year and locale, and with another hash seed."""
@@ -146,7 +146,7 @@ def test_an_ordinary_user_without_a_network_makes_the_same_image(
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
 @pytest.mark.needs("skopeo")
-def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -> None:
+def test_skopeo_reads_the_layout(built: Image, tmp_path: Path, kind: str) -> None:
     export.export_image(built, export.parse_output(f"{kind}:{tmp_path / 'out'}"), Watching())
     copied = tmp_path / "copied"
     subprocess.run(
@@ -176,7 +176,7 @@ def test_skopeo_reads_what_is_written(built: Image, tmp_path: Path, kind: str) -
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
 @pytest.mark.needs("skopeo")
-def test_skopeo_undoes_the_compression(
+def test_skopeo_decompresses_the_layers(
     built: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
     packed = image.compress_image(built, method, packed_folder, Watching())
@@ -192,7 +192,7 @@ def test_skopeo_undoes_the_compression(
 @pytest.mark.parametrize("method", ["none", "gzip"])  # umoci 0.4.7 knows no zstd
 @pytest.mark.needs("umoci")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
-def test_umoci_unpacks_it(
+def test_umoci_unpacks_the_layout(
     built: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
     packed = image.compress_image(built, method, packed_folder, Watching())
@@ -219,7 +219,7 @@ def test_umoci_unpacks_it(
 
 
 @pytest.mark.needs("docker-registry", "skopeo")
-def test_a_base_in_a_registry_makes_the_same_layers(
+def test_base_from_a_registry_gives_the_same_layers(
     made: Made,
     lock: Lock,
     prefix: Prefix,
@@ -258,14 +258,14 @@ def test_a_base_in_a_registry_makes_the_same_layers(
     assert (again, anew) == (found, False)
 
 
-def test_a_layout_that_was_written_is_whole(built: Image, tmp_path: Path) -> None:
+def test_written_layout_is_complete(built: Image, tmp_path: Path) -> None:
     export.export_image(built, export.parse_output(f"oci:{tmp_path / 'out'}"), Watching())
     found = oci_layout.read(tmp_path / "out")
     assert found is not None
     assert (found.manifest_digest, found.config_digest) == (built.manifest_digest, built.image_id)
 
 
-def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_copy_gets_its_name_only_when_complete(tmp_path: Path) -> None:
     """From another file system, where a second name will not do: bytes that are not what their name says are not passed on."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         if Path(name).stat().st_dev == tmp_path.stat().st_dev:
@@ -279,7 +279,7 @@ def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
 
-def test_only_the_image_is_written_out(built: Image, tmp_path: Path) -> None:
+def test_only_the_image_is_exported(built: Image, tmp_path: Path) -> None:
     """Not what else lies in its folder; and an image that has lost a file is not written at all."""
     shutil.copytree(built.layout, tmp_path / "layout")
     mine = replace(built, layout=tmp_path / "layout")

@@ -73,7 +73,7 @@ def found(*requirements: str) -> dict[str, str]:
     return {package.name: package.version for package in uv.resolve(request)}
 
 
-def test_pytorchs_own_index_with_pips(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_index_with_the_pip_index(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(uv.TORCH_INDEX, f"{index}/own/")
     assert found("torch==2.13.0+cu116", "numpy") == {"torch": "2.13.0+cu116", "numpy": "2.0.0"}
     assert found("torch==2.13.0+cu116", "mine") == {
@@ -97,7 +97,7 @@ def test_advice_names_the_index_to_configure(index: str, monkeypatch: pytest.Mon
     assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: check there" in advice
 
 
-def test_advice_names_the_options_that_leave_out_missing_packages(
+def test_advice_names_the_options_to_omit_missing_packages(
     index: str,
 ) -> None:
     """As one that a lab filled before it came along: each option where it helps alone, several

@@ -83,7 +83,7 @@ def installed(python: Path) -> set[str]:
     }
 
 
-def test_without_an_index_the_cache_is_enough_if_it_holds_all(
+def test_complete_cache_installs_without_an_index(
     index: http.server.ThreadingHTTPServer, tmp_path: Path
 ) -> None:
     wanted = [locked(tmp_path, name) for name in ("numpy", "ipykernel")]
@@ -125,7 +125,7 @@ def record_hash(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
 
 
-def test_of_a_file_that_wheels_disagree_about_the_last_by_name_stays(
+def test_conflicting_file_comes_from_the_last_wheel_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))

@@ -76,14 +76,14 @@ def link(server: Server, channel: Path, folder: Path, *packages: LockedPackage) 
     )
 
 
-def test_the_record_names_the_channel(server: Server, channel: Path, tmp_path: Path) -> None:
+def test_record_names_the_channel(server: Server, channel: Path, tmp_path: Path) -> None:
     link(server, channel, tmp_path)
     record = json.loads((tmp_path / "prefix" / "conda-meta" / "alpha-1.0-h0_0.json").read_text())
     assert (record["url"], record["channel"]) == (f"{OWN}/linux-64/alpha-1.0-h0_0.conda", OWN)
     assert (tmp_path / "prefix" / "beta.txt").exists()
 
 
-def test_whoever_may_read_a_prefix_may_read_its_records(
+def test_records_are_as_readable_as_the_prefix(
     server: Server, channel: Path, tmp_path: Path
 ) -> None:
     link(server, channel, tmp_path)
@@ -93,7 +93,7 @@ def test_whoever_may_read_a_prefix_may_read_its_records(
 
 
 @pytest.mark.parametrize("kind", [503, "truncate", "drop"])
-def test_what_passes_is_tried_again(
+def test_temporary_faults_are_retried(
     server: Server, channel: Path, tmp_path: Path, kind: Fault
 ) -> None:
     server.fault("alpha", kind, times=3)
@@ -101,7 +101,7 @@ def test_what_passes_is_tried_again(
     assert (tmp_path / "prefix" / "alpha.txt").exists()
 
 
-def test_a_slow_server_is_waited_for(server: Server, channel: Path, tmp_path: Path) -> None:
+def test_slow_server_is_waited_for(server: Server, channel: Path, tmp_path: Path) -> None:
     server.fault("alpha", "slow")
     link(server, channel, tmp_path)
 
@@ -114,7 +114,7 @@ def test_a_slow_server_is_waited_for(server: Server, channel: Path, tmp_path: Pa
         ("wrong", IntegrityError, "not the conda package that the lock names"),
     ],
 )
-def test_what_lasts_is_told(
+def test_lasting_faults_are_reported(
     server: Server,
     channel: Path,
     tmp_path: Path,
@@ -129,7 +129,7 @@ def test_what_lasts_is_told(
     assert time.monotonic() - start < 10
 
 
-def test_another_package_in_its_place(server: Server, channel: Path, tmp_path: Path) -> None:
+def test_wrong_package_is_refused(server: Server, channel: Path, tmp_path: Path) -> None:
     """A package that is whole and valid, and not the one that is locked."""
     with pytest.raises(IntegrityError, match=r"alpha-1\.0-h0_0\.conda .*hash mismatch"):
         link(
@@ -140,14 +140,14 @@ def test_another_package_in_its_place(server: Server, channel: Path, tmp_path: P
         )
 
 
-def test_nobody_is_there(channel: Path, tmp_path: Path) -> None:
+def test_unreachable_server(channel: Path, tmp_path: Path) -> None:
     with served(channel) as server:
         pass
     with pytest.raises(Unreachable, match=r"alpha|beta"):
         link(server, channel, tmp_path)
 
 
-def test_from_the_disk_only_the_locked_file(channel: Path, tmp_path: Path) -> None:
+def test_local_file_must_match_the_lock(channel: Path, tmp_path: Path) -> None:
     mirrors = Mirrors([parse_mirror(f"{OWN}={channel}", Path())])
     alpha = package(channel, "alpha")
 

@@ -81,7 +81,7 @@ def every_index_build() -> Iterator[dict[str, Future[Solved]]]:
     ],
     ids=["pytorch", "conda-forge"],
 )
-def test_the_channels_lock_the_cuda_build(asked: dict[str, object], build: str) -> None:
+def test_channels_lock_the_cuda_build(asked: dict[str, object], build: str) -> None:
     _, packages = solve(**asked)
     assert next(package.build for package in packages if package.name == "pytorch").startswith(
         build
@@ -120,7 +120,7 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
     ],
     ids=["pytorch-cuda", "no-cuda", "cpu-only"],
 )
-def test_the_guard_catches_traps_in_real_records(
+def test_cuda_guard_catches_traps_in_real_records(
     asked: dict[str, object], changes: dict[str, str], message: str
 ) -> None:
     """The records hold these traps: each of them solves, to a CPU build."""
@@ -132,7 +132,7 @@ def test_the_guard_catches_traps_in_real_records(
         lockfile.solve(edited(resolution, changes), resolution, solver=RECORDS)
 
 
-def test_several_platforms_in_one_lock(tmp_path: Path) -> None:
+def test_lock_with_several_platforms(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", platforms=BOTH, companions=False)
     path = tmp_path / lockfile.FILE
     path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
@@ -190,7 +190,7 @@ def check_by_conda_lock(path: Path, wanted: lockfile.LockInputs) -> None:
     assert "Spec hash already locked for ['linux-64', 'linux-aarch64']" in done.stderr
 
 
-def test_a_day_long_ago(tmp_path: Path) -> None:
+def test_lock_as_of_a_past_day(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", as_of="2025-06-30", companions=False)
     path = tmp_path / lockfile.FILE
     path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
@@ -204,7 +204,7 @@ def test_a_day_long_ago(tmp_path: Path) -> None:
         solve(torch="2.6", cuda="12.6", as_of="2025-01-01", companions=False)
 
 
-def test_wheels_of_a_day_long_ago() -> None:
+def test_wheels_as_of_a_past_day() -> None:
     _, packages = solve(torch="2.3", cuda="12.1", as_of="2024-07-31", companions=False)
     locked = {package.name: package.version for package in packages}
     assert locked["torch"] == "2.3.1" and locked["fsspec"].startswith("2024.")
@@ -248,7 +248,7 @@ def _file(package: LockedPackage | None) -> str | None:
     return package.sha256 if package else None
 
 
-def test_update_moves_what_it_must(tmp_path: Path) -> None:
+def test_update_changes_only_what_it_must(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     resolution = of_a_day(
         path, "2025-10-01", torch="2.6", cuda="12.6", companions=False, platforms=BOTH
@@ -268,7 +268,7 @@ def test_update_moves_what_it_must(tmp_path: Path) -> None:
     assert python["python"] == fresh["python"] and 2 < len(python) < 30
 
 
-def test_update_of_wheels_moves_what_it_must(tmp_path: Path) -> None:
+def test_wheel_update_changes_only_what_it_must(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     resolution = of_a_day(path, "2024-10-01", torch="2.3", cuda="12.1", companions=False)
     assert updated(path, resolution, "fsspec").keys() == {"fsspec"}
@@ -278,7 +278,7 @@ def test_update_of_wheels_moves_what_it_must(tmp_path: Path) -> None:
         updated(path, resolution, "numpi")
 
 
-def test_one_package_moves_to_another_day(tmp_path: Path) -> None:
+def test_single_package_as_of_another_day(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     home = Home(
         root=home.root, env={**home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
@@ -318,7 +318,7 @@ def test_one_package_moves_to_another_day(tmp_path: Path) -> None:
     assert other.returncode == 6 and "the request changed" in other.stderr
 
 
-def test_another_executable_solves_through_conda_lock(
+def test_external_solver_through_conda_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """conda-lock's own command, with an executable on PATH that speaks as micromamba does; no conda
@@ -370,12 +370,12 @@ def test_wheels_of_several_platforms() -> None:
         )
 
 
-def test_a_package_that_both_managers_have_is_condas() -> None:
+def test_package_of_both_managers_comes_from_conda() -> None:
     _, packages = solve(torch="2.3", cuda="12.1", conda=("numpy=1.26.*",))
     assert [package.manager for package in packages if package.name == "numpy"] == ["conda"]
 
 
-def test_a_wheel_that_needs_torch_is_content_with_condas() -> None:
+def test_wheel_that_needs_torch_accepts_condas() -> None:
     _, packages = solve(
         torch="2.3", cuda="12.1", source="pytorch", companions=False, pip=("torchmetrics",)
     )
@@ -388,12 +388,12 @@ def test_a_wheel_that_needs_torch_is_content_with_condas() -> None:
     }  # the prefix's own, which conda-lock installs wheels with
 
 
-def test_what_cannot_be_solved_says_so() -> None:
+def test_unsolvable_request_is_reported() -> None:
     with pytest.raises(Unsolvable, match="no-such-package"):
         solve(torch="2.3", cuda="12.1", conda=("no-such-package",))
 
 
-def test_the_same_bytes_for_everybody(tmp_path: Path) -> None:
+def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
     """Whatever the language, the time zone, the order of sets, and where one stands."""
     found = []
     somebody: list[dict[str, str]] = [
@@ -428,7 +428,7 @@ def test_the_same_bytes_for_everybody(tmp_path: Path) -> None:
     ]
 
 
-def test_a_damaged_lock_is_replaced_with_relock(tmp_path: Path) -> None:
+def test_relock_replaces_a_damaged_lock(tmp_path: Path) -> None:
     made = make_home(tmp_path)
     home = dataclasses.replace(
         made, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
@@ -461,7 +461,7 @@ def test_a_damaged_lock_is_replaced_with_relock(tmp_path: Path) -> None:
     assert done.returncode == 0 and "It is replaced" in done.stderr and path.read_bytes() == whole
 
 
-def test_wheels_twice_the_same() -> None:
+def test_wheel_lock_is_reproducible() -> None:
     texts = []
     for _ in range(2):
         resolution, packages = solve(torch="2.3", cuda="12.1")

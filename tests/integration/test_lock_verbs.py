@@ -107,7 +107,7 @@ def test_uv_installs_what_is_exported(home: Home, environment: Path, kind: str, 
     assert installed(environment) == {"torch", "numpy", "ipykernel"}
 
 
-def test_what_an_export_leaves_out_is_said(home: Home, tmp_path: Path) -> None:
+def test_export_reports_omitted_packages(home: Home, tmp_path: Path) -> None:
     path = home.envs / NAME / "conda-lock.yml"
     content = yaml.safe_load(path.read_text())
     content["package"].append(
@@ -123,9 +123,7 @@ def test_what_an_export_leaves_out_is_said(home: Home, tmp_path: Path) -> None:
     assert isinstance(told, dict) and told["left_out"] == ["python 3.11.7"] and told["notes"]
 
 
-def test_pip_takes_the_requirements_and_their_hashes(
-    home: Home, environment: Path, tmp_path: Path
-) -> None:
+def test_pip_accepts_the_hashed_requirements(home: Home, environment: Path, tmp_path: Path) -> None:
     path = export(home, "requirements", "requirements.txt")
     command = [
         sys.executable,
@@ -153,7 +151,7 @@ def test_pip_takes_the_requirements_and_their_hashes(
     assert spoiled.returncode != 0 and "HASHES" in spoiled.stderr.upper()
 
 
-def test_a_lock_whose_files_go(home: Home, tmp_path: Path) -> None:
+def test_verify_reports_removed_files(home: Home, tmp_path: Path) -> None:
     path = home.envs / NAME / "conda-lock.yml"
     with served(tmp_path) as server:
         path.write_text(path.read_text().replace(tmp_path.as_uri(), server.url))
@@ -214,7 +212,7 @@ def test_versions_that_wheels_need(home: Home, tmp_path: Path) -> None:
     )
 
 
-def test_what_changed(home: Home, tmp_path: Path) -> None:
+def test_diff_lists_changes(home: Home, tmp_path: Path) -> None:
     path = tmp_path / "new.yml"
     content = yaml.safe_load((home.envs / NAME / "conda-lock.yml").read_text())
     content["package"] = [entry for entry in content["package"] if entry["name"] != "numpy"]
@@ -236,13 +234,13 @@ def test_what_changed(home: Home, tmp_path: Path) -> None:
     "arguments",
     [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "spdx")],
 )
-def test_a_lock_that_is_not_there(home: Home, arguments: tuple[str, ...]) -> None:
+def test_missing_lock(home: Home, arguments: tuple[str, ...]) -> None:
     done = home.run("lock", *arguments)
     assert done.returncode == 3
     assert "There is no" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_bill_knows_the_licenses_of_the_locks_own_prefix(home: Home) -> None:
+def test_sbom_has_licenses_from_the_locked_prefix(home: Home) -> None:
     lock = home.envs / NAME / "conda-lock.yml"
     prefix = home.root / "data" / "prefixes" / NAME
     info = prefix / "lib" / "python3.11" / "site-packages" / "numpy-2.4.0.dist-info"

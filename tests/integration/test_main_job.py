@@ -23,7 +23,7 @@ from tests.integration.test_docs_examples import first_example, run_ranks
 pytestmark = pytest.mark.index
 
 
-def test_what_a_build_leaves(
+def test_build_outputs(
     home: Home, built: subprocess.CompletedProcess[str], main_prefix: Path
 ) -> None:
     folder = home.envs / MAIN
@@ -40,7 +40,7 @@ def test_what_a_build_leaves(
     assert not [path for path in main_prefix.parent.iterdir() if path.name.startswith(".")]
 
 
-def test_torch_in_the_prefix_is_the_one_asked_for(main_prefix: Path, built: object) -> None:
+def test_prefix_has_the_requested_torch(main_prefix: Path, built: object) -> None:
     script = "import torch, sys; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version(), sys.prefix)"
     done = subprocess.run(
         [main_prefix / "bin" / "python", "-I", "-c", script],
@@ -51,7 +51,7 @@ def test_torch_in_the_prefix_is_the_one_asked_for(main_prefix: Path, built: obje
     assert done.stdout.split() == ["2.3.1+cu121", "12.1", "(2,", "20,", "5)", str(main_prefix)]
 
 
-def test_what_comes_along_is_there(main_prefix: Path, built: object) -> None:
+def test_companions_are_installed(main_prefix: Path, built: object) -> None:
     """What starts it for Jupyter, the library of training code, and what makes that library's checkpoints fast."""
     script = "import ipykernel; from provision_runtime.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
     command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script]
@@ -61,7 +61,7 @@ def test_what_comes_along_is_there(main_prefix: Path, built: object) -> None:
     )  # of nothing (xxHash's specification)
 
 
-def test_the_lock_hashes_everything_and_conda_lock_reads_it(
+def test_lock_hashes_everything_and_conda_lock_reads_it(
     home: Home, built: object, tmp_path: Path
 ) -> None:
     path = home.envs / MAIN / "conda-lock.yml"
@@ -107,7 +107,7 @@ def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
     assert (folder / "conda-lock.yml").read_bytes() == before
 
 
-def test_building_again_does_and_writes_nothing(home: Home, built: object) -> None:
+def test_second_build_writes_nothing(home: Home, built: object) -> None:
     def state() -> dict[Path, int]:
         return {
             path: path.lstat().st_mtime_ns
@@ -122,13 +122,13 @@ def test_building_again_does_and_writes_nothing(home: Home, built: object) -> No
     assert state() == before
 
 
-def test_a_spec_without_options_builds_the_same(home: Home, built: object) -> None:
+def test_spec_without_options_builds_the_same(home: Home, built: object) -> None:
     done = home.run("build", MAIN, "--no-image", "--no-smoke")
     assert done.returncode == 0, done.stderr
     assert "made" not in done.stdout
 
 
-def test_the_passport_ties_it_together(home: Home, built: object, main_prefix: Path) -> None:
+def test_passport_describes_the_build(home: Home, built: object, main_prefix: Path) -> None:
     passport = json.loads((home.envs / MAIN / "passport.json").read_text())
     assert passport["request"] == {
         "torch": "2.3",
@@ -163,7 +163,7 @@ def test_no_drift_and_then_drift(home: Home, built: object, main_prefix: Path) -
         victim.write_bytes(content)
 
 
-def test_a_runtime_package_that_was_lost_comes_back_in_place(
+def test_lost_runtime_package_is_restored_in_place(
     home: Home, built: object, main_prefix: Path
 ) -> None:
     site = runtime_package.site_packages(main_prefix)
@@ -181,7 +181,7 @@ def test_a_runtime_package_that_was_lost_comes_back_in_place(
 
 
 @pytest.mark.parametrize("page", ["checkpoints", "training"])
-def test_the_docs_first_example_runs_in_the_prefix(
+def test_first_docs_example_runs_in_the_prefix(
     built: object, main_prefix: Path, tmp_path: Path, page: str
 ) -> None:
     assert run_ranks(main_prefix / "bin" / "python", tmp_path, first_example(page))
@@ -230,7 +230,7 @@ def test_kernel_starts_and_sees_exactly_this_prefix(
         ("flip-bit", "checkpoint"),
     ],
 )
-def test_the_smoke_test_can_fail_in_the_prefix(
+def test_smoke_test_can_fail_in_the_prefix(
     home: Home, built: object, fault: str, phase: str
 ) -> None:
     done = home.run("smoke", MAIN, "--quick", "--only", phase, "--inject", fault, "--json")
@@ -243,7 +243,7 @@ def test_the_smoke_test_can_fail_in_the_prefix(
 
 
 @pytest.mark.docker
-def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: str) -> None:
+def test_image_runs_the_smoke_test(home: Home, built: object, docker_base: str) -> None:
     done = home.run(
         "build", *MAIN_REQUEST, "--image", "--base", docker_base, "--quick", timeout_s=1500
     )
@@ -265,7 +265,7 @@ def test_the_image_runs_the_smoke_test(home: Home, built: object, docker_base: s
 
 @pytest.mark.docker
 @pytest.mark.parametrize("page", ["checkpoints", "training"])
-def test_the_docs_first_example_runs_in_the_image(
+def test_first_docs_example_runs_in_the_image(
     home: Home, built: object, docker_base: str, tmp_path: Path, page: str
 ) -> None:
     made = home.run("image", "build", MAIN, "--base", docker_base)
@@ -280,7 +280,7 @@ def test_the_docs_first_example_runs_in_the_image(
 
 @pytest.mark.docker
 @pytest.mark.exhaustive
-def test_with_and_without_jupyter_they_share_what_is_large(
+def test_images_with_and_without_jupyter_share_large_layers(
     home: Home, built: object, docker_base: str
 ) -> None:
     """To the byte, and on the disk; whichever of the two is first."""
@@ -319,9 +319,7 @@ def _layers(layout: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.docker
-def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(
-    home: Home, built: object
-) -> None:
+def test_unavailable_base_skips_loudly_or_fails_with_image(home: Home, built: object) -> None:
     skipped = home.run("build", MAIN, "--no-smoke", "--base", "no-such-base:1")
     assert skipped.returncode == 0, skipped.stderr
     assert "warning: no image was made: The base image no-such-base:1" in skipped.stderr
@@ -333,7 +331,7 @@ def test_a_base_that_cannot_be_had_is_a_loud_skip_or_with_image_an_error(
 
 @pytest.mark.docker
 @pytest.mark.exhaustive
-def test_an_image_of_its_own_is_tested_and_removed(
+def test_image_of_a_second_environment_is_tested_and_removed(
     home: Home, cpu_request: tuple[str, ...], docker_base: str
 ) -> None:
     """image build alone, then smoke in it, then everything of the machine goes and the lab keeps its folder."""
@@ -407,7 +405,7 @@ def _compared(results: list[dict[str, Any]]) -> dict[str, int]:
     }
 
 
-def test_a_channel_that_answers_gives_its_python(
+def test_reachable_channel_provides_python(
     home: Home, built: object, cpu_request: tuple[str, ...]
 ) -> None:
     """The bootstrapped channel, named as any channel is: nothing is packaged, and the lock says where Python is from. Its Python
@@ -434,7 +432,7 @@ def test_a_channel_that_answers_gives_its_python(
 
 
 @pytest.mark.exhaustive
-def test_progress_on_a_terminal_only(home: Home, built: object) -> None:
+def test_progress_only_on_a_terminal(home: Home, built: object) -> None:
     """uv's and our bars on a terminal; plain lines elsewhere."""
     assert home.run("env", "remove", MAIN).returncode == 0
     status, seen = on_terminal(home, "env", "create", MAIN)

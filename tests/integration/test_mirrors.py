@@ -115,7 +115,7 @@ def prefix(home: Home) -> Path:
     return home.root / "data" / "prefixes" / NAME
 
 
-def test_no_file_knows_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
+def test_no_file_mentions_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
     for path in locked.iterdir():
         assert "127.0.0.1" not in path.read_text(), path
     found = lockfile.read_file(locked / "conda-lock.yml")
@@ -131,9 +131,7 @@ def test_no_file_knows_the_mirror(world: Server, locked: Path, tmp_path: Path) -
         assert (other.envs / NAME / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_lock_is_the_same_in_the_open_and_installs_both_ways(
-    world: Server, tmp_path: Path
-) -> None:
+def test_lock_is_the_same_with_and_without_a_mirror(world: Server, tmp_path: Path) -> None:
     """In the open, everything is where its own address says: here in a folder, with pip's settings for the index."""
     place = world.folder.as_uri()
     options = (*REQUEST, "--channel", f"{place}/lab")
@@ -187,7 +185,7 @@ def records(home: Home) -> dict[str, dict[str, object]]:
     ],
     ids=["pytorch", "conda-forge"],
 )
-def test_real_records_behind_a_server(wanted: dict[str, object]) -> None:
+def test_real_records_through_a_server(wanted: dict[str, object]) -> None:
     resolution = resolver.resolve(spec.combine({}, wanted, name=""))
     texts = render.render_inputs(resolution)
     inputs = lockfile.read_inputs(
@@ -229,7 +227,7 @@ def no_network() -> list[str]:
     return ["unshare", "-n"]
 
 
-def test_a_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Path) -> None:
+def test_mirror_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Path) -> None:
     home = user(tmp_path, locked=locked)
     command = [*no_network(), str(Path(sys.executable).parent / "provision")]
 
@@ -261,7 +259,7 @@ def test_a_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Path) -
     assert (verified.returncode, verified.stdout) == (0, f"{NAME}: 6 packages, nothing wrong\n")
 
 
-def test_a_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path) -> None:
+def test_mirror_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path) -> None:
     home = user(tmp_path, locked=locked)
     with served(folder) as server:
         done = home.run("env", "create", NAME, "--mirror", server.url)
@@ -271,7 +269,7 @@ def test_a_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path) -> N
     assert json.loads(meta.read_text())["channel"] == conda.channel_url("lab").rstrip("/")
 
 
-def test_a_folder_that_lacks_something_says_so(folder: Path, locked: Path, tmp_path: Path) -> None:
+def test_incomplete_mirror_folder_is_reported(folder: Path, locked: Path, tmp_path: Path) -> None:
     partial = tmp_path / "partial"
     shutil.copytree(folder, partial)
     manifest = json.loads((partial / "mirror.json").read_text())
@@ -385,7 +383,7 @@ def outcomes(
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_a_mirror_at_fault(
+def test_faulty_mirror_is_named(
     outcomes: dict[str, Outcome], case: tuple[str, str, Fault, int, int, str]
 ) -> None:
     verb, _, _, _, code, words = case
@@ -417,7 +415,7 @@ def check(done: subprocess.CompletedProcess[str], code: int, words: str) -> None
 
 
 @pytest.mark.parametrize("case", ["env-create-python-stall", "channel-mirror-torch-stall"])
-def test_the_same_command_completes_when_the_mirror_has_recovered(
+def test_command_completes_once_the_mirror_recovers(
     world: Server, outcomes: dict[str, Outcome], case: str
 ) -> None:
     found = outcomes[case]
@@ -432,7 +430,7 @@ def test_the_same_command_completes_when_the_mirror_has_recovered(
     assert not list(found.mirror.rglob("*.part"))
 
 
-def test_an_interrupted_mirror_goes_on(
+def test_interrupted_mirroring_is_resumed(
     world: Server, locked: Path, tmp_path: Path, eventually: Eventually
 ) -> None:
     home, folder = user(tmp_path / "home", locked=locked), tmp_path / "mirror"
@@ -461,9 +459,7 @@ def test_an_interrupted_mirror_goes_on(
     assert not old.parent.exists()
 
 
-def test_a_full_disk_is_no_matter_of_the_mirror(
-    world: Server, locked: Path, tmp_path: Path
-) -> None:
+def test_full_disk_is_not_blamed_on_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     small = tmp_path / "small"
@@ -478,7 +474,9 @@ def test_a_full_disk_is_no_matter_of_the_mirror(
         subprocess.run(["umount", small], check=True)
 
 
-def test_what_is_set_once(world: Server, locked: Path, tmp_path: Path, folder: Path) -> None:
+def test_settings_are_read_from_the_config(
+    world: Server, locked: Path, tmp_path: Path, folder: Path
+) -> None:
     settings = tmp_path / "settings.yml"
     settings.write_text(f"mirrors:\n- {folder.name}\n")
     shutil.copytree(folder, tmp_path / folder.name)

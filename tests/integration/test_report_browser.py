@@ -81,7 +81,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_nothing_hangs_over_or_is_cut(page: str, tmp_path: Path, width: int) -> None:
+def test_nothing_overflows_or_is_clipped(page: str, tmp_path: Path, width: int) -> None:
     found = measured(page, tmp_path, width)
     assert found["window"] == width
     assert (found["wide"], found["over"]) == (width, [])
@@ -90,7 +90,7 @@ def test_nothing_hangs_over_or_is_cut(page: str, tmp_path: Path, width: int) -> 
     assert found["charts"] == 4
 
 
-def test_a_dark_screen_gets_a_dark_page(page: str, tmp_path: Path) -> None:
+def test_dark_mode(page: str, tmp_path: Path) -> None:
     light = measured(page, tmp_path, 1400)["ground"]
     dark = measured(
         page, tmp_path, 1400, "--force-dark-mode", "--blink-settings=preferredColorScheme=0"

@@ -17,7 +17,7 @@ from tests.integration.smoke_process import smoke
 pytestmark = pytest.mark.torch
 
 
-def test_what_ranks_measure_arrives_on_the_page_and_fits_the_schema(tmp_path: Path) -> None:
+def test_measurements_appear_on_the_page_and_fit_the_schema(tmp_path: Path) -> None:
     wanted = ("facts", "rendezvous", "barrier", "collectives", "compute")
     left_out = [phase for phase in PHASES if phase not in wanted]
     ran = smoke(
@@ -53,7 +53,7 @@ def test_what_ranks_measure_arrives_on_the_page_and_fits_the_schema(tmp_path: Pa
     ] == left_out
 
 
-def test_a_rank_that_dies_is_in_the_report_the_xml_and_on_the_page(tmp_path: Path) -> None:
+def test_dead_rank_is_in_report_junit_and_page(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--inject", "die:0:barrier", "--junit", str(tmp_path / "junit.xml"))
     assert ran.status == 1
     root = ElementTree.parse(tmp_path / "junit.xml").getroot()

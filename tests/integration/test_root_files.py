@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.conda
-def test_the_environment_is_what_is_made_of_its_spec(
+def test_root_environment_is_rendered_from_its_spec(
     made: Path, request: pytest.FixtureRequest
 ) -> None:
     if request.config.getoption("--update-golden"):
@@ -45,5 +45,5 @@ def test_the_environment_is_what_is_made_of_its_spec(
 
 
 @pytest.mark.parametrize("name", IN_THE_ROOT)
-def test_the_root_has_the_same_file(name: str) -> None:
+def test_root_file_is_identical(name: str) -> None:
     assert (ROOT / name).read_bytes() == (ROOT / "envs" / NAME / name).read_bytes()

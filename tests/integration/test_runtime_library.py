@@ -59,7 +59,7 @@ def by_rank(script: str, folder: Path, world_size: int = 2) -> list[dict[str, An
     return found_by(children)
 
 
-def test_ranks_meet_through_a_store_and_through_a_group(tmp_path: Path) -> None:
+def test_ranks_exchange_through_a_store_and_a_group(tmp_path: Path) -> None:
     results = by_rank(
         """
 store = torch.distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, rank == 0, timedelta(seconds=60))
@@ -166,7 +166,7 @@ results["extra_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - bef
     assert results["extra_mib"] < 64
 
 
-def test_gradients_and_samples_that_are_wrong_are_found(tmp_path: Path) -> None:
+def test_wrong_gradients_and_samples_are_detected(tmp_path: Path) -> None:
     """The phase's own comparisons, on tensors that are a little, or not at all, what they must be."""
     [results] = by_rank(
         """

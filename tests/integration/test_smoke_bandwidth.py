@@ -53,7 +53,7 @@ def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> Non
     assert {"nccl-tests.json", "nccl-tests-bfloat16.json", "nccl-tests-broadcast.json"} <= names
 
 
-def test_figures_are_kept_and_fine_by_a_curve_that_asks_for_little(tmp_path: Path) -> None:
+def test_measurements_pass_a_low_reference_curve(tmp_path: Path) -> None:
     """And in nccl-tests' shape they are the same ones."""
     (tmp_path / "nccl-tests-all_to_all.json").write_text("{}")  # of an earlier run
     kept = tmp_path / "kept"
@@ -82,7 +82,7 @@ def test_figures_are_kept_and_fine_by_a_curve_that_asks_for_little(tmp_path: Pat
         ]
 
 
-def test_figures_below_the_curve_and_the_baseline_are_found(tmp_path: Path) -> None:
+def test_measurements_below_curve_and_baseline_are_reported(tmp_path: Path) -> None:
     """The baseline is of one rank at first: it is refused, not compared."""
     kept = tmp_path / "kept"
     alone = smoke(tmp_path / "alone", *ONLY, "--ranks", "1", "--baseline", f"save={kept}")
@@ -123,7 +123,7 @@ def test_figures_below_the_curve_and_the_baseline_are_found(tmp_path: Path) -> N
         ("--baseline=keep", "--baseline keep: write save=FILE or compare=FILE"),
     ],
 )
-def test_a_file_that_cannot_be_is_refused_before_a_rank_starts(
+def test_invalid_file_is_refused_before_any_rank_starts(
     tmp_path: Path, option: str, complaint: str
 ) -> None:
     command = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out"), option]
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_is_refused_before_a_rank_starts(
 
 
 @pytest.mark.exhaustive
-def test_ranks_that_share_cores_are_measured_and_not_judged(tmp_path: Path) -> None:
+def test_ranks_sharing_cores_are_measured_but_not_judged(tmp_path: Path) -> None:
     cpus = len(os.sched_getaffinity(0))
     ran = smoke(tmp_path, "--only", "compute", "--ranks", str(cpus + 1))
     found = ran.phases["compute"].data

@@ -53,16 +53,14 @@ def nccl() -> Path:
     return path
 
 
-def test_a_library_that_came_first_is_found_on_its_rank(tmp_path: Path, nccl: Path) -> None:
+def test_shadowing_library_is_reported_on_its_rank(tmp_path: Path, nccl: Path) -> None:
     ran = smoke(tmp_path, *FACTS_OF_ALL, "--inject", "shadow-nccl:1")
     assert ran.findings == {("facts", "nccl-shadowed", (1,))}
     assert row_of(ran, 0)["nccl_file"] == str(nccl)
     assert row_of(ran, 1)["nccl_file"] != str(nccl)
 
 
-def test_a_second_nccl_that_torch_does_not_use_is_not_taken_for_its_own(
-    tmp_path: Path, nccl: Path
-) -> None:
+def test_unused_second_nccl_is_not_mistaken_for_torchs(tmp_path: Path, nccl: Path) -> None:
     copy = shutil.copy(nccl, tmp_path)
     ask = f"""
 import ctypes, sys, torch
@@ -77,7 +75,7 @@ print({str(copy)!r} in files, libraries.nccl_file(files))"""
     assert told == ["True", str(nccl.resolve())]
 
 
-def test_what_cannot_be_shadowed_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> None:
     if own_nccl():
         pytest.skip(f"the torch of {PYTHON} has a libnccl to shadow")
     words = [
@@ -102,7 +100,7 @@ def test_what_cannot_be_shadowed_is_refused_before_anything_starts(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_library_that_is_preloaded_is_traced_to_the_variable(
+def test_preloaded_library_is_traced_to_its_variable(
     tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = str(shutil.copy(nccl, tmp_path))
@@ -113,7 +111,7 @@ def test_a_library_that_is_preloaded_is_traced_to_the_variable(
     assert ran.message("nccl-shadowed").endswith("; LD_PRELOAD names it")
 
 
-def test_the_library_path_is_judged_by_what_the_linker_made_of_it(
+def test_library_path_is_judged_by_what_the_linker_loaded(
     tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch's wheels bind their libraries by path (RPATH), which comes before the variable; other builds do not."""
@@ -125,7 +123,7 @@ def test_the_library_path_is_judged_by_what_the_linker_made_of_it(
     assert ran.findings == {("facts", "nccl-shadowed" if used == copy else "library-path", (0,))}
 
 
-def test_the_shared_memory_of_a_docker_container_is_too_small(
+def test_docker_default_shared_memory_is_too_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
@@ -140,7 +138,7 @@ def test_the_shared_memory_of_a_docker_container_is_too_small(
     assert ran.message("shm-small") == "/dev/shm has 64 MiB; 256 MiB are needed for 1 rank"
 
 
-def test_a_rehearsed_small_shared_memory_is_a_real_one_of_that_rank_alone(tmp_path: Path) -> None:
+def test_injected_small_shared_memory_affects_only_its_rank(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting needs root; without it only the rank's word is changed")
     ran = smoke(tmp_path, *FACTS_ALONE, "--inject", "small-shm:0")
@@ -156,7 +154,7 @@ def test_a_rehearsed_small_shared_memory_is_a_real_one_of_that_rank_alone(tmp_pa
         "import os; os.abort()",
     ],
 )
-def test_a_broken_torch_is_the_finding(
+def test_broken_torch_is_the_finding(
     tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "modules").mkdir()
@@ -167,14 +165,14 @@ def test_a_broken_torch_is_the_finding(
     assert "rank-died" not in {id for _, id, _ in ran.findings}
 
 
-def test_facts_alone_are_asked_of_every_rank(tmp_path: Path) -> None:
+def test_facts_phase_alone_runs_on_every_rank(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--only", "facts", "--inject", "user-site:1")
     assert ran.findings == {("facts", "user-site", (1,))}
     assert [row_of(ran, rank)["rank"] for rank in range(2)] == [0, 1]
 
 
 @pytest.mark.gpu
-def test_ranks_may_share_a_gpu_over_gloo_but_not_over_nccl(
+def test_gpu_sharing_is_allowed_with_gloo_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -186,7 +184,7 @@ def test_ranks_may_share_a_gpu_over_gloo_but_not_over_nccl(
     }
 
 
-def test_a_quota_that_the_kernel_enforces_is_seen() -> None:
+def test_enforced_cpu_quota_is_reported() -> None:
     group = (
         Path(
             "/sys/fs/cgroup/cpu"
@@ -214,7 +212,7 @@ def test_a_quota_that_the_kernel_enforces_is_seen() -> None:
     assert told.stdout.strip() == "1.5"
 
 
-def test_two_installations_of_torch_drift_for_real(tmp_path: Path) -> None:
+def test_two_torch_installations_are_drift(tmp_path: Path) -> None:
     if OTHER_PYTHON is None:
         pytest.skip("name a second interpreter, with another torch, in PROVISION_TEST_OTHER_PYTHON")
     with socket.socket() as probe:

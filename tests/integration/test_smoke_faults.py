@@ -122,7 +122,7 @@ IN_CI = {
         for case in ENDING
     ],
 )
-def test_a_fault_that_ends_the_run_is_named(
+def test_fatal_fault_is_named(
     tmp_path: Path, fault: str, arguments: str, expected: FindingKey
 ) -> None:
     ran = smoke(tmp_path, "--inject", fault, *arguments.split())
@@ -133,7 +133,7 @@ def test_a_fault_that_ends_the_run_is_named(
 @pytest.mark.parametrize(
     ("faults", "expected"), LASTING, ids=["+".join(faults) for faults, _ in LASTING]
 )
-def test_faults_that_leave_the_run_going_are_named(
+def test_nonfatal_faults_are_named(
     tmp_path: Path, faults: tuple[str, ...], expected: set[FindingKey]
 ) -> None:
     ran = smoke(tmp_path, *(word for fault in faults for word in ("--inject", fault)))
@@ -143,7 +143,7 @@ def test_faults_that_leave_the_run_going_are_named(
         assert any(id in line or ran.message(id) in line for line in ran.lines)
 
 
-def test_every_fault_is_rehearsed_here() -> None:
+def test_every_fault_has_a_test() -> None:
     kinds = {fault.split(":")[0] for fault, _, _ in ENDING} | {
         fault.split(":")[0] for faults, _ in LASTING for fault in faults
     }
@@ -155,7 +155,7 @@ def test_every_fault_is_rehearsed_here() -> None:
     )  # whose watching differs: in some a rank waits for the others, in some it does not
 
 
-def test_both_call_sites_of_a_mismatch_are_said(tmp_path: Path) -> None:
+def test_mismatch_reports_both_call_sites(tmp_path: Path) -> None:
     ran = smoke(
         tmp_path,
         "--inject",
@@ -170,7 +170,7 @@ def test_both_call_sites_of_a_mismatch_are_said(tmp_path: Path) -> None:
     assert said.count(".py:") == 4
 
 
-def test_a_stuck_rank_leaves_its_stack_its_calls_and_its_place(tmp_path: Path) -> None:
+def test_stuck_rank_leaves_its_stack_calls_and_place(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--inject", "hang:1:barrier", "--deadline", "barrier=4")
     for rank, function in ((0, "in barrier\n"), (1, "time.sleep(60)")):
         word = json.loads((tmp_path / f"rank{rank}.stuck.json").read_text())
@@ -179,14 +179,14 @@ def test_a_stuck_rank_leaves_its_stack_its_calls_and_its_place(tmp_path: Path) -
         assert word["calls"][-1][0] == word["position"]["collectives"]
 
 
-def test_the_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:
+def test_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--inject", "busy-port", "--deadline", "rendezvous=6")
     assert str(tmp_path) in ran.message(
         "port-busy"
     )  # the launcher itself listens there, with these arguments
 
 
-def test_a_process_that_was_ended_is_named_with_the_signal_when_nobody_else_can_report(
+def test_killed_lone_process_is_named_with_its_signal(
     tmp_path: Path,
 ) -> None:
     ran = smoke(tmp_path, "--inject", "die:0:barrier", "--only", "barrier")

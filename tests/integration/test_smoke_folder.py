@@ -177,9 +177,7 @@ FOLDERS = [
 @pytest.mark.parametrize(
     ("script", "finding", "verdict"), FOLDERS, ids=[finding for _, finding, _ in FOLDERS]
 )
-def test_a_folder_that_is_really_so(
-    tmp_path: Path, script: str, finding: str, verdict: str
-) -> None:
+def test_real_folder_faults(tmp_path: Path, script: str, finding: str, verdict: str) -> None:
     only = ("--only", "filesystem", "--only", "checkpoint")
     found, findings = ended(
         tmp_path / "out", start(tmp_path / "out", tmp_path / "it's a folder", apart(script), *only)
@@ -188,7 +186,7 @@ def test_a_folder_that_is_really_so(
 
 
 @pytest.mark.exhaustive
-def test_a_checkpoint_in_a_full_folder_says_the_same(tmp_path: Path) -> None:
+def test_checkpoint_in_a_full_folder_reports_the_same(tmp_path: Path) -> None:
     _, findings = ended(
         tmp_path / "out",
         start(tmp_path / "out", tmp_path / "folder", apart(FOLDERS[0][0]), "--only", "checkpoint"),
@@ -196,7 +194,7 @@ def test_a_checkpoint_in_a_full_folder_says_the_same(tmp_path: Path) -> None:
     assert findings == {("checkpoint", "disk-full", BOTH)}
 
 
-def test_a_rank_that_sees_another_folder_is_told_from_the_rank_that_lacks_the_mount(
+def test_other_folder_is_distinguished_from_missing_mount(
     tmp_path: Path,
 ) -> None:
     """As on a host where the shared folder is not mounted: rank 1 writes into the folder below."""
@@ -222,7 +220,7 @@ def test_a_rank_that_sees_another_folder_is_told_from_the_rank_that_lacks_the_mo
 
 @needs_strace
 @pytest.mark.exhaustive
-def test_a_folder_that_vanishes_while_it_is_used(tmp_path: Path) -> None:
+def test_folder_vanishes_during_the_run(tmp_path: Path) -> None:
     """Unmounted by another process as soon as the phase has begun to work in it; strace makes the disk slow enough for that."""
     out, folder = tmp_path / "out", tmp_path / "folder"
     watch = 'mount -t tmpfs none "$folder"; (while [ -z "$(ls -A "$folder")" ]; do sleep 0.05; done; umount -l "$folder") >&- 2>&- &'
@@ -244,7 +242,7 @@ def test_a_folder_that_vanishes_while_it_is_used(tmp_path: Path) -> None:
 
 @needs_strace
 @pytest.mark.exhaustive
-def test_a_disk_that_is_really_slow_on_one_rank(
+def test_slow_disk_on_one_rank(
     on_a_slow_disk: tuple[Path, list[subprocess.Popen[str]]],
 ) -> None:
     out, children = on_a_slow_disk
@@ -253,7 +251,7 @@ def test_a_disk_that_is_really_slow_on_one_rank(
 
 
 @pytest.mark.exhaustive
-def test_a_shared_memory_that_is_too_small_for_loader_workers(tmp_path: Path) -> None:
+def test_shared_memory_too_small_for_loader_workers(tmp_path: Path) -> None:
     """As in a container without --shm-size, only smaller."""
     script = "mount -t tmpfs -o size=64k none /dev/shm"
     found, findings = ended(
@@ -269,7 +267,7 @@ def test_a_shared_memory_that_is_too_small_for_loader_workers(tmp_path: Path) ->
     )
 
 
-def test_nothing_is_left_in_the_folder_when_a_rank_dies(tmp_path: Path) -> None:
+def test_dead_rank_leaves_the_folder_clean(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     _, findings = ended(
         tmp_path / "out",
@@ -280,7 +278,7 @@ def test_nothing_is_left_in_the_folder_when_a_rank_dies(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_nothing_is_left_in_the_folder_when_the_run_is_interrupted(tmp_path: Path) -> None:
+def test_interrupted_run_leaves_the_folder_clean(tmp_path: Path) -> None:
     """In the middle of the phase: rank 0 is slow there for seconds."""
     out, folder = tmp_path / "out", tmp_path / "folder"
     child = start(out, folder, [], "--only", "filesystem", "--inject", "slow-folder:0")

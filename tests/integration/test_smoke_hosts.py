@@ -226,7 +226,7 @@ def wait_for(child: subprocess.Popen[str], words: str) -> None:
 @pytest.mark.parametrize(
     "network", [2, pytest.param(4, marks=pytest.mark.exhaustive)], indirect=True
 )
-def test_over_several_hosts_it_passes(network: Network, tmp_path: Path) -> None:
+def test_several_hosts_pass(network: Network, tmp_path: Path) -> None:
     children = network.torchrun(tmp_path)
     said = finish(children)
     assert [child.returncode for child in children] == [0] * len(children), said
@@ -240,9 +240,7 @@ def test_over_several_hosts_it_passes(network: Network, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [pytest.param("link", marks=pytest.mark.exhaustive), "iptables"])
-def test_a_link_that_is_lost_in_the_middle_is_named_in_time(
-    network: Network, tmp_path: Path, cut: str
-) -> None:
+def test_lost_link_is_named_in_time(network: Network, tmp_path: Path, cut: str) -> None:
     """slow-rank makes the phase long enough to be cut."""
     words = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", f"barrier={DEADLINE_S}")
     children = network.ranks(tmp_path, *words)
@@ -256,7 +254,7 @@ def test_a_link_that_is_lost_in_the_middle_is_named_in_time(
 
 
 @pytest.mark.exhaustive
-def test_a_rank_that_lives_behind_a_lost_link_is_told_by_the_shared_folder(
+def test_live_rank_behind_a_lost_link_is_known_from_the_shared_folder(
     network: Network, tmp_path: Path
 ) -> None:
     for host in network.hosts:
@@ -278,7 +276,7 @@ def test_a_rank_that_lives_behind_a_lost_link_is_told_by_the_shared_folder(
 
 
 @pytest.mark.exhaustive
-def test_where_the_host_of_the_store_loses_its_link_each_side_names_the_other(
+def test_lost_link_of_the_store_host_is_named_by_both_sides(
     network: Network, tmp_path: Path
 ) -> None:
     children = network.ranks(
@@ -297,7 +295,7 @@ def test_where_the_host_of_the_store_loses_its_link_each_side_names_the_other(
         assert findings(read(tmp_path, host)) == {("barrier", "rank-silent", (1 - rank,))}, said
 
 
-def test_a_host_that_is_gone_is_named(network: Network, tmp_path: Path) -> None:
+def test_lost_host_is_named(network: Network, tmp_path: Path) -> None:
     children = network.ranks(
         tmp_path,
         "--inject",
@@ -324,7 +322,7 @@ def test_a_host_that_is_gone_is_named(network: Network, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.exhaustive
-def test_torchrun_ends_too_where_a_host_is_lost(
+def test_torchrun_ends_when_a_host_is_lost(
     network: Network, tmp_path: Path, lost: int, how: str, meeting_at: int
 ) -> None:
     """An agent that is cut off from its rendezvous' store would hang for a quarter of an hour."""
@@ -350,7 +348,7 @@ def test_torchrun_ends_too_where_a_host_is_lost(
         ("REJECT", "store-refused"),
     ],
 )
-def test_a_blocked_port_is_told_by_the_rank_that_cannot_pass(
+def test_blocked_port_is_reported_by_the_blocked_rank(
     network: Network, tmp_path: Path, verdict: str, id: str
 ) -> None:
     answer = ["--reject-with", "tcp-reset"] if verdict == "REJECT" else []
@@ -385,7 +383,7 @@ def test_a_blocked_port_is_told_by_the_rank_that_cannot_pass(
         ("docker0", "peer-unreachable", (0, 1)),
     ],
 )
-def test_a_wrong_interface_is_named(
+def test_wrong_interface_is_named(
     network: Network, tmp_path: Path, interface: str, id: str, ranks: tuple[int, ...]
 ) -> None:
     """docker0 has an address that no other host reaches, as a second network or a container bridge has."""

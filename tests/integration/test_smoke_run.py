@@ -37,7 +37,7 @@ def facts() -> dict[str, Any]:
     return dict(json.loads(ran.stdout))
 
 
-def test_a_clean_run_passes_and_says_what_it_measured(tmp_path: Path) -> None:
+def test_clean_run_passes_and_reports_measurements(tmp_path: Path) -> None:
     ran = smoke(tmp_path / "out 'of' here", "--ranks", "2", "--backend", "gloo")
     assert (ran.status, ran.report.verdict, ran.stderr) == (0, "pass", "")
     assert [line.split()[:2] for line in ran.lines] == [["pass", phase] for phase in PHASES]
@@ -57,14 +57,14 @@ def test_a_clean_run_passes_and_says_what_it_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_one_rank_has_no_bus(tmp_path: Path) -> None:
+def test_single_rank_has_no_bus_bandwidth(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--ranks", "1", "--backend", "gloo")
     assert (ran.status, ran.report.verdict) == (0, "pass")
     assert {row["busbw_gb_s"] for row in ran.phases["collectives"].data["rows"]} == {None}
 
 
 @pytest.mark.exhaustive
-def test_what_the_environment_really_is_may_be_promised(tmp_path: Path) -> None:
+def test_expectations_that_match_pass(tmp_path: Path) -> None:
     torch = facts()["torch"]
     promised = ["--expect-torch", torch["version"], "--expect-cuda", torch["cuda"] or "none"]
     if torch["nccl"]["loaded"]:
@@ -76,14 +76,14 @@ def test_what_the_environment_really_is_may_be_promised(tmp_path: Path) -> None:
     assert ("rehearsal on Gloo/CPU" in ran.phases["facts"].message) is is_rehearsal
 
 
-def test_a_broken_promise_fails_in_words(tmp_path: Path) -> None:
+def test_unmet_expectation_fails_with_a_message(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--expect-torch", "0.1", "--expect-cuda", "9.9")
     assert (ran.status, ran.failed) == (1, ["facts"])
     assert "but 0.1 was promised" in ran.phases["facts"].message
     assert "but CUDA 9.9 was promised" in ran.phases["facts"].message
 
 
-def test_a_required_gpu_that_is_not_there_fails(tmp_path: Path) -> None:
+def test_missing_required_gpu_fails(tmp_path: Path) -> None:
     if facts()["torch"]["cuda_available"]:
         pytest.skip("there is a GPU here")
     ran = smoke(tmp_path, "--backend", "auto", "--require-gpu")
@@ -91,7 +91,7 @@ def test_a_required_gpu_that_is_not_there_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_nccl_without_a_gpu_is_refused_and_never_becomes_gloo(tmp_path: Path) -> None:
+def test_nccl_without_a_gpu_is_refused_without_falling_back_to_gloo(tmp_path: Path) -> None:
     if facts()["torch"]["cuda_available"]:
         pytest.skip("there is a GPU here")
     ran = smoke(tmp_path, "--backend", "auto", "--backend", "nccl")
@@ -99,7 +99,7 @@ def test_nccl_without_a_gpu_is_refused_and_never_becomes_gloo(tmp_path: Path) ->
     assert "NCCL needs a GPU" in ran.phases["facts"].message
 
 
-def test_the_time_of_the_whole_run_ends_it(tmp_path: Path) -> None:
+def test_run_timeout_ends_the_run(tmp_path: Path) -> None:
     started = time.monotonic()
     ran = smoke(tmp_path, "--inject", "hang:1:facts", "--timeout", "20")
     assert time.monotonic() - started < 20 + BEYOND_DEADLINE_S
@@ -109,14 +109,14 @@ def test_the_time_of_the_whole_run_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_ranks_with_a_report(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_ends_all_ranks_with_a_report(tmp_path: Path, number: signal.Signals) -> None:
     with hanging_in_barrier(tmp_path) as child:
         child.send_signal(number)
         assert child.wait(BEYOND_DEADLINE_S) == 1
     assert f"ended by {number.name}: " in message_of_barrier(tmp_path)
 
 
-def test_a_killed_launcher_takes_its_ranks_along_and_the_report_is_no_success(
+def test_killed_launcher_ends_its_ranks_without_a_success(
     tmp_path: Path,
 ) -> None:
     with hanging_in_barrier(tmp_path) as child:
@@ -125,7 +125,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_the_report_is_no_success(
     assert model.loads((tmp_path / "report.json").read_text()).verdict == "unknown"
 
 
-def test_a_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
+def test_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--inject", "stop:1:barrier", "--deadline", f"barrier={DEADLINE_S}")
     assert (ran.status, ran.failed) == (1, ["barrier"])
     assert "rank 1: its process is stopped, last seen in barrier" in ran.phases["barrier"].message

@@ -54,7 +54,7 @@ def passes(out: Path, *children: subprocess.Popen[str]) -> model.Report:
 
 
 @pytest.mark.exhaustive
-def test_from_a_copy_in_any_place(copied: Path, tmp_path: Path) -> None:
+def test_runs_from_a_copy_anywhere(copied: Path, tmp_path: Path) -> None:
     child = start(tmp_path / "out", [PYTHON, str(copied)])
     assert passes(tmp_path / "out", child).world_size == 2
 
@@ -64,7 +64,7 @@ def test_under_torchrun(copied: Path, tmp_path: Path) -> None:
     assert passes(tmp_path / "out", child).world_size == 2
 
 
-def test_under_torchrun_a_rank_that_dies_leaves_no_success(copied: Path, tmp_path: Path) -> None:
+def test_dead_rank_under_torchrun_is_no_success(copied: Path, tmp_path: Path) -> None:
     command = [
         PYTHON,
         *TORCHRUN,
@@ -84,7 +84,7 @@ def test_under_torchrun_a_rank_that_dies_leaves_no_success(copied: Path, tmp_pat
 
 
 @pytest.mark.exhaustive
-def test_with_the_variables_that_slurm_jobs_set(copied: Path, tmp_path: Path) -> None:
+def test_slurm_variables(copied: Path, tmp_path: Path) -> None:
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         start(
@@ -97,9 +97,7 @@ def test_with_the_variables_that_slurm_jobs_set(copied: Path, tmp_path: Path) ->
     assert passes(tmp_path / "out", *ranks).hosts == [os.uname().nodename]
 
 
-def test_without_a_network_and_with_a_host_name_that_does_not_resolve(
-    copied: Path, tmp_path: Path
-) -> None:
+def test_no_network_and_unresolvable_host_name(copied: Path, tmp_path: Path) -> None:
     """As in a container with `--network none`: only a loopback interface, no resolver."""
     script = 'hostname nosuchname.invalid && ip link set lo up && exec "$@"'
     apart = ["unshare", "--net", "--uts", "sh", "-c", script, "sh"]
@@ -110,7 +108,7 @@ def test_without_a_network_and_with_a_host_name_that_does_not_resolve(
 
 
 @pytest.mark.exhaustive
-def test_a_busy_port_is_left_for_another(tmp_path: Path) -> None:
+def test_busy_port_is_replaced(tmp_path: Path) -> None:
     """The launcher in a process of its own, given a port first on which somebody listens."""
     script = """
 import argparse, socket, sys

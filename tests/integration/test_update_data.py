@@ -62,7 +62,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.index
-def test_a_release_that_the_table_lacks_is_found(data: Path) -> None:
+def test_missing_release_is_reported(data: Path) -> None:
     table = data / "releases.yml"
     whole = table.read_text()
     ours = yaml.safe_load(whole)["2.15.0"]
@@ -134,7 +134,7 @@ def served(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_newer_releases_conflicts_and_lost_proof(data: Path, served: str) -> None:
+def test_newer_releases_conflicts_and_unproven_facts(data: Path, served: str) -> None:
     before = yaml.safe_load((data / "releases.yml").read_text())
     ran = refresh(
         "--data",
@@ -166,9 +166,7 @@ def test_newer_releases_conflicts_and_lost_proof(data: Path, served: str) -> Non
     assert after["2.15.0"] == before["2.15.0"]
 
 
-def test_a_hand_sourced_fact_that_a_wheel_contradicts(
-    data: Path, served: str, tmp_path: Path
-) -> None:
+def test_wheel_contradicts_a_hand_sourced_fact(data: Path, served: str, tmp_path: Path) -> None:
     serve(
         tmp_path / "served" / "own" / "cu118",
         {"torch-2.4.0+cu118-cp311-cp311-linux_x86_64.whl": ["nvidia-nccl-cu11==2.99.9"]},

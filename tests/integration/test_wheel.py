@@ -48,12 +48,12 @@ def relative_files(folder: Path, pattern: str) -> set[str]:
         ("provision_runtime", "provision_runtime", "*.json"),
     ],
 )
-def test_it_holds_the_same_files(unpacked: Path, source: str, packaged: str, pattern: str) -> None:
+def test_wheel_has_the_same_files(unpacked: Path, source: str, packaged: str, pattern: str) -> None:
     files = relative_files(ROOT / source, pattern)
     assert files and relative_files(unpacked / packaged, pattern) == files
 
 
-def test_in_a_clone_it_renders_with_its_own_templates(unpacked: Path, tmp_path: Path) -> None:
+def test_clone_renders_with_packaged_templates(unpacked: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import provision.cli.main as cli\nprint(cli.__file__)\ncli.main()\n")
     options = ["--torch", "2.3", "--cuda", "12.1", "--python", "3.11", "--python-from", "channel"]

@@ -50,7 +50,7 @@ def installed(folder: Path, files: dict[str, str], script: str | None = None) ->
 @pytest.mark.parametrize(
     "name", ["../../../../../outside/x", "OUTSIDE/x", "toy-1.0.data/data/../../../outside/x"]
 )
-def test_a_member_that_leads_out_is_left_out(tmp_path: Path, name: str) -> None:
+def test_escaping_member_is_omitted(tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     prefix, _ = installed(tmp_path, {name.replace("OUTSIDE", str(outside)): "x"})
@@ -69,7 +69,7 @@ def test_a_member_that_leads_out_is_left_out(tmp_path: Path, name: str) -> None:
     assert sorted(name for name in names if ".dist-info" not in name) == ["toy.py"]
 
 
-def test_a_command_that_leads_out_is_refused(tmp_path: Path) -> None:
+def test_escaping_command_is_refused(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     _, words = installed(tmp_path, {}, script="../../../outside/command")
     assert "Script path must resolve to a file within the scripts directory" in " ".join(
