@@ -34,10 +34,11 @@ from provision.catalog.releases import (
     Release,
     covers_minor,
     matching_releases,
+    minor,
     releases,
+    version_key,
 )
 from provision.catalog.rules import Rule, matching_rules, rules
-from provision.catalog.versions import minor, version_key
 
 __all__ = [
     "DATA",

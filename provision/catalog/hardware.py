@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from provision.catalog.data_files import load
-from provision.catalog.releases import Build
-from provision.catalog.versions import version_key
+from provision.catalog.releases import Build, version_key
 from provision.core.errors import InvalidSpec
 from provision.core.types import PLATFORM, Platform
 

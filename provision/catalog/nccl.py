@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from provision.catalog.data_files import load
-from provision.catalog.versions import version_key
+from provision.catalog.releases import version_key
 
 
 @dataclass(frozen=True, kw_only=True)

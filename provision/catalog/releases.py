@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog.data_files import load
-from provision.catalog.versions import minor, version_key
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import PLATFORM, Platform
 
@@ -358,3 +357,14 @@ def _forge_build(cuda: str, build: dict[str, Any]) -> Build:
         },
         **_facts(build),
     )
+
+
+def minor(version: str) -> str:
+    """2.3 of 2.3.1."""
+    return ".".join(version.split(".")[:2])
+
+
+@functools.cache
+def version_key(version: str) -> tuple[int, ...]:
+    """Numeric order for versions made of numbers and dots: 2.10 after 2.9."""
+    return tuple(int(part) for part in version.split("."))

@@ -27,8 +27,7 @@ from provision.core.types import (
     Platform,
     Progress,
 )
-from provision.resolver.query import parse_query
-from provision.resolver.table import build_table
+from provision.resolver.table import build_table, parse_query
 
 # Solving runs in rattler's threads and in uv's process; more threads of ours would only take
 # memory.

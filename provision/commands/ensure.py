@@ -13,13 +13,13 @@ from pathlib import Path
 from provision import channel, render
 from provision import image as images
 from provision import lockfile as locks
-from provision.adapters import conda
 from provision.commands.context import Context
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
 from provision.core.errors import StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
+from provision.core.host import host_platform
 from provision.core.types import PLATFORM, Kernel, Lock, LockedPackage, Prefix
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
@@ -206,7 +206,7 @@ def ensure_host_channel(
     context: Context, channels: Path, *, rebuild: bool = False
 ) -> channel.HostPythonChannel:
     """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
-    if conda.host_platform() != PLATFORM:
+    if host_platform() != PLATFORM:
         raise ToolMissing(
             f"This machine's Python can be packaged on {PLATFORM} only.",
             advice="Name a channel that answers with --channel.",

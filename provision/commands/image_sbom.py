@@ -11,8 +11,7 @@ from provision import lockfile as locks
 from provision.commands.context import Context
 from provision.commands.passport import passport_with_image
 from provision.core.errors import StaleLock
-from provision.core.sbom import Sbom
-from provision.core.sbom.licenses import read_licenses
+from provision.core.sbom import Sbom, read_licenses
 from provision.core.types import Image
 from provision.environment import passport as passports
 

@@ -19,7 +19,7 @@ from provision.commands.context import Context
 from provision.core import prefix_registry
 from provision.core.errors import InvalidSpec, Unreachable
 from provision.core.mirrors import without_login
-from provision.core.sbom.licenses import prefix_licenses
+from provision.core.sbom import prefix_licenses
 from provision.environment import prefix as prefixes
 from provision.image import source_date_epoch
 from provision.resolver import spec as specs

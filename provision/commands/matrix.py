@@ -12,8 +12,7 @@ from provision.render import SPEC
 from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec
 from provision.resolver import spec as specs
-from provision.resolver.query import parse_query
-from provision.resolver.table import Table, build_table
+from provision.resolver.table import Table, build_table, parse_query
 
 
 def show(options: Mapping[str, Any]) -> Table:

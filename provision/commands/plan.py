@@ -19,7 +19,7 @@ from provision import lockfile as locks
 from provision.adapters import conda
 from provision.commands.context import Context, warn_once
 from provision.commands.smoke_runner import SmokeRequest
-from provision.core import machine, prefix_registry
+from provision.core import host, prefix_registry
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -365,7 +365,7 @@ def resolve(spec: Spec) -> Resolution:
 
 def machine_for(spec: Spec) -> Machine | None:
     """This machine, if the spec requests the newest CUDA and names no machine itself."""
-    return machine.this_machine() if _depends_on_machine(spec) else None
+    return host.this_machine() if _depends_on_machine(spec) else None
 
 
 def _depends_on_machine(spec: Spec) -> bool:

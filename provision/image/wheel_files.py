@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from provision.adapters.http import sha256_of
-from provision.adapters.uv.installed_wheels import fingerprint
+from provision.adapters.uv.installer import fingerprint
 from provision.core.errors import IntegrityError
 from provision.core.types import LockedPackage, Prefix
 from provision.image.conda_files import PREFIX, PYTHON, SKIPPED_FILES

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from provision.adapters import conda
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.host import host_platform
 from provision.core.schema import schema_error
 from provision.core.types import PLATFORMS, Lock, LockedPackage, Manager, Platform
 from provision.core.yaml_text import YamlError, parse_yaml
@@ -134,7 +134,7 @@ def read_file(path: Path) -> LockFile:
 
 def require_this_platform(name: str, platforms: Collection[Platform]) -> None:
     """Raise InvalidSpec unless this machine's platform is among those of an environment."""
-    machine = conda.host_platform()
+    machine = host_platform()
     if machine not in platforms:
         raise InvalidSpec(
             f"{name} is for {', '.join(platforms)}, and this machine is {machine or 'another'}: "
@@ -234,7 +234,7 @@ def _choose_platform(
     path: Path, platforms: tuple[Platform, ...], platform: Platform | None
 ) -> Platform:
     if platform is None:
-        machine = conda.host_platform()
+        machine = host_platform()
         return machine if machine in platforms else platforms[0]
     if platform not in platforms:
         raise InvalidSpec(

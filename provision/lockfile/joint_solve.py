@@ -16,6 +16,7 @@ from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
+from provision.core.host import host_platform
 from provision.core.types import Lock, LockedPackage, Platform, Resolution
 from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
 from provision.lockfile.diagnose import conda as diagnose_conda
@@ -75,9 +76,9 @@ def joint_solve(
     """The requests to conda's solver and to uv for one platform; none to uv if there are no pip
     requirements.
     """
-    if local_python and platform != conda.host_platform():
+    if local_python and platform != host_platform():
         raise InvalidSpec(
-            f"Python would come from this machine ({conda.host_platform()}), which has none for "
+            f"Python would come from this machine ({host_platform()}), which has none for "
             f"{platform}.",
             advice=(
                 "Name a channel that answers with --channel, or lock for this machine's platform "

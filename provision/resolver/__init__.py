@@ -4,9 +4,9 @@ Pure: no network, no clock, no machine.
 
 A combination that does not exist is refused with the nearest ones that do; nothing is ever rounded.
 `spec` reads a request, `constraints` decides whether a candidate meets it, `select` which candidate
-it means, `refusal` and `suggest` what to say if there is none; `pins`, `rationale` and `conflicts`
-follow from the choice, `resolution` joins them, `explanation` says why. `query` and `table` show
-every build.
+it means, `refusal` and `suggest` what to say if there is none; `pins` and `rationale` follow from
+the choice, `resolution` joins them, `explanation` says why. `table` answers queries about all
+builds.
 """
 
 from __future__ import annotations

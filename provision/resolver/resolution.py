@@ -14,8 +14,7 @@ from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Machine, Pin, Resolution
 from provision.resolver import constraints
-from provision.resolver.conflicts import added_packages, conflicts
-from provision.resolver.pins import channels, pins
+from provision.resolver.pins import added_packages, channels, conflicts, pins
 from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
 from provision.resolver.select import select, settle, with_machine

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from provision import catalog, resolver, sources
 from provision.cli.main import cli
-from provision.core import machine
+from provision.core import host
 from provision.core.types import Machine
 from provision.resolver import spec
 
@@ -26,9 +26,9 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setenv("PROVISION_ENVS", str(tmp_path / "envs"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    machine.this_machine.cache_clear()
+    host.this_machine.cache_clear()
     yield
-    machine.this_machine.cache_clear()
+    host.this_machine.cache_clear()
 
 
 def invoke(*arguments: str) -> Result:
@@ -244,7 +244,7 @@ def test_what_auto_came_to_is_written_down(tmp_path: Path) -> None:
         "python_from": "channel",
     }
     (tmp_path / "bin" / "nvidia-smi").unlink()
-    machine.this_machine.cache_clear()
+    host.this_machine.cache_clear()
     assert "nothing to write" in invoke("render", "torch2.14-cuda12.6-py311").stdout
     assert (
         "needs a GPU and its driver: there is no nvidia-smi"

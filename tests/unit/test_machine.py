@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.core import machine
+from provision.core import host
 from provision.core.types import Machine
 
 ANSWERS = Path(__file__).parent.parent / "data" / "nvidia-smi"
@@ -28,9 +28,9 @@ REASONS = {
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    machine.this_machine.cache_clear()
+    host.this_machine.cache_clear()
     yield
-    machine.this_machine.cache_clear()
+    host.this_machine.cache_clear()
 
 
 def test_every_answer_is_expected() -> None:
@@ -39,12 +39,12 @@ def test_every_answer_is_expected() -> None:
 
 @pytest.mark.parametrize("answer", KNOWN)
 def test_what_is_said_is_known(answer: str) -> None:
-    assert machine.parse((ANSWERS / f"{answer}.txt").read_text()) == KNOWN[answer]
+    assert host.parse_nvidia_smi((ANSWERS / f"{answer}.txt").read_text()) == KNOWN[answer]
 
 
 @pytest.mark.parametrize("answer", REASONS)
 def test_missing_answers_have_a_reason(answer: str) -> None:
-    found = machine.parse((ANSWERS / f"{answer}.txt").read_text())
+    found = host.parse_nvidia_smi((ANSWERS / f"{answer}.txt").read_text())
     assert (found.driver, found.gpus) == (None, ())
     assert REASONS[answer] in found.why
 
@@ -63,28 +63,28 @@ def test_an_old_driver_is_asked_again_in_its_words(
     refusal = 'echo "Field \\"compute_cap\\" is not a valid field to query."; exit 2'
     old = f'case "$*" in *compute_cap*) {refusal};; *) echo "470.57.02, Tesla K80";; esac'
     install(tmp_path, monkeypatch, old)
-    assert machine.this_machine() == Machine(driver="470.57.02", gpus=("Tesla K80",))
+    assert host.this_machine() == Machine(driver="470.57.02", gpus=("Tesla K80",))
 
 
 def test_it_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(
         tmp_path, monkeypatch, f'echo x >> "{tmp_path}/asked"; echo "550.54.15, 8.0, NVIDIA A100"'
     )
-    assert machine.this_machine() is machine.this_machine()
+    assert host.this_machine() is host.this_machine()
     assert (tmp_path / "asked").read_text() == "x\n"
 
 
 def test_no_program_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.this_machine() == Machine(why="there is no nvidia-smi on this machine")
+    assert host.this_machine() == Machine(why="there is no nvidia-smi on this machine")
 
 
 def test_one_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "while :; do :; done")
-    monkeypatch.setattr(machine, "ANSWER_TIMEOUT_S", 0.2)
-    assert "did not answer within" in machine.this_machine().why
+    monkeypatch.setattr(host, "ANSWER_TIMEOUT_S", 0.2)
+    assert "did not answer within" in host.this_machine().why
 
 
 def test_one_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, 'echo "Failed to initialize NVML: Unknown Error" >&2; exit 255')
-    assert "Unknown Error" in machine.this_machine().why
+    assert "Unknown Error" in host.this_machine().why

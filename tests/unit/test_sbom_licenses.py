@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.core.sbom.licenses import prefix_licenses
+from provision.core.sbom import prefix_licenses
 
 
 def wheel(prefix: Path, name: str, *headers: str) -> None:

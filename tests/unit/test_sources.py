@@ -17,8 +17,7 @@ from provision.core.errors import CheckFailed, InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
 from provision.core.types import Pin, Platform
 from provision.resolver import spec, suggest
-from provision.resolver.query import parse_query
-from provision.resolver.table import build_table
+from provision.resolver.table import build_table, parse_query
 from provision.sources.base import Candidate
 from provision.sources.conda_channel import CondaChannelSource
 from tests.records import alias, make_channel, record

@@ -21,8 +21,7 @@ from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import PLATFORMS
 from provision.render import render_table
-from provision.resolver.query import parse_query
-from provision.resolver.table import Table, TableRow, build_table
+from provision.resolver.table import Table, TableRow, build_table, parse_query
 
 GPUS = (
     "K80",

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import uv
-from provision.adapters.uv import resolver
-from provision.adapters.uv import settings as index_settings
+from provision.adapters.uv import indexes, resolver
 from provision.core.errors import (
     IntegrityError,
     NoSpace,
@@ -97,7 +96,7 @@ def test_pip_settings_become_uv_options() -> None:
         "extra-index-url": "https://two.invalid/simple file:///srv/simple",
         "find-links": "/srv/wheels https://three.invalid/links",
     }
-    found = index_settings._from_pip(settings)
+    found = indexes._from_pip(settings)
     assert found.remote[:2] == ("--default-index", "https://one.invalid/simple")
     assert found.remote[2:4] == ("--index", "https://two.invalid/simple")
     assert "https://three.invalid/links" in found.remote
@@ -107,8 +106,8 @@ def test_pip_settings_become_uv_options() -> None:
 
 def test_an_option_that_uv_takes_once_appears_once(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"index-url": "https://one.invalid/simple", "find-links": "/srv/wheels"}
-    monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
-    monkeypatch.setattr(index_settings, "_is_uv_configured", lambda: False)
+    monkeypatch.setattr(indexes, "pip_settings", lambda: settings)
+    monkeypatch.setattr(indexes, "_is_uv_configured", lambda: False)
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
     options = uv.index_options("cu126")
     for words in (options.remote, options.with_local):
@@ -130,7 +129,7 @@ def test_pip_settings_are_read_as_pip_orders_them() -> None:
         "global.index-url='https://global.invalid/simple'\n"
         "install.index-url='https://install.invalid/simple'\n"
     )
-    assert index_settings._parse_pip_settings(listing) == {
+    assert indexes._parse_pip_settings(listing) == {
         "index-url": "https://env.invalid/simple",
         "find-links": "/srv/a /srv/b",
     }
@@ -224,12 +223,12 @@ def mirrors(*texts: str, manifest: str = "") -> Mirrors:
 
 
 def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_settings, "_is_uv_configured", lambda: False)
+    monkeypatch.setattr(indexes, "_is_uv_configured", lambda: False)
     settings = {
         "index-url": "https://one.invalid/simple",
         "extra-index-url": "https://two.invalid/simple",
     }
-    monkeypatch.setattr(index_settings, "pip_settings", lambda: settings)
+    monkeypatch.setattr(indexes, "pip_settings", lambda: settings)
     found = uv.index_options(
         mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two")
     )
@@ -258,22 +257,20 @@ def test_a_mirror_folder_is_the_only_index() -> None:
 def test_a_lock_names_a_file_by_its_canonical_url() -> None:
     pypi = f"/packages/ab/cd/{'e' * 60}/x-1.0-py3-none-any.whl"
     behind = mirrors("pypi=https://m.invalid/simple")
-    found = index_settings.canonical_file_url(
-        f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind
-    )
+    found = indexes.canonical_file_url(f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind)
     assert found.endswith(pypi) and "m.invalid" not in found
     for url in (
         "https://m.invalid/packages/x-1.0-py3-none-any.whl",
         f"https://m.invalid{pypi}/more",
     ):
-        assert index_settings.canonical_file_url(url, "0" * 64, behind) == url
+        assert indexes.canonical_file_url(url, "0" * 64, behind) == url
     assert (
-        index_settings.canonical_file_url(f"https://m.invalid{pypi}", "0" * 64, mirrors())
+        indexes.canonical_file_url(f"https://m.invalid{pypi}", "0" * 64, mirrors())
         == f"https://m.invalid{pypi}"
     )
     prefixed = mirrors("pypi=https://m.invalid/simple", "https://f.invalid=https://m.invalid/files")
     assert (
-        index_settings.canonical_file_url("https://m.invalid/files/a/x.whl", "0" * 64, prefixed)
+        indexes.canonical_file_url("https://m.invalid/files/a/x.whl", "0" * 64, prefixed)
         == "https://f.invalid/a/x.whl"
     )
 

@@ -6,10 +6,10 @@ rattler does in Rust threads is awaited to its end, so a function that has retur
 flight.
 """
 
-from provision.adapters.conda.channels import channel_url, host_platform
 from provision.adapters.conda.install import index_channel, install_packages
 from provision.adapters.conda.matchspec import (
     PackageBuild,
+    channel_url,
     is_newer,
     is_version,
     pins_build,
@@ -36,7 +36,6 @@ __all__ = [
     "SolveRequest",
     "Solver",
     "channel_url",
-    "host_platform",
     "index_channel",
     "install_packages",
     "is_newer",

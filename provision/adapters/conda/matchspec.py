@@ -1,12 +1,16 @@
-"""Requirements in conda's language, and whether packages satisfy them, by rattler's own matching
-and without a solver."""
+"""Channels and requirements as conda writes them, and whether packages satisfy requirements: by
+rattler's own rules and without a solver."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from provision.core.errors import InvalidSpec
+from provision.core.mirrors import ALL_CHANNELS
 
 if TYPE_CHECKING:
     import rattler
@@ -130,3 +134,21 @@ def _record(package: PackageBuild) -> rattler.PackageRecord:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
+
+
+@functools.cache
+def channel_url(channel: str) -> str:
+    """A channel's own URL, which ends with a slash, by rattler's rules: names under its alias,
+    paths as file URLs.
+
+    For `*`, the alias.
+    """
+    import rattler
+
+    if channel == ALL_CHANNELS:
+        return channel_url("conda-forge").removesuffix("conda-forge/")
+    try:
+        return rattler.Channel(channel).base_url.rstrip("/") + "/"
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise InvalidSpec(f"`{channel}` is not a channel: {reason}.") from error

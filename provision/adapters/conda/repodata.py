@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.adapters.conda.calls import innermost_cause, new_client, retry, run
-from provision.adapters.conda.channels import channel_url
+from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors

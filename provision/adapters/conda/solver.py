@@ -16,7 +16,7 @@ from provision.adapters.conda.calls import (
     retry,
     run,
 )
-from provision.adapters.conda.channels import channel_url
+from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.http import read_timeout_s
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login

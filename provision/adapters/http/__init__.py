@@ -14,10 +14,10 @@ from provision.adapters.http.client import (
     Availability,
     Download,
     HttpClient,
+    in_parallel,
     partial_path,
+    sha256_of,
 )
-from provision.adapters.http.hash import sha256_of
-from provision.adapters.http.pool import CONNECTIONS, in_parallel
 from provision.adapters.http.retry import (
     SLOWEST_BYTES_PER_S,
     TIMEOUT_VARIABLE,
@@ -25,6 +25,7 @@ from provision.adapters.http.retry import (
     read_timeout_s,
     short_backoff,
 )
+from provision.adapters.http.session import CONNECTIONS
 
 __all__ = [
     "CONNECTIONS",

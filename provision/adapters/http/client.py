@@ -3,17 +3,19 @@ downloads checked by hash."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import queue
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
-from provision.adapters.http.hash import sha256_of
-from provision.adapters.http.pool import in_parallel
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry
-from provision.adapters.http.session import open_session
+from provision.adapters.http.session import CONNECTIONS, open_session
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable, from_system
 from provision.core.mirrors import path_from_url, without_login
 
@@ -303,3 +305,56 @@ def _local_text(url: str) -> str:
         raise Unreachable(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise Unreachable(f"{path} cannot be read: it is not a text.") from error
+
+
+PIECE_BYTES = 1 << 20
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, which is never in memory as a whole."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
+    """Each item with its result, in the order in which they finish. An exception of a worker ends
+    it all and is raised here.
+
+    The workers are daemons: Ctrl-C does not wait for one that waits for a silent server.
+    """
+    pending: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[tuple[T, R | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        while (item := pending.get()) is not None:
+            try:
+                finished.put((item, work(item), None))
+            except BaseException as error:
+                finished.put((item, None, error))
+
+    for item in items:
+        pending.put(item)
+    threads = min(CONNECTIONS, len(items))
+    for _ in range(threads):
+        pending.put(None)
+        threading.Thread(target=run, daemon=True).start()
+    try:
+        for _ in items:
+            item, result, error = finished.get()
+            if error is not None:
+                raise error
+            yield item, cast("R", result)
+    finally:
+        # Whoever stops reading early leaves items: drop them, and let every worker end.
+        with contextlib.suppress(queue.Empty):
+            while pending.get_nowait() is not None:
+                pass
+        for _ in range(threads):
+            pending.put(None)

@@ -7,16 +7,21 @@ cannot satisfy the request, so that a lock names files that others can fetch whe
 possible.
 """
 
-from provision.adapters.uv.installed_wheels import fingerprint, fingerprints
-from provision.adapters.uv.installer import hashed_requirements, install_wheels, unpack_wheel
-from provision.adapters.uv.resolver import UV_GLIBC, ResolveRequest, resolve, resolve_versions
-from provision.adapters.uv.settings import (
+from provision.adapters.uv.indexes import (
     TORCH_INDEX,
     IndexOptions,
     index_options,
     pip_settings,
     torch_index_url,
 )
+from provision.adapters.uv.installer import (
+    fingerprint,
+    fingerprints,
+    hashed_requirements,
+    install_wheels,
+    unpack_wheel,
+)
+from provision.adapters.uv.resolver import UV_GLIBC, ResolveRequest, resolve, resolve_versions
 from provision.adapters.uv.uv_process import translate_failure, uv_executable
 from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
+import json
+import os
 import posixpath
 import sys
 from collections.abc import Callable, Sequence
@@ -11,7 +14,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv.settings import IndexOptions, index_options
+from provision.adapters.uv.indexes import IndexOptions, index_options
 from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
@@ -139,3 +142,28 @@ def unpack_wheel(
     run_uv([*command, *indexes.remote, requirement], only_named_indexes=indexes.exclusive)
     dist_info = next(target.glob("*.dist-info"))
     return dist_info.name.removesuffix(".dist-info").rpartition("-")[2]
+
+
+def fingerprints(prefix: Path) -> dict[str, str]:
+    """Of every wheel in a prefix, by the name of its dist-info folder."""
+    records = sorted(prefix.glob("lib/python3*/site-packages/*.dist-info/RECORD"))
+    return {record.parent.name: fingerprint(record) for record in records}
+
+
+def fingerprint(record: Path) -> str:
+    """The hash of a RECORD, which has the hash of each file, and of the names of executable files,
+    which no RECORD has."""
+    content = record.read_bytes()
+    site = record.parent.parent
+    executables = []
+    for row in csv.reader(content.decode(errors="replace").splitlines()):
+        if row and _is_executable(site / row[0]):
+            executables.append(row[0])
+    return hashlib.sha256(content + json.dumps(sorted(executables)).encode()).hexdigest()
+
+
+def _is_executable(path: Path) -> bool:
+    try:
+        return not path.name.endswith(".pyc") and bool(os.lstat(path).st_mode & 0o100)
+    except (OSError, ValueError):
+        return False

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv.settings import canonical_file_url, index_options
+from provision.adapters.uv.indexes import canonical_file_url, index_options
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable

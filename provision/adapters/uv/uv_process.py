@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision.adapters.http import TIMEOUT_VARIABLE, read_timeout_s
-from provision.adapters.uv.settings import INDEX_VARIABLES
+from provision.adapters.uv.indexes import INDEX_VARIABLES
 from provision.core.errors import (
     IntegrityError,
     NoSpace,
