@@ -1,11 +1,11 @@
 """conda-lock.yml, version 1: read and written without importing conda-lock, which takes 0.45 s.
 
-There are two readers. `read` is strict, for installing: it shows one platform, and refuses the
-whole lock for one malformed hash. `read_file` is for looking at a lock: it returns every entry as
-it stands, those of other tools' platforms included, so that `verify` can name what is wrong and
-`diff` and `export` lose nothing.
+There are two readers. `read` is strict, for installing: it returns one platform, and refuses the
+whole lock for one malformed hash. `read_file` is for inspecting: it returns every entry as written,
+also for platforms that we do not support, so that `verify` can name what is wrong and `diff` and
+`export` lose nothing.
 
-The text that we write is, below its header, byte for byte what conda-lock's own models and writer
+Below its header, the text that we write is byte for byte what conda-lock's own models and writer
 make of the same packages (a test compares them).
 """
 
@@ -102,8 +102,8 @@ def read(path: Path, platform: Platform | None = None) -> Lock:
     """A lock for one platform: `platform`, else this machine's if the lock has it, else the lock's
     first.
 
-    Raises IntegrityError for a file that cannot be trusted as a lock, InvalidSpec for a platform
-    that it does not have.
+    Raises IntegrityError for a file that is not a valid lock, InvalidSpec for a platform that it
+    does not have.
     """
     content, document = _load(path)
     return _lock(path, content, document, platform)
@@ -198,17 +198,16 @@ def _lock(path: Path, content: bytes, document: Document, platform: Platform | N
     custom = metadata.get("custom_metadata") or {}
     platforms = _platforms(path, hashes)
     platform = _choose_platform(path, platforms, platform)
-    packages = tuple(
-        _package(path, index, entry, platform)
-        for index, entry in enumerate(document["package"])
-        if entry["platform"] == platform
-    )
+    packages = []
+    for index, entry in enumerate(document["package"]):
+        if entry["platform"] == platform:
+            packages.append(_package(path, index, entry, platform))
     return Lock(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
         inputs_sha256=custom.get(INPUTS, ""),
         content_hash=hashes[platform],
-        packages=packages,
+        packages=tuple(packages),
         python_from="host" if custom.get(PYTHON_FROM) == "host" else "channel",
         portable=custom.get(PORTABLE) != "false",
         platform=platform,
@@ -245,8 +244,10 @@ def _choose_platform(
 
 
 def _channels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    channels = metadata.get("channels") or ()
-    return tuple(channel if isinstance(channel, str) else channel["url"] for channel in channels)
+    channels = []
+    for channel in metadata.get("channels") or ():
+        channels.append(channel if isinstance(channel, str) else channel["url"])
+    return tuple(channels)
 
 
 def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platform) -> LockedPackage:
@@ -266,7 +267,9 @@ def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platfor
     if entry["manager"] == "conda":
         filename = url.rsplit("/", 1)[-1]
         build = entry.get("build") or _build_in_filename(filename, name, version)
-    depends = entry.get("dependencies") or {}
+    depends = []
+    for dependency, constraint in (entry.get("dependencies") or {}).items():
+        depends.append(f"{dependency} {constraint or ''}".strip())
     return LockedPackage(
         manager=entry["manager"],
         name=name,
@@ -276,9 +279,7 @@ def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platfor
         md5=md5,
         build=build,
         direct=bool(entry.get("source")),
-        depends=tuple(
-            f"{dependency} {constraint or ''}".strip() for dependency, constraint in depends.items()
-        ),
+        depends=tuple(depends),
         platform=platform,
     )
 
@@ -301,7 +302,7 @@ def _entry(entry: Mapping[str, Any]) -> LockEntry:
 
 
 def _build_in_filename(filename: str, name: str, version: str) -> str:
-    """The build string of `name-version-build.conda`."""
+    """The build string in a file name like `name-version-build.conda`."""
     stem = filename.removesuffix(".conda").removesuffix(".tar.bz2")
     return stem.removeprefix(f"{name}-{version}-")
 
@@ -381,7 +382,7 @@ def _join_constraints(first: str, second: str) -> str:
     """Two constraints on one package as one: `3.11.* *_cp311` and `>=3` are `3.11.*,>=3 *_cp311`.
 
     conda reads no parentheses here, so alternatives are multiplied out. Of two build strings the
-    narrower one stays; no channel was seen to ask for two of which neither is narrower.
+    narrower one stays; we saw no channel that requires two of which neither is narrower.
     """
     if not first or not second or first == second:
         return first or second
@@ -390,8 +391,9 @@ def _join_constraints(first: str, second: str) -> str:
     alternatives = []
     for left in first_versions.split("|"):
         for right in second_versions.split("|"):
-            parts = list(dict.fromkeys(part for part in f"{left},{right}".split(",") if part))
-            limits = [part for part in parts if part != "*"]  # a bare `*` adds nothing to others
+            parts = dict.fromkeys(f"{left},{right}".split(","))
+            parts.pop("", None)
+            limits = [part for part in parts if part != "*"]  # next to a limit, `*` adds nothing
             alternatives.append(",".join(limits or parts))
     build = first_build
     if not first_build or fnmatch.fnmatchcase(second_build, first_build):

@@ -1,9 +1,9 @@
-"""conda-lock's content hash: how its own `--check-input-hash` recognizes that a lock is of the two
-input files.
+"""conda-lock's content hash, by which its own `--check-input-hash` recognizes that a lock matches
+the two input files.
 
-conda-lock takes 0.45 s to import, half as long as a whole lock takes. So inputs in the forms that
-we render are hashed here, the way conda-lock 4 does it, and only other forms are left to
-conda-lock. A test compares the two on all sorts of requirements.
+Importing conda-lock takes 0.45 s, half as long as a whole lock takes. So we hash inputs in the
+forms that we render as conda-lock 4 does, and leave only other forms to conda-lock. A test
+compares the two on all sorts of requirements.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def content_hashes(inputs: LockInputs) -> dict[Platform, str]:
 
 
 def own_hashes(inputs: LockInputs) -> dict[Platform, str] | None:
-    """The hashes, or None if only conda-lock can read the inputs."""
+    """The hashes, or None if only conda-lock can compute them."""
     if not inputs.plain or not all(CHANNEL.fullmatch(channel) for channel in inputs.channels):
         return None
     for machine in inputs.machines.values():
@@ -121,7 +121,7 @@ def _row(name: str, manager: str, version: str) -> Row:
 
 
 def _subdir(subdir: str, machine: VirtualPackages) -> dict[str, Any]:
-    """The channel of virtual packages that conda-lock would make for a solver."""
+    """The repodata of virtual packages that conda-lock would make for a solver."""
     packages = {}
     for name, version in machine:
         packages[f"{name}-{version}-0.tar.bz2"] = {
@@ -145,8 +145,8 @@ _import_lock = threading.Lock()
 def load_conda_lock() -> None:
     """Import conda-lock; call this before importing any of its modules.
 
-    Its modules import each other in a circle: two threads that start with different ones each see
-    half of it (tried).
+    Its modules import each other in a circle: of two threads that start with different ones, each
+    gets half-initialized modules (tried).
     """
     with _import_lock:
         import conda_lock  # noqa: F401 - for the import alone

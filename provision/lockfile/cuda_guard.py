@@ -1,6 +1,6 @@
 """The CUDA guard: a CUDA environment never silently becomes a CPU one.
 
-And why a solver chose another build, if records tell.
+Also explains, from the channels' records, why a solver chose another build.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_BUILDS_TRIED = 3  # each costs a solve or two
 
 
 def guard(packages: Sequence[LockedPackage], resolution: Resolution, cause: str = "") -> None:
-    """Raise CheckFailed, naming the chosen record, unless the locked torch of one platform is the
+    """Raise CheckFailed, with the chosen record, unless the locked torch of one platform is the
     requested build.
     """
     problem = torch_problem(packages, resolution)
@@ -37,7 +37,7 @@ def guard(packages: Sequence[LockedPackage], resolution: Resolution, cause: str 
 
 
 def torch_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:
-    """What is wrong with the locked torch, naming its record."""
+    """What is wrong with the locked torch, with its record; None if it is right."""
     source = sources.by_name(resolution.source)
     name = source.torch_package
     torch = next((package for package in packages if package.name == name), None)
@@ -60,21 +60,19 @@ def explain_build(
     for spec in specs:
         verdict = "requires it" if conda.pins_build(spec) else "pins no build string"
         sentences.append(f"It could: {reasons.describe([spec])} {verdict}.")
-    records = [
-        record
-        for record in ChannelRecords(solver, request).find(source.torch_package)
-        if record.version == resolution.torch and record.visible
-    ]
-    right_cuda = [
-        record for record in records if source.is_build_string_of(record.build, resolution.cuda)
-    ]
+    records, right_cuda = [], []
+    for record in ChannelRecords(solver, request).find(source.torch_package):
+        if record.version != resolution.torch or not record.visible:
+            continue
+        records.append(record)
+        if source.is_build_string_of(record.build, resolution.cuda):
+            right_cuda.append(record)
     right_builds = [record for record in right_cuda if _fits_python(record, resolution)]
     flavor = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
     if not right_cuda:
         sentences.append(
             f"No channel has a {flavor} build of pytorch {resolution.torch} for "
-            f"{request.platform}; "
-            f"the builds are: {_builds(records) or 'none'}."
+            f"{request.platform}; the builds are: {_builds(records) or 'none'}."
         )
     elif not right_builds:
         sentences.append(
@@ -103,9 +101,7 @@ def _conflict(
     solver: conda.Solver,
     reasons: PinReasons,
 ) -> str:
-    """What prevents the right builds, which exist; if one of them can be solved, that is the one to
-    pin.
-    """
+    """What prevents the right builds, which exist; names the one to pin if one can be solved."""
     sentence = ""
     for record in right_builds[:MAX_BUILDS_TRIED]:
         exact = f"{record.channel}::{record.name}=={record.version}={record.build}"

@@ -20,7 +20,7 @@ Change = Literal["added", "removed", "up", "down", "rebuilt", "re-sourced"]
 
 @dataclass(frozen=True, kw_only=True)
 class PackageDifference:
-    """One package that differs; before or after is empty if that lock lacks it."""
+    """One package that differs; `before` or `after` is empty if that lock lacks it."""
 
     platform: str
     manager: Manager
@@ -37,9 +37,9 @@ class LockDiff:
     before: str
     after: str
     differences: tuple[PackageDifference, ...]
-    # What differs in the locks themselves: channels, platforms, the as-of date.
+    # Differences in the locks' metadata: channels, platforms, the as-of date.
     about: tuple[str, ...]
-    packages: int  # in either lock, counted for each platform
+    packages: int  # in either lock, counted once for each platform
 
     @property
     def same(self) -> bool:

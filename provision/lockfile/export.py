@@ -26,7 +26,7 @@ FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
 MAX_NAMED = 5  # omitted packages that a note names
 
-# The manager whose packages a format's readers do not install.
+# The manager whose packages are not installed from a format.
 OMITTED_MANAGER: Mapping[ExportFormat, Manager] = {
     "requirements": "conda",
     "pylock": "conda",
@@ -52,9 +52,9 @@ _VERIFY = "`provision lock verify` lists what is wrong with the lock."
 
 
 def export_platform(lock: LockFile, platform: str | None) -> str:
-    """The platform to export: the given one, else the lock's only one, else linux-64.
+    """The platform to export: `platform`, else the lock's only one, else linux-64.
 
-    Raises InvalidSpec, with the lock's platforms, for one that is not locked.
+    Raises InvalidSpec, with the lock's platforms, if it is not locked.
     """
     locked = sorted({entry.platform for entry in lock.entries} | set(lock.platforms))
     if platform is None and len(locked) == 1:
@@ -78,7 +78,7 @@ def main_entries(lock: LockFile, platform: str) -> tuple[LockEntry, ...]:
 def omitted_entries(
     lock: LockFile, kind: ExportFormat, platform: str
 ) -> tuple[list[LockEntry], list[str]]:
-    """The packages of a platform that readers of a format do not get, and notes that say so."""
+    """The packages of a platform that a format leaves out, and notes that say so."""
     entries = main_entries(lock, platform)
     notes = []
     omitted: list[LockEntry] = []
@@ -91,11 +91,11 @@ def omitted_entries(
             notes.append(
                 f"nothing else is locked, so the file installs nothing: {OTHER_FORMAT[manager]}"
             )
-    others = [entry for entry in lock.for_platform(platform) if entry.category != "main"]
-    if others:
-        categories = ", ".join(sorted({entry.category for entry in others}))
-        notes.append(f"left out, as of another category ({categories}): {_listed(others)}")
-    return [*omitted, *others], notes
+    optional = [entry for entry in lock.for_platform(platform) if entry.category != "main"]
+    if optional:
+        categories = ", ".join(sorted({entry.category for entry in optional}))
+        notes.append(f"left out, as of another category ({categories}): {_listed(optional)}")
+    return [*omitted, *optional], notes
 
 
 def _listed(entries: Sequence[LockEntry]) -> str:
@@ -116,8 +116,8 @@ def export_lock(
 ) -> str:
     """The lock's text in another format.
 
-    licenses: by URL, as the packages themselves say, where known. epoch: SOURCE_DATE_EPOCH, if it
-    is set. Raises IntegrityError for a lock that the format's own tools refuse.
+    licenses: by URL, for packages that state one. epoch: SOURCE_DATE_EPOCH, if it is set.
+    Raises IntegrityError for a lock that the format's own tools refuse.
     """
     entries = main_entries(lock, platform)
     if kind == "explicit":
@@ -134,7 +134,7 @@ def export_lock(
 
 
 def refusal(lock: LockFile, kind: str, error: Exception) -> IntegrityError:
-    """Another tool's model refused the lock."""
+    """The error for a lock that another tool's model refused."""
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     return IntegrityError(f"{lock.path} cannot be written as {kind}: {reason}.", advice=_VERIFY)
 
@@ -296,8 +296,8 @@ def package_url(entry: LockEntry) -> str:
         channel, subdir = folders[0].rsplit("/", 1)[-1], folders[1]
     kind = "conda" if entry.filename.endswith(".conda") else "tar.bz2"
     qualifiers = {"build": entry.build_string, "channel": channel, "subdir": subdir, "type": kind}
-    known = {key: value for key, value in qualifiers.items() if value}
-    return PackageURL("conda", None, entry.name, entry.version, known).to_string()
+    qualifiers = {key: value for key, value in qualifiers.items() if value}
+    return PackageURL("conda", None, entry.name, entry.version, qualifiers).to_string()
 
 
 def _dependency_urls(entries: Sequence[LockEntry]) -> dict[str, tuple[str, ...]]:

@@ -48,7 +48,7 @@ class ExternalSolver:
     def solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
         """The packages, sorted by name.
 
-        An executable knows no bounds: if its answer breaks any, it solves once more with those as
+        An executable takes no bounds: if its answer breaks some, it solves again with those as
         requirements.
         """
         if request.as_of or request.prefer:
@@ -98,8 +98,9 @@ class ExternalSolver:
         return Unsolvable(message, advice=_USE_OURS, details=error.tail)
 
     def _canonical(self, package: LockedPackage, channels: Sequence[str]) -> LockedPackage:
-        """The package by its channel's own URL. (conda-lock puts variables where an address has a
-        password.)
+        """The package with its channel's own URL.
+
+        conda-lock puts variables where a URL has a password.
         """
         url = without_login(package.url)
         for channel in channels:
@@ -122,8 +123,9 @@ def find_solver(name: SolverName, mirrors: Mirrors) -> ExternalSolver:
 
 
 def solver_files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str]:
-    """conda-lock's input: conda's part alone, with channels at the addresses that are really read.
-    (JSON is YAML.)
+    """conda-lock's input files: conda's part only, with channels at the URLs that are really read.
+
+    JSON is YAML.
     """
     channels = [mirrors.actual_url(conda.channel_url(channel)) for channel in request.channels]
     environment = {
@@ -138,8 +140,8 @@ def solver_files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str
 
 
 def _spec(spec: str, mirrors: Mirrors) -> str:
-    """The spec without its channel if the executable reads that channel elsewhere, since the name
-    then says nothing to it.
+    """The spec, without its channel if a mirror serves that: the executable would not recognize the
+    name.
 
     `_check_channels` checks afterwards where the package came from.
     """

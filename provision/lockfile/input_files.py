@@ -33,16 +33,16 @@ VirtualPackages = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class LockInputs:
-    """What is locked: the texts of the two files, and their content."""
+    """The texts of the two files, and their content."""
 
     environment: str
     virtual_packages: str
     conda: tuple[str, ...]
     pip: tuple[str, ...]
     channels: tuple[str, ...]
-    # One solve, and one part of the lock, for each; in the order of PLATFORMS.
+    # Each platform has a solve of its own; in the order of PLATFORMS.
     machines: Mapping[Platform, VirtualPackages]
-    # Of the content: neither comments nor the environment's name make a lock stale.
+    # Hashes the content: neither comments nor the environment's name make a lock stale.
     sha256: str
     former_sha256: str  # the same with the name, as older locks have it
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
@@ -83,9 +83,9 @@ def read_inputs(
 
 
 def check_inputs(inputs: LockInputs, folder: Path) -> None:
-    """Raise InvalidSpec for requirements that a solver would not understand, or not as we do.
+    """Raise InvalidSpec for requirements that a solver would refuse or read differently.
 
-    Only hand edits can bring such requirements in.
+    Only hand edits bring such requirements in.
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -122,7 +122,7 @@ def _sha256(document: Any, machines: Any, as_of: str | None) -> str:
 
 
 def _selector_lines(environment: str) -> list[int]:
-    """The lines that conda-lock would take for one platform only, though conda and we do not."""
+    """The lines that conda-lock would use for one platform only; conda and we use them for all."""
     numbers = []
     for number, line in enumerate(environment.splitlines(), 1):
         if SELECTOR.search(line) and not line.lstrip().startswith("#"):
@@ -139,11 +139,11 @@ def _machines(document: Any, path: Path) -> dict[Platform, VirtualPackages]:
             f"{path} {problem}; the platforms are {', '.join(PLATFORMS)}.",
             advice=_ADVICE.format(name=path.parent.name),
         )
-    return {
-        platform: _machine(subdirs[platform], platform, path)
-        for platform in PLATFORMS
-        if platform in subdirs
-    }
+    machines = {}
+    for platform in PLATFORMS:
+        if platform in subdirs:
+            machines[platform] = _machine(subdirs[platform], platform, path)
+    return machines
 
 
 def _machine(document: Any, platform: Platform, path: Path) -> VirtualPackages:

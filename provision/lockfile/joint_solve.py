@@ -1,5 +1,7 @@
-"""Requirements -> packages, for each platform: conda's by py-rattler, then wheels by uv around what
-conda provides; guarded.
+"""Requirements -> packages, for each platform, guarded: py-rattler solves conda's part, and uv adds
+the wheels that conda does not provide.
+
+`solve` makes a new lock's packages, `update` moves some packages of an existing lock.
 """
 
 from __future__ import annotations
@@ -73,23 +75,20 @@ def joint_solve(
     local_python: LocalPythonChannel | None,
     solver: conda.Solver,
 ) -> JointSolve:
-    """The requests to conda's solver and to uv for one platform; none to uv if there are no pip
-    requirements.
-    """
+    """The requests to conda's solver and, if there are pip requirements, to uv for one platform."""
     if local_python and platform != host_platform():
         raise InvalidSpec(
-            f"Python would come from this machine ({host_platform()}), which has none for "
-            f"{platform}.",
+            f"Python would come from this machine ({host_platform()}), whose Python does "
+            f"not run on {platform}.",
             advice=(
-                "Name a channel that answers with --channel, or lock for this machine's platform "
-                "only."
+                "Name a reachable channel with --channel, or lock for this machine's platform only."
             ),
         )
     virtual_packages = dict(inputs.machines[platform])
     channels, as_of = inputs.channels, inputs.as_of
     if local_python:
         # This machine's Python needs this machine's glibc or newer, whatever the request assumes,
-        # and has no other date than now.
+        # and its date is today.
         glibc = max(virtual_packages["__glibc"], local_python.glibc, key=version_key)
         virtual_packages["__glibc"] = glibc
         channels, as_of = (local_python.channel,), None
@@ -123,7 +122,7 @@ class JointSolve:
     """Two solvers that must agree on one platform.
 
     Wheels are for what conda does not provide. A Python package that both have comes from conda and
-    binds the wheels. If the wheels cannot live with conda's choice (its pip brings the newest
+    binds the wheels. If the wheels conflict with conda's choice (its pip brings the newest
     setuptools, which some torch releases refuse), conda is bound by theirs.
     """
 
@@ -145,7 +144,7 @@ class JointSolve:
             return conda_packages + self._solve_wheels(provided(conda_packages))
 
     def solve_conda(self, *bounds: str) -> Packages:
-        """conda's part, within the bounds of the requests and within these."""
+        """conda's part, within these bounds and those of the requests."""
         request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *bounds))
         if self.external:
             return self.external.solve(request)
@@ -171,18 +170,15 @@ class JointSolve:
         bounds = []
         for package in conda_packages:
             version = wheel_versions.get(canonicalize_name(package.name))
+            if version is None:
+                continue
+            # conda and wheels may count versions differently (tzdata 2026.2, 2026b).
             bound = f"{package.name} <={version}"
-            if version is not None and self._is_possible(bound):
+            if self.solver.is_solvable(dataclasses.replace(self.conda, bounds=(bound,))):
                 bounds.append(bound)
         if not bounds:
             return conda_packages
         return self.solve_conda(*bounds)
-
-    def _is_possible(self, bound: str) -> bool:
-        """Whether conda has an answer within this bound alone: conda and wheels may count versions
-        differently (tzdata 2026.2, 2026b).
-        """
-        return self.solver.is_solvable(dataclasses.replace(self.conda, bounds=(bound,)))
 
     def _solve_wheels(self, conda_provided: Mapping[str, str]) -> Packages:
         assert self.wheels is not None
@@ -193,25 +189,28 @@ class JointSolve:
             raise diagnose_uv.explain(error, request, self.reasons) from error
 
     def _explain_build(self, resolution: Resolution) -> str:
-        """Why torch could come out as another build."""
+        """Why torch may be another build."""
         source = sources.by_name(resolution.source)
         if source.manager == "conda":
             return explain_build(self.conda, resolution, self.solver, self.reasons)
         requirements = self.wheels.requirements if self.wheels else ()
         name = source.torch_package
         of_torch = [text for text in requirements if conda.spec_name(text) == name]
-        return f"The request is {self.reasons.describe(of_torch)}." if of_torch else ""
+        if not of_torch:
+            return ""
+        return f"The request is {self.reasons.describe(of_torch)}."
 
 
 def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
-    """Name -> version of what need not be installed as a wheel.
+    """Name -> version of the packages that need no wheel.
 
-    It has conda's pytorch as torch: otherwise a wheel that needs torch would bring a second one.
+    conda's pytorch is in it as torch: otherwise a wheel that needs torch would bring a second one.
     """
     return {WHEEL_NAMES.get(package.name, package.name): package.version for package in packages}
 
 
 def versions(packages: Sequence[LockedPackage]) -> dict[str, str]:
+    """Name -> version."""
     return {package.name: package.version for package in packages}
 
 
@@ -248,7 +247,10 @@ def update(
     platform's lock.
     """
     solver = solver or conda.Solver()
-    _check_names(names, [package for lock in locks.values() for package in lock.packages])
+    locked_packages: list[LockedPackage] = []
+    for lock in locks.values():
+        locked_packages += lock.packages
+    _check_names(names, locked_packages)
     moving = {canonicalize_name(name) for name in names}
     packages: Packages = ()
     for platform in inputs.machines:
@@ -275,18 +277,22 @@ def _check_names(names: Sequence[str], packages: Sequence[LockedPackage]) -> Non
 
 
 def _update(joint: JointSolve, lock: Lock, moving: Collection[str]) -> Packages:
-    staying = [
-        package for package in lock.packages if canonicalize_name(package.name) not in moving
-    ]
-    staying_conda = [package for package in staying if package.manager == "conda"]
-    staying_wheels = [package for package in staying if package.manager == "pip"]
+    staying_conda: list[LockedPackage] = []
+    staying_wheels: list[LockedPackage] = []
+    for package in lock.packages:
+        if canonicalize_name(package.name) not in moving:
+            staying = staying_conda if package.manager == "conda" else staying_wheels
+            staying.append(package)
     request = dataclasses.replace(joint.conda, prefer=tuple(staying_conda))
-    targets = [
-        package for package in joint.solve_conda() if canonicalize_name(package.name) in moving
-    ]
-    if targets:
-        bounds = (*joint.bounds(), *(_exact_bound(package) for package in targets))
-        request = _keep_all_possible(joint.solver, dataclasses.replace(request, bounds=bounds))
+
+    # The named packages get the versions that a new lock would have.
+    target_bounds = []
+    for package in joint.solve_conda():
+        if canonicalize_name(package.name) in moving:
+            target_bounds.append(_exact_bound(package))
+    if target_bounds:
+        request = dataclasses.replace(request, bounds=(*joint.bounds(), *target_bounds))
+        request = _keep_all_possible(joint.solver, request)
     wheel_request = joint.wheels
     if wheel_request is not None:
         wheel_request = dataclasses.replace(wheel_request, prefer=versions(staying_wheels))
@@ -300,8 +306,8 @@ def _exact_bound(package: LockedPackage) -> str:
 def _keep_all_possible(solver: conda.Solver, request: conda.SolveRequest) -> conda.SolveRequest:
     """The same request with bounds that keep every locked package that can stay.
 
-    A solver that prefers what is locked may still move a package needlessly, so each one that moved
-    is tried again in its old place.
+    A solver that prefers the locked versions may still move a package needlessly, so each one that
+    moved is tried again at its locked version.
     """
     answer = {package.name: package for package in solver.solve(request)}
     for package in request.prefer:

@@ -268,7 +268,7 @@ def test_constrains_bind_locked_packages(verified: Verify) -> None:
         (
             Availability(state="silent", detail="Connection refused"),
             "silent",
-            "could not be checked, its server did not answer",
+            "could not be checked: its server did not answer",
         ),
         (Availability(state="other", detail="HTTP 403"), "silent", "cannot be downloaded"),
         (
@@ -449,7 +449,7 @@ def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_
         "package": [{**one, "platform": "linux-s390x"} for one in sound()["package"]],
     }
     path.write_text(yaml.safe_dump(content))
-    assert "are not known for linux-s390x" in only_note(
+    assert "the values of markers for linux-s390x" in only_note(
         lockfile.verify_lock(lockfile.read_file(path), asked, "lab"), "wheels"
     )
 

@@ -1,8 +1,8 @@
-"""Why conda's solver found no answer, in our terms: which requirement, with its reason and source,
-conflicts with which fact or record, and what to change.
+"""Why conda's solver found no answer: which requirement, with its reason and source, conflicts with
+which fact or record, and what to change.
 
-The cause is found by looking at the channels' records and by solving again with less, not by
-reading the solver's words; those are in the details.
+We look into the channels' records and solve again with fewer requirements; we do not parse the
+solver's output, which is in the details.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from provision.lockfile.input_files import VirtualPackages
 
 MAX_SHOWN = 6
 MAX_DEPTH = 3
-DETAILS_ADVICE = "-v shows the solver's own words."
+DETAILS_ADVICE = "-v shows the solver's own output."
 
 
 class Term(NamedTuple):
-    """One requirement, as a spec of the request or as a bound on it."""
+    """One requirement: a spec of the request or a bound on it."""
 
     is_bound: bool
     text: str
@@ -50,7 +50,7 @@ class Diagnosis(NamedTuple):
 def explain(
     error: Unsolvable, request: conda.SolveRequest, solver: conda.Solver, reasons: PinReasons
 ) -> Unsolvable:
-    """The same failure, with its cause if that could be found within the budget."""
+    """The same failure, with its cause if the budget suffices to find it."""
     try:
         diagnosis = _CondaConflict(request, solver, reasons, Budget()).diagnose()
     except (OutOfTime, ProvisionError):
@@ -62,16 +62,8 @@ def explain(
     )
 
 
-def _machine_steps() -> dict[str, tuple[str, ...]]:
-    """The versions of glibc and CUDA that a machine may offer, oldest first, ending with one that
-    no package refuses as too old: they show whether the machine is what stands in the way, and how
-    new it would have to be.
-    """
-    return {"__glibc": (*uv.UV_GLIBC, "2.99"), "__cuda": (*toolkits(), "99")}
-
-
 class _CondaConflict:
-    """One request that has no answer, and the records of the channels behind it."""
+    """One request that cannot be solved, and the records of its channels."""
 
     def __init__(
         self, request: conda.SolveRequest, solver: conda.Solver, reasons: PinReasons, budget: Budget
@@ -93,7 +85,7 @@ class _CondaConflict:
             request = dataclasses.replace(request, virtual_packages=machine)
         return self.solver.is_solvable(request)
 
-    # Requirements that no record satisfies, whatever else is requested.
+    # Requirements that no record satisfies.
 
     def _missing_records(self) -> Diagnosis | None:
         missing = [spec for spec in self.request.specs if not self._usable_records(spec)]
@@ -105,7 +97,7 @@ class _CondaConflict:
         sentences = []
         for alternative, specs in specs_by_alternative.items():
             sentences.append(f"no record matches {self.reasons.describe(specs)}: {alternative}")
-        advice = "Name a channel that has it with --channel, or ask for what is available."
+        advice = "Name a channel that has it with --channel, or request what is available."
         options = dict.fromkeys(self.reasons.option(spec) for spec in missing)
         texts = [describe_option(option) for option in options if option is not None]
         if texts:
@@ -118,7 +110,7 @@ class _CondaConflict:
         return [record for record in visible if record.channel == visible[0].channel]
 
     def _alternative(self, spec: str) -> str:
-        """What the channels have instead of a requirement."""
+        """What the channels have that comes close to a requirement."""
         channel = spec.rpartition("::")[0]
         channels = [channel] if channel else list(self.request.channels)
         have = f"{' and '.join(channels)} {'has' if len(channels) == 1 else 'have'}"
@@ -143,22 +135,23 @@ class _CondaConflict:
     def _package_elsewhere(
         self, spec: str, channel: str, channels: Sequence[str], have: str
     ) -> str:
-        """Where else a package is that none of these channels has for the platform."""
+        """Where to find a package that these channels do not have for the platform."""
         platform, name = self.request.platform, conda.spec_name(spec)
         if not any(self.records.package_names(own, platform) for own in channels):
             return f"{have} no packages at all for {platform}"
         if channel:
-            others = {record.channel for record in self.records.find(name)}
-            if others:
-                return f"{channel} has no {name}; {', '.join(sorted(others))} has it"
-        platforms = [
-            other for other in PLATFORMS if self.records.find(conda.without_version(spec), other)
-        ]
+            other_channels = {record.channel for record in self.records.find(name)}
+            if other_channels:
+                return f"{channel} has no {name}; {', '.join(sorted(other_channels))} has it"
+        versionless = conda.without_version(spec)
+        platforms = [other for other in PLATFORMS if self.records.find(versionless, other)]
         if platforms:
             return f"{have} {name} only for {', '.join(platforms)}"
-        similar = self.records.similar_names(name)
         text = f"{have} no package of that name"
-        return f"{text}; similar names: {', '.join(similar)}" if similar else text
+        similar = self.records.similar_names(name)
+        if similar:
+            text += f"; similar names: {', '.join(similar)}"
+        return text
 
     # Requirements that conflict, and the fact or the records that show it.
 
@@ -173,7 +166,7 @@ class _CondaConflict:
         if machine_fact:
             return Diagnosis(
                 f"{described} {machine_fact}",
-                "Assume a machine that offers it (--cuda, --glibc), or ask for a build that "
+                "Assume a machine that offers it (--cuda, --glibc), or request a build that "
                 "needs less.",
             )
         if len(texts) == 1:
@@ -184,7 +177,8 @@ class _CondaConflict:
             verb = "cannot be installed together"
         causes: list[str] = []
         for first, second in itertools.combinations(texts, 2):
-            causes += self._record_conflicts(first, second)
+            direct = self._direct_conflict(first, second) + self._direct_conflict(second, first)
+            causes += direct or self._conflicts_over_third(first, second)
         because = "; ".join(dict.fromkeys(causes))
         if not because and depth:
             because = self._dependency_conflict(texts, depth)
@@ -198,7 +192,10 @@ class _CondaConflict:
         def is_enough(name: str, version: str) -> bool:
             return self._is_solvable(core, tuple({**assumed, name: version}.items()))
 
-        for name, steps in _machine_steps().items():
+        # The versions that a machine may offer, oldest first. The last one is newer than any
+        # package requires: it shows whether the machine is the cause.
+        steps_by_name = {"__glibc": (*uv.UV_GLIBC, "2.99"), "__cuda": (*toolkits(), "99")}
+        for name, steps in steps_by_name.items():
             if not is_enough(name, steps[-1]):
                 continue
             required: list[str] = []
@@ -221,14 +218,10 @@ class _CondaConflict:
             )
         return None
 
-    def _record_conflicts(self, first: str, second: str) -> list[str]:
-        """What the records of one requirement demand of the other, or of a third package, that the
-        other's do not allow.
-        """
-        direct = [*self._direct_conflict(first, second), *self._direct_conflict(second, first)]
-        return direct or self._conflicts_over_third(first, second)
-
     def _direct_conflict(self, spec: str, other: str) -> list[str]:
+        """What all records of one requirement require of the other package, if that excludes the
+        other requirement.
+        """
         demands = _requirements_on(self._usable_records(spec), conda.spec_name(other))
         version_of_other = other.rpartition("::")[2]
         for demand in demands[:MAX_SHOWN]:
@@ -237,6 +230,9 @@ class _CondaConflict:
         return [f"{conda.spec_name(spec)} requires {_listed(demands)}"] if demands else []
 
     def _conflicts_over_third(self, first: str, second: str) -> list[str]:
+        """What the records of two requirements require of a third package, if no version of it
+        meets both.
+        """
         first_records, second_records = self._usable_records(first), self._usable_records(second)
         common = _dependency_names(first_records) & _dependency_names(second_records)
         conflicts = []
@@ -254,14 +250,14 @@ class _CondaConflict:
         return conflicts
 
     def _dependency_conflict(self, texts: Sequence[str], depth: int) -> str:
-        """The same diagnosis for what the newest record of one requirement depends on, with the
-        other requirements; empty if those have an answer.
+        """The same diagnosis for the dependencies of one requirement's newest record, together with
+        the other requirements; empty if these can be solved.
         """
         closest = min(texts, key=lambda text: abs(self.reasons.weight(text) - TORCH))
         newest = self._usable_records(closest)[0]
-        others = [text for text in texts if text is not closest]
+        rest = [text for text in texts if text is not closest]
         depends = [text for text in newest.depends if not text.startswith("__")]
-        request = dataclasses.replace(self.request, specs=(*depends, *others), bounds=())
+        request = dataclasses.replace(self.request, specs=(*depends, *rest), bounds=())
         if self.solver.is_solvable(request):
             return ""
         inherited = dict.fromkeys(depends, f"needed by {newest.name}")
@@ -279,8 +275,8 @@ class _CondaConflict:
             versionless = conda.without_version(term.text)
             if not self.reasons.is_users(term.text) or versionless == term.text:
                 continue
-            others = [other for other in terms if other is not term]
-            if self._is_solvable([*others, Term(False, versionless)]):
+            rest = [other for other in terms if other is not term]
+            if self._is_solvable([*rest, Term(False, versionless)]):
                 version = self._solved_version(term.text, versionless)
                 ways.append(f"`{term.text}` could become {conda.spec_name(versionless)} {version}")
         ways += suggest_options(
@@ -292,7 +288,7 @@ class _CondaConflict:
         if ways:
             return f"Without other changes, {', or '.join(ways)}."
         leave_out = ", or leave one of them out" if len(core) > 1 else ""
-        return f"Ask for another combination (provision matrix lists them){leave_out}."
+        return f"Request another combination (provision matrix lists them){leave_out}."
 
     def _solved_version(self, spec: str, versionless: str) -> str:
         specs = tuple(versionless if text == spec else text for text in self.request.specs)
@@ -310,7 +306,7 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _nearest_versions(spec: str, records: Sequence[ChannelRecord]) -> list[str]:
-    """The versions of a package, those nearest to the requested one first."""
+    """The versions of a package, nearest to the requested one first."""
     requested = _numbers(re.split(r"[=<>!~\s]+", spec, maxsplit=1)[-1])
 
     def distance(version: str) -> list[int]:
@@ -325,11 +321,14 @@ def _numbers(version: str) -> list[int]:
 
 
 def _dependency_names(records: Sequence[ChannelRecord]) -> set[str]:
-    return {text.split()[0] for record in records for text in record.depends}
+    names: set[str] = set()
+    for record in records:
+        names.update(text.split()[0] for text in record.depends)
+    return names
 
 
 def _requirements_on(records: Sequence[ChannelRecord], name: str) -> list[str]:
-    """What records require of a package, if more than its presence; each requirement once."""
+    """What records require of a package beyond its presence, without repeats."""
     requirements: dict[str, None] = {}
     for record in records:
         for text in (*record.depends, *record.constrains):

@@ -1,6 +1,4 @@
-"""Finds which of many requirements conflict, whatever the solver, and describes them with their
-reasons.
-"""
+"""Finds which requirements conflict, for any solver, and describes them with their reasons."""
 
 from __future__ import annotations
 
@@ -17,20 +15,19 @@ from provision.sources.base import ASKED_FOR
 
 T = TypeVar("T")
 
-# A person waits for this. If the time is up, the message stays general; the solver's own words are
-# in the details.
+# A person waits for this. When the time is up, the message stays general; the details have the
+# solver's own output.
 BUDGET_S = 10.0
 TORCH_NAMES = {source.torch_package for source in sources.REGISTRY}
 # Whose a requirement is; a conflict is searched for among these in this order.
 USER, PYTHON, TORCH, RULE = range(4)
 MAX_WITH_REASONS = 3
 # Packages that are added by default, and the option that leaves each out.
-DEFAULT_PACKAGES = {
-    name: key.negative_option
-    for key in DEFAULT_PACKAGE_KEYS
-    for package in key.installs
-    for name in (package, f"python-{package}")  # conda may have it under the second name
-}
+DEFAULT_PACKAGES: dict[str, str] = {}
+for _key in DEFAULT_PACKAGE_KEYS:
+    for _package in _key.installs:
+        DEFAULT_PACKAGES[_package] = _key.negative_option
+        DEFAULT_PACKAGES[f"python-{_package}"] = _key.negative_option  # perhaps conda's name
 OPTION_PACKAGES = {key.negative_option: " and ".join(key.installs) for key in DEFAULT_PACKAGE_KEYS}
 
 
@@ -39,7 +36,7 @@ class OutOfTime(Exception):
 
 
 class Budget:
-    """Seconds for everything that is tried in one diagnosis."""
+    """The time for all attempts of one diagnosis, in seconds."""
 
     def __init__(self, seconds: float = BUDGET_S) -> None:
         self._end = time.monotonic() + seconds
@@ -55,7 +52,7 @@ def minimal(elements: Sequence[T], solvable: Callable[[Sequence[T]], bool]) -> l
     one of its elements.
 
     All elements together must have no solution. Of several such subsets, the one with the earliest
-    elements is returned. This is QuickXplain (Junker, AAAI 2004), which asks `solvable` rarely.
+    elements is returned. This is QuickXplain (Junker, AAAI 2004), which calls `solvable` rarely.
     """
     if len(elements) < 2:
         return list(elements)
@@ -81,20 +78,23 @@ def _quick_xplain(
 
 @dataclass(frozen=True)
 class PinReasons:
-    """Requirement -> why it is there, and the source of that."""
+    """Requirement -> why it is in the request, with the source of that reason."""
 
     reasons: Mapping[str, str]
     default: str = "written into environment.yml by hand"
 
     @classmethod
-    def of(cls, pins: Iterable[Pin], others: Mapping[str, str] | None = None) -> PinReasons:
+    def of(cls, pins: Iterable[Pin], bounds: Mapping[str, str] | None = None) -> PinReasons:
+        """The reasons of pins, and of bounds with their reasons."""
         reasons = {}
         for pin in pins:
-            reasons[pin.requirement] = f"{pin.reason}; {_short_source(pin.source)}"
-        return cls({**reasons, **(others or {})})
+            # The first of several sources, with a short commit hash.
+            source = re.sub(r"@([0-9a-f]{8})[0-9a-f]{32}", r"@\1", pin.source.split("; ")[0])
+            reasons[pin.requirement] = f"{pin.reason}; {source}"
+        return cls({**reasons, **(bounds or {})})
 
     def describe(self, requirements: Sequence[str]) -> str:
-        """The requirements with their reasons; without if there are many."""
+        """The requirements, with their reasons unless there are many."""
         if len(requirements) > MAX_WITH_REASONS:
             return ", ".join(f"`{text}`" for text in requirements)
         return " and ".join(
@@ -102,7 +102,7 @@ class PinReasons:
         )
 
     def is_users(self, requirement: str) -> bool:
-        """Whether a user asked for it, in addition to torch."""
+        """Whether the user requested it, in addition to torch."""
         if name_of(requirement) in TORCH_NAMES:
             return False
         reason = self.reasons.get(requirement)
@@ -127,7 +127,7 @@ class PinReasons:
 
 
 def name_of(requirement: str) -> str:
-    """The package that a conda or pip requirement is about."""
+    """The name of the package in a conda or pip requirement."""
     return re.split(r"[\s=<>!~;\[@]", requirement.rpartition("::")[2], maxsplit=1)[0]
 
 
@@ -137,19 +137,19 @@ def suggest_options(
     reasons: PinReasons,
     solvable: Callable[[Sequence[str]], bool],
 ) -> list[str]:
-    """Options that leave out what conflicts and so give an answer, in words: each that is enough
-    alone, or else the few that are enough together.
+    """Sentences about the options that solve the conflict by leaving packages out: each option that
+    is enough by itself, or else the few that are enough together.
 
-    core: the requirements that conflict. solvable: takes what remains of the requirements.
+    core: the requirements that conflict. solvable: takes the requirements that remain.
     """
 
     def is_enough(options: Sequence[str]) -> bool:
         return solvable([text for text in requirements if reasons.option(text) not in options])
 
     core_options = _options(core, reasons)
-    enough_alone = [option for option in core_options if is_enough([option])]
-    if enough_alone:
-        return [f"{describe_option(option)} solves it" for option in enough_alone]
+    sufficient = [option for option in core_options if is_enough([option])]
+    if sufficient:
+        return [f"{describe_option(option)} solves it" for option in sufficient]
     together = _options(requirements, reasons)
     if not core_options or len(together) == 1 or not is_enough(together):
         return []
@@ -162,15 +162,14 @@ def suggest_options(
 
 
 def _options(requirements: Sequence[str], reasons: PinReasons) -> list[str]:
-    options = [reasons.option(text) for text in requirements]
-    return list(dict.fromkeys(option for option in options if option is not None))
+    options: list[str] = []
+    for text in requirements:
+        option = reasons.option(text)
+        if option is not None and option not in options:
+            options.append(option)
+    return options
 
 
 def describe_option(option: str) -> str:
     """An option that leaves packages out, with their names."""
     return f"{option} (without {OPTION_PACKAGES[option]})"
-
-
-def _short_source(source: str) -> str:
-    """The first of several sources, with a short commit hash."""
-    return re.sub(r"@([0-9a-f]{8})[0-9a-f]{32}", r"@\1", source.split("; ")[0])

@@ -1,5 +1,5 @@
-"""Why uv found no wheels, in our terms: which requirements with their reasons, and uv's own
-sentence about these alone.
+"""Why uv found no wheels: the conflicting requirements with their reasons, and uv's own sentence
+about only these.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from provision.lockfile.diagnose.unsat_core import (
     suggest_options,
 )
 
-# Asking uv once takes 0.3 to 1 s.
+# One call of uv takes 0.3 to 1 s.
 BUDGET_S = 20.0
-DETAILS_ADVICE = "-v shows the solver's own words."
+DETAILS_ADVICE = "-v shows the solver's own output."
 
 
 def explain(error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons) -> Unsolvable:
-    """The same failure, with its cause if that could be found within the budget."""
+    """The same failure, with its cause if the budget suffices to find it."""
     try:
         return _WheelConflict(error, request, reasons, Budget(BUDGET_S)).diagnose()
     except (OutOfTime, ProvisionError):
@@ -41,7 +41,7 @@ class _WheelConflict:
     def __init__(
         self, error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons, budget: Budget
     ) -> None:
-        # Locked versions that uv would prefer decide nothing here.
+        # Preferred versions cannot cause a conflict.
         self.request = dataclasses.replace(request, prefer={})
         self.error, self.reasons, self.budget = error, reasons, budget
 
@@ -68,7 +68,7 @@ class _WheelConflict:
     def _failure(
         self, requirements: Sequence[str], provided: Mapping[str, str]
     ) -> Unsolvable | None:
-        """The error for these requirements, or None if they have an answer."""
+        """The error for these requirements, or None if they can be solved."""
         self.budget.check()
         try:
             uv.resolve_versions(
@@ -81,7 +81,7 @@ class _WheelConflict:
         return None
 
     def _conflicting_provided(self, core: Sequence[str]) -> dict[str, str]:
-        """The packages from conda, with their versions, that the requirements conflict with."""
+        """The versions of conda's packages with which the requirements conflict."""
         provided = self.request.provided
         if not provided or self._failure(core, {}) is not None:
             return {}
@@ -92,7 +92,7 @@ class _WheelConflict:
         return {name: provided[name] for name in minimal(sorted(provided), is_solvable)}
 
     def _hiding_fact(self, core: Sequence[str], provided: Mapping[str, str]) -> str | None:
-        """The assumed glibc or the date, if wheels exist without it."""
+        """The assumed glibc or the date, if wheels exist without that limit."""
         request = dataclasses.replace(self.request, requirements=tuple(core), provided=provided)
         newest_glibc = dataclasses.replace(request, glibc=uv.UV_GLIBC[-1])
         attempts = [(f"they need a newer glibc than {request.glibc} (--glibc).", newest_glibc)]
@@ -136,25 +136,26 @@ class _WheelConflict:
         return f"Without other changes, {', or '.join(ways)}. " if ways else ""
 
     def _index_advice(self, core: Sequence[str]) -> str:
-        """Only an index that must be configured has torch builds other than the default index's."""
+        """Advice about the index that must be configured for builds with a local version."""
         build_path = self.request.build_path
         if build_path is None or not any("+" in text for text in core):
             return ""
         index = uv.torch_index_url(build_path)
         if index:
             return (
-                f"{uv.TORCH_INDEX} leads to {without_login(index)}: check there which builds it has "
-                "for this Python and platform, or correct the address, which ends before the folder "
-                f"{build_path}. "
+                f"{uv.TORCH_INDEX} leads to {without_login(index)}: check there which builds it "
+                "has for this Python and platform, or correct the address, which ends before the "
+                f"folder {build_path}. "
             )
         return (
-            f"Builds with +{build_path} are on PyTorch's own wheel index: set the environment "
-            f"variable {uv.TORCH_INDEX} to its address, without the folder {build_path} at its end. "
+            f"Builds with +{build_path} are on PyTorch's own wheel index: set the "
+            f"environment variable {uv.TORCH_INDEX} to its address, without the folder "
+            f"{build_path} at its end. "
         )
 
 
 def _uv_sentence(error: Unsolvable) -> str:
-    """uv's sentence, without what it concludes from it."""
+    """uv's sentence, without its conclusion and hint."""
     sentence = error.message.partition(": ")[2]
     sentence = re.sub(
         r",? (we can conclude that|it follows that) your requirements are unsatisfiable",

@@ -1,19 +1,20 @@
-"""Checks a lock without a solver, whoever made it.
+"""Checks a lock without a solver, whichever tool made it.
 
-Every requirement is met by what is locked, every hash is a hash, every package comes from a
-declared channel, once, by one manager, and the lock was made from the inputs next to it. These
-checks ask nobody: what only servers and channels know (is each file still served? what does each
-wheel require?) comes in as RemoteAnswers.
+The locked packages meet every requirement. Every hash is well-formed. Every package comes once,
+from a declared channel, through one manager. The lock was made from the inputs next to it.
+
+Nothing here uses the network: what only servers and channels know (is each file still served?
+what does each wheel require?) comes in as RemoteAnswers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
-from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
+from provision.lockfile.conda_lock_v1 import LockFile
 from provision.lockfile.input_files import VIRTUAL_PACKAGES
 from provision.lockfile.verify.entries import (
     FindingKind,
@@ -44,15 +45,15 @@ class RemoteAnswers:
     """What servers and channels answered, by URL; None if they were not asked."""
 
     served: Mapping[str, Availability] | None = None
-    # Of the packages whose channel's records could be read.
+    # Only for packages whose channel's records could be read.
     constrains: Mapping[str, tuple[str, ...]] | None = None
-    # Of wheels: each one's own metadata, or why it is not available.
+    # Each wheel's own metadata, or why it is not available.
     metadata: Mapping[str, WheelMetadata | str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What is wrong with a lock, and notes on what could not be checked, which is not a pass."""
+    """What is wrong with a lock, and notes on what could not be checked: that is not a pass."""
 
     lock: str
     packages: int
@@ -67,7 +68,11 @@ def verify_lock(lock: LockFile, answers: RemoteAnswers, name: str) -> VerifyRepo
     findings = {*duplicate_findings(lock), *input_findings(lock, hashes)}
     wheel_checks: dict[str, WheelCheck] = {}
     for platform in sorted({entry.platform for entry in lock.entries}):
-        entries = _without_repeats(lock.for_platform(platform))
+        # conda-lock repeats a package for each of its categories.
+        entry_by_file = {}
+        for entry in lock.for_platform(platform):
+            entry_by_file[entry.manager, entry.name, entry.url] = entry
+        entries = tuple(entry_by_file.values())
         for entry in entries:
             findings.update(entry_findings(entry, lock))
         check = WheelCheck()
@@ -97,12 +102,6 @@ def verify_lock(lock: LockFile, answers: RemoteAnswers, name: str) -> VerifyRepo
     )
 
 
-def _without_repeats(entries: Sequence[LockEntry]) -> tuple[LockEntry, ...]:
-    """conda-lock repeats a package for each of its categories."""
-    by_file = {(entry.manager, entry.name, entry.url): entry for entry in entries}
-    return tuple(by_file.values())
-
-
 def _notes(
     lock: LockFile, answers: RemoteAnswers, *, has_machines: bool, has_inputs: bool
 ) -> list[str]:
@@ -126,18 +125,17 @@ def _notes(
             f"{VIRTUAL_PACKAGES} next to the lock"
         )
     conda_urls = {entry.url for entry in lock.entries if entry.manager == "conda"}
-    unknown = conda_urls - (answers.constrains or {}).keys()
-    if unknown:
+    unread_urls = conda_urls - (answers.constrains or {}).keys()
+    if unread_urls:
         notes.append(
-            f"not checked: `constrains` of {len(unknown)} conda packages, which a lock does not "
-            "hold and "
-            "their channels did not give"
+            f"not checked: `constrains` of {len(unread_urls)} conda packages, which a lock does "
+            "not hold and their channels did not give"
         )
     return notes
 
 
 def _unchecked_wheels(checks: Mapping[str, WheelCheck]) -> list[str]:
-    """The wheels whose requirements are not known, by reason."""
+    """A note for each reason why requirements of wheels are unknown, with the wheels."""
     names_by_reason: dict[str, list[str]] = {}
     for platform, check in checks.items():
         for name, reason in check.unchecked.items():

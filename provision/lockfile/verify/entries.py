@@ -33,7 +33,7 @@ FindingKind = Literal[
     "silent",
 ]
 
-# conda's names for a Python package, besides its own: opencv -> py-opencv, msgpack ->
+# Forms of conda's name for a Python package: opencv -> py-opencv, msgpack ->
 # msgpack-python.
 CONDA_NAME_FORMS = ("{}", "py{}", "py-{}", "python-{}", "{}-python", "{}-py")
 OTHER_CONDA_NAMES = {
@@ -54,12 +54,12 @@ class LockFinding:
 
 
 def finding(entry: LockEntry, kind: FindingKind, message: str) -> LockFinding:
-    """What is wrong with one entry."""
+    """A finding about one entry."""
     return LockFinding(platform=entry.platform, package=entry.name, kind=kind, message=message)
 
 
 def conda_names(wheel: str) -> set[str]:
-    """What conda may call a Python package."""
+    """The names that conda may use for a Python package."""
     name = canonicalize_name(wheel)
     names = {form.format(name) for form in CONDA_NAME_FORMS}
     names.add(OTHER_CONDA_NAMES.get(name, name))
@@ -67,7 +67,7 @@ def conda_names(wheel: str) -> set[str]:
 
 
 def is_python_package(entry: LockEntry) -> bool:
-    """Whether a conda package is one for Python: a C library may have the name of a wheel (zstd,
+    """Whether a conda package is for Python: a C library may have a wheel's name (zstd,
     graphviz).
     """
     return any(name in ("python", "python_abi") for name, _ in entry.depends)
@@ -78,7 +78,7 @@ DEFAULTS = re.compile(r"/pkgs/(main|r|msys2|free|pro)/")
 
 
 def entry_findings(entry: LockEntry, lock: LockFile) -> Iterator[LockFinding]:
-    """Malformed hashes, and an address that does not fit the entry or the lock's channels."""
+    """Malformed hashes, and URLs that do not fit the entry or the lock's channels."""
     if not entry.sha256:
         yield finding(entry, "hash", "has no sha256")
     elif not SHA256.fullmatch(entry.sha256):
@@ -138,7 +138,7 @@ def _channel_problem(entry: LockEntry, lock: LockFile) -> str | None:
 
 
 def duplicate_findings(lock: LockFile) -> Iterator[LockFinding]:
-    """Packages that one manager has twice."""
+    """Packages that are locked twice for one manager."""
     same: dict[tuple[str, str, str], list[LockEntry]] = {}
     for entry in lock.entries:
         name = entry.name  # conda has typing-extensions and typing_extensions
@@ -155,10 +155,14 @@ def duplicate_findings(lock: LockFile) -> Iterator[LockFinding]:
 
 
 def two_manager_findings(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
-    """Python packages that conda and pip both have; a C library of a wheel's name is no such
-    package.
+    """Python packages that are locked both from conda and as wheels.
+
+    A C library with a wheel's name does not count.
     """
-    wheels = {canonicalize_name(entry.name): entry for entry in entries if entry.manager == "pip"}
+    wheels = {}
+    for entry in entries:
+        if entry.manager == "pip":
+            wheels[canonicalize_name(entry.name)] = entry
     for entry in entries:
         if entry.manager != "conda" or not is_python_package(entry):
             continue
@@ -177,7 +181,7 @@ def two_manager_findings(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
 SERVER_PROBLEMS: Mapping[str, tuple[FindingKind, str]] = {
     "gone": ("gone", "is no longer served"),
     "other": ("silent", "cannot be downloaded"),
-    "silent": ("silent", "could not be checked, its server did not answer"),
+    "silent": ("silent", "could not be checked: its server did not answer"),
     "changed": ("changed", "is another file now"),
 }
 

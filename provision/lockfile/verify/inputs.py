@@ -1,5 +1,5 @@
-"""What a lock was made from, if it is in the same folder: the machines that the solver assumed, and
-the inputs' content hash.
+"""Checks a lock against its inputs, if they are in the same folder: their content hash, and the
+machines that the solver assumed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class AssumedMachines:
     complete: bool
 
     def includes(self, platform: str, name: str) -> bool:
-        """Whether it is known if the solver assumed this virtual package."""
+        """Whether we know what the solver assumed about this virtual package."""
         if platform not in self.virtual_packages:
             return False
         return self.complete or name in self.virtual_packages[platform]
 
 
 def assumed_machines(lock: LockFile) -> AssumedMachines | None:
-    """From the file next to the lock. None if that is missing or malformed.
+    """From the file next to the lock; None if it is missing or malformed.
 
-    A lock of conda-lock's own has conda-lock's default machine, except for CUDA, which is an option
-    of its command.
+    A lock that conda-lock itself made assumes conda-lock's default machine, except for CUDA, which
+    is an option of its command.
     """
     path = lock.path.parent / VIRTUAL_PACKAGES
     is_default = not path.is_file()
@@ -70,7 +70,7 @@ def assumed_machines(lock: LockFile) -> AssumedMachines | None:
 
 
 def pip_requirements(lock: LockFile) -> tuple[str, ...]:
-    """The pip requirements of the environment.yml next to the lock; empty if that is missing or of
+    """The pip requirements of the environment.yml next to the lock; empty if it is missing or has
     another form.
     """
     path = lock.path.parent / ENVIRONMENT
@@ -95,22 +95,22 @@ def _read_yaml(path: Path) -> Any:
 
 
 def input_findings(lock: LockFile, hashes: Mapping[str, set[str]] | None) -> Iterator[LockFinding]:
-    """Platforms whose content hash is not of these inputs.
+    """Platforms whose content hash does not match these inputs.
 
     hashes: as `input_hashes` returns them.
     """
     for platform, content_hash in sorted(lock.content_hash.items()):
         if hashes is not None and platform in hashes and content_hash not in hashes[platform]:
             sources = ", ".join(lock.sources)
-            message = f"was not locked from {sources} as it is now: the content hash differs"
+            message = f"was not locked from the current {sources}: the content hash differs"
             yield LockFinding(
                 platform=platform, package=lock.path.name, kind="inputs", message=message
             )
 
 
 def input_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
-    """Platform -> conda-lock's possible content hashes of the inputs next to the lock; None if
-    those cannot be read.
+    """Platform -> conda-lock's possible content hashes of the inputs next to the lock; None if the
+    inputs cannot be read.
 
     There are several: with the virtual packages next to the lock and with conda-lock's defaults,
     since a lock does not say which were used.
@@ -128,14 +128,12 @@ def input_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             return _conda_lock_hashes(lock, sources)
-    except Exception:  # conda-lock's parsers raise many things for files that they do not take
+    except Exception:  # conda-lock's parsers raise many kinds for files they refuse
         return None
 
 
 def _has_own_hashes(lock: LockFile, sources: Sequence[Path]) -> bool:
-    """Whether the lock's hashes are those that we compute, which takes no import of conda-lock (0.5
-    s).
-    """
+    """Whether the lock's hashes are those that we compute without importing conda-lock (0.5 s)."""
     virtual_packages = lock.path.parent / VIRTUAL_PACKAGES
     if [source.name for source in sources] != [ENVIRONMENT] or not virtual_packages.is_file():
         return False

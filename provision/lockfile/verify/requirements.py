@@ -52,8 +52,7 @@ def conda_findings(
 ) -> Iterator[LockFinding]:
     """Unmet requirements of one platform's conda packages.
 
-    machines: None if they are not known. constrains: of each package, by URL, where its channel
-    told it.
+    machines: None if unknown. constrains: by URL, for packages whose channel's records have it.
     """
     if not entries:
         return
@@ -93,13 +92,16 @@ def conda_findings(
 def wheel_findings(
     entries: Sequence[LockEntry], reported: Collection[tuple[str, str]] = ()
 ) -> Iterator[LockFinding]:
-    """Packages that the entries of wheels name as dependencies and the lock lacks; a lock has no
-    versions for these.
+    """Dependencies that the entries of wheels name and the lock lacks.
 
-    reported: package and missing name that the wheels' own metadata already gave.
+    These entries have no versions. reported: (package, missing name) pairs that the wheels' own
+    metadata already gave.
     """
-    wheel_names = {canonicalize_name(entry.name) for entry in entries if entry.manager == "pip"}
-    package_names = {canonicalize_name(entry.name) for entry in entries if entry.manager == "conda"}
+    wheel_names: set[str] = set()
+    package_names: set[str] = set()
+    for entry in entries:
+        names = wheel_names if entry.manager == "pip" else package_names
+        names.add(canonicalize_name(entry.name))
     for entry in entries:
         if entry.manager != "pip":
             continue
@@ -113,10 +115,10 @@ def wheel_findings(
 
 @dataclass(frozen=True, kw_only=True)
 class WheelCheck:
-    """The result for one platform's wheels."""
+    """The findings on one platform's wheels."""
 
     findings: tuple[LockFinding, ...] = ()
-    # Package, and the canonical name of what it requires and the lock lacks.
+    # (package, canonical name of a requirement that the lock lacks)
     missing: frozenset[tuple[str, str]] = frozenset()
     unchecked: Mapping[str, str] = field(default_factory=dict)  # package -> why
 
@@ -172,7 +174,7 @@ def check_wheels(
         else:
             wheels[canonicalize_name(entry.name)] = wheel
     extras = _requested_extras(wheels, input_requirements, environment)
-    locked = _LockedPython(entries)
+    locked = _LockedPackages(entries)
     findings: list[LockFinding] = []
     missing: set[tuple[str, str]] = set()
     for name, wheel in wheels.items():
@@ -213,11 +215,15 @@ def _parse_wheel(
 
 def _marker_environment(entries: Sequence[LockEntry]) -> MarkerEnvironment:
     """The values that markers are evaluated for."""
-    python = _locked_python(entries)
+    python = None
+    for entry in entries:
+        if entry.manager == "conda" and entry.name == "python":
+            python = entry
+            break
     if python is None:
         raise Unchecked("the lock has no Python")
     if python.platform not in MARKER_VALUES:
-        raise Unchecked(f"the values of markers are not known for {python.platform}")
+        raise Unchecked(f"provision does not know the values of markers for {python.platform}")
     os_name, sys_platform, system, machine = MARKER_VALUES[python.platform]
     is_pypy = "pypy" in python.build_string
     return {
@@ -225,7 +231,7 @@ def _marker_environment(entries: Sequence[LockEntry]) -> MarkerEnvironment:
         "sys_platform": sys_platform,
         "platform_system": system,
         "platform_machine": machine,
-        "platform_release": "",  # of the machine that it will run on, which is not known
+        "platform_release": "",  # of the machine that it will run on, which is unknown
         "platform_version": "",
         "platform_python_implementation": "PyPy" if is_pypy else "CPython",
         "implementation_name": "pypy" if is_pypy else "cpython",
@@ -233,13 +239,6 @@ def _marker_environment(entries: Sequence[LockEntry]) -> MarkerEnvironment:
         "python_full_version": python.version,
         "python_version": ".".join(python.version.split(".")[:2]),
     }
-
-
-def _locked_python(entries: Sequence[LockEntry]) -> LockEntry | None:
-    for entry in entries:
-        if entry.manager == "conda" and entry.name == "python":
-            return entry
-    return None
 
 
 def _requested_extras(
@@ -272,7 +271,7 @@ def _requested_extras(
     return extras
 
 
-class _LockedPython:
+class _LockedPackages:
     """The Python packages of a lock, by the names of wheels."""
 
     def __init__(self, entries: Sequence[LockEntry]) -> None:
@@ -286,7 +285,7 @@ class _LockedPython:
                 self._conda[canonicalize_name(name)] = entry
 
     def version(self, name: str) -> str | None:
-        """None if the lock lacks it; empty if it has it in a version that cannot be compared."""
+        """The locked version; empty if it cannot be compared, None if the package is not locked."""
         from packaging.version import InvalidVersion, Version
 
         canonical = canonicalize_name(name)
@@ -306,9 +305,9 @@ def _problems(
     wheel: _Wheel,
     extras: Sequence[str],
     environment: MarkerEnvironment,
-    locked: _LockedPython,
+    locked: _LockedPackages,
 ) -> Iterator[tuple[str, str]]:
-    """The canonical name of what is missing (or an empty text), and the problem in words."""
+    """Each problem's message, after the missing package's canonical name or an empty text."""
     python = environment["python_full_version"]
     if not wheel.python.contains(python, prereleases=True):
         yield "", f"needs Python {wheel.python}, and python is {python}"
