@@ -17,10 +17,10 @@ from provision.cli.options import (
     prefix_option,
     print_steps,
     relock_option,
+    request_options,
     smoke_options,
     verb,
 )
-from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -63,7 +63,7 @@ def build(
 
     NAME is an environment with a spec.yml in the envs folder; options override what it says.
     """
-    from provision.cli.format.build import build_lines
+    from provision.cli.format.environment import build_lines
     from provision.commands import build as command
     from provision.core.errors import CheckFailed
 

@@ -82,7 +82,7 @@ def mirror(
     conda packages become channels, wheels an index. Files that are present are checked and kept; an
     interrupted download is resumed.
     """
-    from provision.cli.format.channel import mirror_lines
+    from provision.cli.format.lock import mirror_lines
     from provision.commands import mirror as command
 
     context = context_of(console, envs, options)

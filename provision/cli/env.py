@@ -17,9 +17,9 @@ from provision.cli.options import (
     prefix_option,
     print_steps,
     relock_option,
+    request_options,
     verb,
 )
-from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

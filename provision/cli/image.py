@@ -17,9 +17,9 @@ from provision.cli.options import (
     option_group,
     output_file_option,
     print_steps,
+    request_options,
     verb,
 )
-from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -306,7 +306,7 @@ def contract(
     """
     import sys
 
-    from provision.commands.image_run import image_contract
+    from provision.commands.image import image_contract
 
     context = context_of(console, envs)
     remake = ["provision", *sys.argv[1:]]
@@ -335,7 +335,7 @@ def run(
     import shlex
     import sys
 
-    from provision.commands.image_run import notebook_server, run_argv
+    from provision.commands.image import notebook_server, run_argv
     from provision.commands.plan import make_plan
     from provision.core.errors import InvalidSpec
     from provision.core.process import exec_command

@@ -14,9 +14,9 @@ from provision.cli.options import (
     dry_run_option,
     name_argument,
     prefix_option,
+    request_options,
     verb,
 )
-from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -45,15 +45,15 @@ def add(
     """Register an environment with this user's Jupyter."""
     import json
 
-    from provision.commands import kernel as command
+    from provision.commands import env as command
 
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if dry_run:
-        kernel_json = command.preview(context, request)
+        kernel_json = command.preview_kernel(context, request)
         console.result(kernel_json, json.dumps(kernel_json, indent=1))
         return
-    registered, is_new = command.add(context, request)
+    registered, is_new = command.add_kernel(context, request)
     status = "registered" if is_new else "already registered"
     console.result(registered, f"{status}: {registered.display_name} ({registered.path})")
 

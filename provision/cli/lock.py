@@ -19,10 +19,10 @@ from provision.cli.options import (
     output_file_option,
     print_outcomes,
     relock_option,
+    request_options,
     requests_of_all,
     verb,
 )
-from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

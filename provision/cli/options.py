@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from provision.core.spec_fields import SPEC_KEYS
+from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, QUERY_KEYS, SPEC_KEYS, SpecKey
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -101,6 +101,52 @@ mirror_options = option_group(
 )
 
 SPEC_OPTIONS = tuple(key.name for key in SPEC_KEYS)
+QUERY_OPTIONS = tuple(key.name for key in QUERY_KEYS)
+# Kinds of keys that have only some values.
+KINDS_WITH_CHOICES = ("source", "sources")
+
+
+class SourceChoice(click.Choice[str]):
+    """The names of the sources, which are read when a verb needs them and not for `--help`.
+
+    Importing the sources reads the catalog, which takes as long as everything else in `--help`.
+    """
+
+    def __init__(self, key: SpecKey) -> None:
+        self._key = key
+        self.case_sensitive = True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        from provision import sources
+
+        return sources.allowed_choices(self._key)
+
+
+def option_of(key: SpecKey) -> Callable[[Command], Command]:
+    """The option that sets a key."""
+    option = key.option or f"--{key.name}"
+    settings: dict[str, Any] = {"help": key.help, "metavar": key.metavar}
+    if key.default:
+        settings["help"] += f"  [default: {key.default}]"
+    if key.kind in KINDS_WITH_CHOICES:
+        settings["type"] = SourceChoice(key)
+    elif key.choices:
+        settings["type"] = click.Choice(key.choices)
+    if key.is_list:
+        settings["multiple"] = True
+    elif key.kind == "switch":
+        settings["is_flag"] = True
+    elif key.kind == "flag":
+        option = f"{option}/{key.negative_option}"
+        settings["default"] = None  # not given, which leaves the answer to spec.yml
+    return click.option(option, key.name, **settings)
+
+
+# What an environment is requested to be, and which builds of the matrix are meant.
+request_options = option_group(*(option_of(key) for key in SPEC_KEYS), mirror_options)
+companion_options = option_group(*(option_of(key) for key in DEFAULT_PACKAGE_KEYS))
+query_options = option_group(*(option_of(key) for key in QUERY_KEYS))
 
 # How the smoke test runs; the names are those of SmokeRequest's fields.
 smoke_options = option_group(
@@ -233,7 +279,7 @@ def requests_of_all(
 
 def print_outcomes(console: Console, outcomes: Sequence[Outcome]) -> int:
     """Print a summary of many environments; returns 1 if any of them failed or differs."""
-    from provision.cli.format.build import outcome_lines
+    from provision.cli.format.environment import outcome_lines
 
     console.result(outcomes, outcome_lines(outcomes))
     return int(any(outcome.exit_code for outcome in outcomes))

@@ -16,10 +16,10 @@ from provision.cli.options import (
     name_argument,
     no_wait_option,
     print_outcomes,
+    request_options,
     requests_of_all,
     verb,
 )
-from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

@@ -1,4 +1,4 @@
-"""`provision report`: passports and smoke reports as one page."""
+"""`provision passport` and `provision report`: the record of what was built and measured."""
 
 from __future__ import annotations
 
@@ -7,10 +7,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import common_options, output_file_option, verb
+from provision.cli.options import common_options, context_of, output_file_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
+
+
+@click.group()
+def passport() -> None:
+    """The record of what was built and measured."""
+
+
+@passport.command("show")
+@click.argument("name")
+@common_options
+@verb
+def show(console: Console, name: str, envs: Path | None) -> None:
+    """Show an environment's passport: request, reasons, lock, image, verdicts of smoke tests."""
+    from provision.cli.format.environment import passport_lines
+    from provision.commands.passport import read_passport
+
+    document = read_passport(context_of(console, envs), name)
+    console.result(document, passport_lines(document))
 
 
 @click.command()

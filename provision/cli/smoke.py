@@ -14,10 +14,10 @@ from provision.cli.options import (
     name_argument,
     option_group,
     prefix_option,
+    request_options,
     smoke_options,
     verb,
 )
-from provision.cli.spec_options import request_options
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -115,7 +115,7 @@ def smoke(
 
     Phases: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint.
     """
-    from provision.cli.format.smoke import smoke_lines
+    from provision.cli.format.environment import smoke_lines
     from provision.commands import smoke as command
     from provision.commands.smoke_runner import failures
 

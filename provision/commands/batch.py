@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 from provision import render as renderer
-from provision.catalog import minor, version_key
 from provision.commands import lock as lock_command
 from provision.commands import render as render_command
 from provision.commands.context import Context
 from provision.commands.plan import BuildRequest, with_name
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.process import terminate_children
-from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import (
-    PLATFORM,
-    PLATFORMS,
-    BuildSource,
     MeterContext,
     Outcome,
-    Platform,
     Progress,
 )
-from provision.resolver.table import build_table, parse_query
 
 # Solving runs in rattler's threads and in uv's process; more threads of ours would only take
 # memory.
 THREADS = 4
-# The options of `provision matrix lock` that are passed on to every environment.
-PASSED_ON = (
-    "python",
-    "nccl",
-    "glibc",
-    "driver",
-    "gpu",
-    *(key.name for key in DEFAULT_PACKAGE_KEYS),
-)
 
 
 class PrefixedProgress:
@@ -83,57 +65,6 @@ def environment_names(context: Context) -> list[str]:
             advice="`provision render --torch … --cuda …` writes one.",
         )
     return names
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatrixBuild:
-    """A build of the matrix that becomes an environment, for the platforms that have it."""
-
-    torch: str
-    cuda: str
-    source: BuildSource
-    platforms: tuple[Platform, ...]
-
-
-def matrix_builds(options: Mapping[str, Any]) -> list[MatrixBuild]:
-    """The builds of the matrix that fit, oldest torch and CUDA first."""
-    platforms: dict[tuple[str, str, BuildSource], list[Platform]] = {}
-    rows = build_table(parse_query(options)).cells
-    for row in sorted(rows, key=lambda row: (version_key(row.torch), version_key(row.cuda))):
-        platforms.setdefault((row.torch, row.cuda, row.source), []).append(row.platform)
-    builds = []
-    for (torch, cuda, source), listed in platforms.items():
-        ordered = tuple(sorted(listed, key=PLATFORMS.index))
-        builds.append(MatrixBuild(torch=torch, cuda=cuda, source=source, platforms=ordered))
-    return builds
-
-
-def matrix_requests(
-    options: Mapping[str, Any], *, newest: bool, relock: bool
-) -> list[BuildRequest]:
-    """A request for every build that fits.
-
-    It is for linux-64, unless the options or a spec.yml of that name say otherwise.
-
-    newest: only the newest patch of each minor release.
-    """
-    builds = matrix_builds({**options, "platform": options.get("platform") or (PLATFORM,)})
-    if newest:
-        # Builds come oldest first, so the last one of each minor release wins.
-        latest = {(minor(build.torch), build.cuda, build.source): build for build in builds}
-        builds = [build for build in builds if build in latest.values()]
-    passed_on = {name: options.get(name) for name in PASSED_ON}
-    requests = []
-    for build in builds:
-        build_options = {
-            "torch": build.torch,
-            "cuda": build.cuda,
-            "source": build.source,
-            "platforms": build.platforms if options.get("platform") else (),
-            **passed_on,
-        }
-        requests.append(BuildRequest(options=build_options, relock=relock))
-    return requests
 
 
 def lock_all(

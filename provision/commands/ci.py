@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from provision import __version__, ci, render, resolver
 from provision import lockfile as locks
-from provision.commands.batch import environment_names, matrix_requests
+from provision.commands.batch import environment_names
 from provision.commands.context import Context
+from provision.commands.matrix import matrix_requests
 from provision.commands.plan import BuildRequest
 from provision.commands.render import unified_diff
 from provision.core.atomic import atomic_write

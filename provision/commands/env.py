@@ -1,18 +1,25 @@
-"""`provision env`: create, list, remove, and compare environments with their locks."""
+"""`provision env` and `provision kernel add`: environments on this machine, and their kernels."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from provision import image as images
 from provision import lockfile as locks
 from provision import render
 from provision.commands.context import Context
-from provision.commands.ensure import check_prefix_path, ensure_lock, ensure_prefix, locked_plan
-from provision.commands.plan import BuildRequest
+from provision.commands.ensure import (
+    check_prefix_path,
+    ensure_kernel,
+    ensure_lock,
+    ensure_prefix,
+    ensure_runtime,
+    locked_plan,
+)
+from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.core import prefix_registry
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.file_locks import environment_lock
@@ -199,3 +206,29 @@ def _remove_image(name: str, layout: Path) -> tuple[str, ...]:
     removed = () if client is None else images.remove_images(name, client)
     shutil.rmtree(layout)
     return tuple(removed)
+
+
+def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:
+    """Register a prefix with this user's Jupyter; whether anything changed."""
+    plan = make_plan(context, request)
+    prefix = _startable_prefix(context, plan)
+    ensure_runtime(context, prefix)
+    return ensure_kernel(prefix, kernels.display_name(plan.resolution))
+
+
+def preview_kernel(context: Context, request: BuildRequest) -> dict[str, Any]:
+    """The kernel.json that `add_kernel` would install."""
+    plan = make_plan(context, request)
+    prefix = _startable_prefix(context, plan)
+    return kernels.kernel_json(prefix, kernels.display_name(plan.resolution))
+
+
+def _startable_prefix(context: Context, plan: Plan) -> Prefix:
+    """The prefix of a plan. Raises InvalidSpec if Jupyter could not start it."""
+    prefix = require_prefix(context, plan.name, plan.request.prefix)
+    if not kernels.has_launcher(prefix):
+        raise InvalidSpec(
+            f"{prefix.path} has no {kernels.LAUNCHER}, which Jupyter needs to start it.",
+            advice=f"Build it with Jupyter: `provision build {plan.name} --jupyter --relock`.",
+        )
+    return prefix

@@ -1,18 +1,34 @@
-"""`provision matrix`: which builds exist, and why a request comes to the build that it does."""
+"""`provision matrix`: which builds exist, why a request gets the build that it gets, and requests
+for all builds that fit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.commands.plan import check_requirements, combine, machine_for
+from provision.catalog import minor, version_key
+from provision.commands.plan import BuildRequest
+from provision.commands.resolution import check_requirements, combine, machine_for
 from provision.core.errors import InvalidSpec
+from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
+from provision.core.types import PLATFORM, PLATFORMS, BuildSource, Platform
 from provision.render import SPEC
 from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec
 from provision.resolver import spec as specs
 from provision.resolver.table import Table, build_table, parse_query
+
+# The options of `provision matrix lock` that are passed on to every environment.
+PASSED_ON = (
+    "python",
+    "nccl",
+    "glibc",
+    "driver",
+    "gpu",
+    *(key.name for key in DEFAULT_PACKAGE_KEYS),
+)
 
 
 def show(options: Mapping[str, Any]) -> Table:
@@ -35,3 +51,54 @@ def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explana
             )
         spec = combine(path, options, name=name)
     return explain_spec(check_requirements(spec), machine_for(spec))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixBuild:
+    """A build of the matrix that becomes an environment, for the platforms that have it."""
+
+    torch: str
+    cuda: str
+    source: BuildSource
+    platforms: tuple[Platform, ...]
+
+
+def matrix_builds(options: Mapping[str, Any]) -> list[MatrixBuild]:
+    """The builds of the matrix that fit, oldest torch and CUDA first."""
+    platforms: dict[tuple[str, str, BuildSource], list[Platform]] = {}
+    rows = build_table(parse_query(options)).cells
+    for row in sorted(rows, key=lambda row: (version_key(row.torch), version_key(row.cuda))):
+        platforms.setdefault((row.torch, row.cuda, row.source), []).append(row.platform)
+    builds = []
+    for (torch, cuda, source), listed in platforms.items():
+        ordered = tuple(sorted(listed, key=PLATFORMS.index))
+        builds.append(MatrixBuild(torch=torch, cuda=cuda, source=source, platforms=ordered))
+    return builds
+
+
+def matrix_requests(
+    options: Mapping[str, Any], *, newest: bool, relock: bool
+) -> list[BuildRequest]:
+    """A request for every build that fits.
+
+    It is for linux-64, unless the options or a spec.yml of that name say otherwise.
+
+    newest: only the newest patch of each minor release.
+    """
+    builds = matrix_builds({**options, "platform": options.get("platform") or (PLATFORM,)})
+    if newest:
+        # Builds come oldest first, so the last one of each minor release wins.
+        latest = {(minor(build.torch), build.cuda, build.source): build for build in builds}
+        builds = [build for build in builds if build in latest.values()]
+    passed_on = {name: options.get(name) for name in PASSED_ON}
+    requests = []
+    for build in builds:
+        build_options = {
+            "torch": build.torch,
+            "cuda": build.cuda,
+            "source": build.source,
+            "platforms": build.platforms if options.get("platform") else (),
+            **passed_on,
+        }
+        requests.append(BuildRequest(options=build_options, relock=relock))
+    return requests

@@ -7,45 +7,38 @@ two cannot differ.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from provision import channel, render, resolver, sources
 from provision import image as images
 from provision import lockfile as locks
-from provision.adapters import conda
+from provision import render
 from provision.commands.context import Context, warn_once
+from provision.commands.resolution import (
+    PythonSource,
+    ResolvedRequest,
+    check_requirements,
+    combine,
+    resolve,
+    resolve_with_python,
+)
 from provision.commands.smoke_runner import SmokeRequest
-from provision.core import host, prefix_registry
+from provision.core import prefix_registry
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
-    NoSuchBuild,
-    ProvisionError,
     StaleLock,
-    ToolMissing,
-    Unreachable,
 )
 from provision.core.spec_fields import Spec
-from provision.core.types import Lock, Machine, Manager, Pin, Platform, Prefix, Resolution
+from provision.core.types import Lock, Manager, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
 from provision.environment import kernel
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 
 ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answers
-PythonSource = Literal["channel", "host"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedRequest:
-    """What a request comes to: the build, and where its Python comes from."""
-
-    python_from: PythonSource
-    resolution: Resolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +266,7 @@ def _named_by_options(context: Context, request: BuildRequest) -> BuildRequest:
     if (folder / render.SPEC).exists() or (folder / locks.FILE).exists():
         # Its spec.yml may say more than the options, and its lock says where Python comes from.
         return dataclasses.replace(request, name=name)
-    resolved = _resolve_with_python(context, draft, None, resolution)
+    resolved = resolve_with_python(context, draft, None, resolution)
     name = resolved.resolution.spec.name
     return dataclasses.replace(request, name=name, resolved=resolved)
 
@@ -292,7 +285,7 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
     is_new = not (folder / render.SPEC).exists() and lock is None
     resolved = request.resolved if is_new else None
     if resolved is None:
-        resolved = _resolve_with_python(context, spec, None if request.relock else lock)
+        resolved = resolve_with_python(context, spec, None if request.relock else lock)
     resolution = resolved.resolution
     for warning in resolution.warnings:
         warn_once(context, f"{warning.reason} ({warning.source}). {warning.value}".strip())
@@ -338,55 +331,6 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
             advice=f"Environments: {', '.join(names) or 'none'}; or give --torch and --cuda.",
         )
     return check_requirements(combine(path, request.options, name=name))
-
-
-def combine(path: Path, options: Mapping[str, Any], *, name: str) -> Spec:
-    """Options over a spec.yml, if there is one."""
-    content = specs.read(path) if path.exists() else {}
-    spec = specs.combine(content, options, name=name)
-    if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
-        raise _auto_in_file(path, spec)
-    return spec
-
-
-def check_requirements(spec: Spec) -> Spec:
-    """The spec. Raises InvalidSpec if the solver's parser refuses a conda requirement."""
-    if spec.conda:
-        mistakes = conda.spec_errors(spec.conda)
-        if mistakes:
-            raise InvalidSpec(" ".join(mistakes))
-    return spec
-
-
-def resolve(spec: Spec) -> Resolution:
-    """The build and the pins that a spec comes to."""
-    return resolver.resolve(spec, machine_for(spec))
-
-
-def machine_for(spec: Spec) -> Machine | None:
-    """This machine, if the spec requests the newest CUDA and names no machine itself."""
-    return host.this_machine() if _depends_on_machine(spec) else None
-
-
-def _depends_on_machine(spec: Spec) -> bool:
-    return spec.cuda == "auto" and not (spec.gpu or spec.driver)
-
-
-def _auto_in_file(path: Path, spec: Spec) -> InvalidSpec:
-    """Machines share a folder of environments, so a file must mean the same on all of them."""
-    try:
-        cuda = resolve(spec).cuda
-        instead = f'; on this one it is {cuda}: write cuda: "{cuda}", or'
-    except ProvisionError:
-        instead = ": write a version, or"
-    return InvalidSpec(
-        f"{path}: `cuda: auto` alone means another CUDA on every machine{instead} name the "
-        "machine with `gpu` and `driver`.",
-        advice=(
-            "`--cuda auto` on the command line means this machine; the first build writes "
-            "the version into spec.yml."
-        ),
-    )
 
 
 def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | None:
@@ -438,72 +382,3 @@ def _refuse_options_without_effect(
                 f"Write it into the file, or undo the edit: provision render {folder.name} --force"
             ),
         )
-
-
-def _resolve_with_python(
-    context: Context, spec: Spec, lock: Lock | None, resolution: Resolution | None = None
-) -> ResolvedRequest:
-    """Decide where Python comes from, and resolve.
-
-    The answer becomes part of the lock, which decides from then on.
-
-    resolution: the spec's own, if the caller has it.
-    """
-    locked_channel = lock is not None and lock.python_from == "channel"
-    if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
-        return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))
-    if spec.python_from == "host" or lock is not None:
-        return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec))
-    resolution = resolution or resolve(spec)
-    silent = _unanswered(context.solver, resolution.channels, resolution.platforms[0])
-    if len(silent) < len(resolution.channels):
-        return ResolvedRequest(python_from="channel", resolution=resolution)
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
-    if sources.by_name(resolution.source).manager == "conda":
-        from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
-        raise Unreachable(
-            f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
-            advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
-        )
-    warn_once(
-        context,
-        f"no conda channel answers ({reasons}): Python comes from this machine, and the lock "
-        "will not be portable",
-    )
-    return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec))
-
-
-@functools.cache
-def _unanswered(
-    solver: conda.Solver, channels: tuple[str, ...], platform: Platform
-) -> dict[str, str]:
-    """Asked once per run: naming and planning must not see two answers."""
-    return solver.unreachable_channels(channels, platform)
-
-
-def _resolve_for_host(spec: Spec) -> Resolution:
-    """The resolution with this machine's Python.
-
-    Raises ToolMissing if the request or the build excludes that Python.
-    """
-    version = channel.host_minor()
-    if spec.python is not None and spec.python != version:
-        raise ToolMissing(
-            f"Python {spec.python} was requested, but this machine's Python, which would be "
-            f"packaged, is {version}.",
-            advice=(
-                f"Use --python {version}, run provision with Python {spec.python}, or name "
-                "a channel that answers with --channel."
-            ),
-        )
-    try:
-        return resolve(dataclasses.replace(spec, python=version))
-    except NoSuchBuild as error:
-        resolve(spec)  # refuses a build that exists with no Python at all in words of its own
-        raise ToolMissing(
-            f"Python would have to come from this machine, which has {version}: {error.message}",
-            advice=(
-                f"{error.advice} Run provision with one of them, or name a channel that "
-                "answers with --channel."
-            ),
-        ) from error

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from provision.core.types import PLATFORM, PLATFORMS, Platform, PythonFrom, SourceChoice
 
-# The form of a key's values. `resolver/spec.py` validates each kind, `cli/spec_options.py` makes an
+# The form of a key's values. `resolver/spec.py` validates each kind, `cli/options.py` makes an
 # option of it.
 Kind = Literal[
     "text",  # matches `pattern`

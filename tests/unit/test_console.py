@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.cli import console
-from provision.cli.format.smoke import smoke_lines
+from provision.cli.format.environment import smoke_lines
 from provision.core.errors import ProvisionError
 from provision.core.types import SmokeResult
 from provision_runtime.report import table

@@ -16,7 +16,7 @@ import pytest
 
 from provision import resolver
 from provision.cli import options as cli_options
-from provision.cli.format.smoke import smoke_lines
+from provision.cli.format.environment import smoke_lines
 from provision.commands import smoke_runner
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import SmokeResult

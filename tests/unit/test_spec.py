@@ -17,8 +17,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from provision.cli import spec_options
-from provision.cli.spec_options import request_options
+from provision.cli import options as cli_options
+from provision.cli.options import request_options
 from provision.core import spec_fields
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import Spec
@@ -423,7 +423,7 @@ def test_a_new_key_needs_a_declaration_and_no_more(
     with pytest.raises(InvalidSpec, match="`mpi` is one of openmpi, mpich, not `lam`"):
         spec.combine(spec.read(path), {"mpi": "lam"}, name="lab")
     mpi = next(key for key in keys if key.name == "mpi")
-    command = click.command()(spec_options.option_of(mpi)(lambda **options: None))
+    command = click.command()(cli_options.option_of(mpi)(lambda **options: None))
     assert command.params[0].opts == ["--mpi"]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from provision import catalog, sources
 from provision.catalog.data_files import load
-from provision.cli.format import table as formats
+from provision.cli.format import matrix as formats
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.types import PLATFORMS

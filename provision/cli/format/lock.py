@@ -1,4 +1,4 @@
-"""What `provision lock` and its verbs print."""
+"""What `provision lock`, its verbs and `provision channel mirror` print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from provision_runtime.report.text import format_bytes
+
 if TYPE_CHECKING:
+    from provision.commands.mirror import MirrorResult
     from provision.core.types import LockedPackage
     from provision.lockfile import LockDiff, VerifyReport
 
@@ -64,3 +67,18 @@ def _summary(diff: LockDiff) -> str:
         return f"{diff.after} locks the same {diff.packages} packages as {diff.before}"
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
     return f"{len(diff.differences)} of {diff.packages} packages differ: {kinds}"
+
+
+def mirror_lines(result: MirrorResult) -> list[str]:
+    """What a mirror holds and what was done; a dry run lists each file."""
+    fetched, removed = len(result.fetched), len(result.removed)
+    if result.dry_run:
+        lines = [f"would fetch {path}" for path in result.fetched]
+        lines += [f"would remove {path}" for path in result.removed]
+        summary = f"{fetched} of {result.files} files to fetch, {removed} to remove"
+        return [*lines, f"{result.folder}: {summary}"]
+    changes = f"{fetched} fetched, {result.kept} kept"
+    if removed:
+        changes += f", {removed} removed"
+    size = format_bytes(result.bytes)
+    return [f"{result.folder}: {result.files} files, {size} ({changes})"]

@@ -1,6 +1,6 @@
-"""What `provision matrix` prints: the table as text, CSV, Markdown or an HTML page.
+"""What `provision matrix` prints: the table in its formats, and explanations of environments.
 
-A value that no source states is shown as such, never left empty.
+A value of the table that no source states is shown as such, never left empty.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ import dataclasses
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision import sources
 from provision.catalog import rules, version_key
 from provision.cli.console import table as columns
 from provision.resolver.table import Table, TableRow
+
+if TYPE_CHECKING:
+    from provision.core.types import Choice
+    from provision.resolver import Explanation
+
+ExplanationRow = tuple[str, str, str, str]  # what, its value, the reason, the source
 
 NOT_KNOWN = "not known"
 HEAD = (
@@ -198,3 +204,37 @@ def _architecture_range(row: TableRow) -> str:
     first = row.architectures[0].removeprefix("sm_")
     last = row.architectures[-1].removeprefix("sm_")
     return f"{first}-{last}+PTX" if row.ptx else f"{first}-{last}"
+
+
+def explanation_lines(explanation: Explanation) -> list[str]:
+    """Each choice of an environment with its value, and below it the reason and its source."""
+    pins = [(pin.manager, pin.requirement, pin.reason, pin.source) for pin in explanation.pins]
+    lines = [
+        explanation.name,
+        *_section("choices", _rows(explanation.choices)),
+        *_section("pins", pins),
+        *_section("rules", _rows(explanation.rules)),
+        *_section("warnings", _rows(explanation.warnings)),
+        *_section("not chosen", _rows(explanation.not_chosen)),
+    ]
+    machine = ", ".join(
+        f"{name} {version}" for name, version in explanation.virtual_packages.items()
+    )
+    return [*lines, "", f"solved for {', '.join(explanation.platforms)} with {machine}"]
+
+
+def _rows(choices: Sequence[Choice]) -> list[ExplanationRow]:
+    return [(choice.what, choice.value, choice.reason, choice.source) for choice in choices]
+
+
+def _section(title: str, rows: Sequence[ExplanationRow]) -> list[str]:
+    """A titled list; nothing without rows."""
+    if not rows:
+        return []
+    width = max(len(row[0]) for row in rows)
+    lines = ["", title]
+    for what, value, reason, source in rows:
+        lines.append(f"  {what:{width}}  {value}".rstrip())
+        origin = f" ({source})" if source else ""
+        lines.append(f"  {'':{width}}    {reason}{origin}")
+    return lines
