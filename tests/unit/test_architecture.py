@@ -153,7 +153,7 @@ def test_runtime_packages_import_only_what_lies_below_them() -> None:
     assert list(violations("provision_runtime", RUNTIME_RULES)) == []
 
 
-def test_the_host_takes_only_the_report_of_the_runtime() -> None:
+def test_host_imports_only_the_report_of_the_runtime() -> None:
     for name in MODULES:
         for imported, _ in imports(name):
             if name.startswith("provision.") and imported.startswith("provision_runtime"):
@@ -163,7 +163,7 @@ def test_the_host_takes_only_the_report_of_the_runtime() -> None:
             ), f"{name} imports {imported}"
 
 
-def test_no_module_is_part_of_a_circle() -> None:
+def test_no_import_circles() -> None:
     """A package's `__init__` counts with the names that it takes from its modules, as Python does."""
     graph = {
         name: {imported for imported, at_top in imports(name) if at_top and imported in MODULES}

@@ -18,7 +18,7 @@ from provision.core.atomic import (
 )
 
 
-def test_text_and_bytes_replace_a_file_with_the_mode(tmp_path: Path) -> None:
+def test_atomic_write_of_text_and_bytes_keeps_the_mode(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a"
     atomic_write(path, "é")
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"\xc3\xa9", 0o644)
@@ -27,7 +27,7 @@ def test_text_and_bytes_replace_a_file_with_the_mode(tmp_path: Path) -> None:
     assert [other.name for other in path.parent.iterdir()] == ["a"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+def test_failed_write_leaves_only_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").write_text("old")
@@ -45,7 +45,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_staged_directory_takes_its_place(tmp_path: Path, is_replaced: bool) -> None:
+def test_staged_directory_replaces_the_old_one(tmp_path: Path, is_replaced: bool) -> None:
     path = tmp_path / "lab"
     if is_replaced:
         path.mkdir()
@@ -59,7 +59,7 @@ def test_a_staged_directory_takes_its_place(tmp_path: Path, is_replaced: bool) -
     assert [child.name for child in tmp_path.iterdir()] == ["lab"]
 
 
-def test_only_the_leftovers_of_this_directory_are_removed(tmp_path: Path) -> None:
+def test_only_own_leftovers_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "lab"
     staging_path(path).mkdir()
     backup_path(path).mkdir()
@@ -70,7 +70,7 @@ def test_only_the_leftovers_of_this_directory_are_removed(tmp_path: Path) -> Non
     assert names == {staging_path(tmp_path / "other").name, ".lab.old"}
 
 
-def test_leftovers_that_come_back_are_removed_again(tmp_path: Path) -> None:
+def test_reappearing_leftovers_are_removed_again(tmp_path: Path) -> None:
     """A writer that outlives the interrupt creates the folder again, three times."""
     staging = staging_path(tmp_path / "lab")
     is_finished = threading.Event()

@@ -107,7 +107,7 @@ def write_lock(folder: Path) -> bytes:
     return (folder / lockfile.FILE).read_bytes()
 
 
-def test_a_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
+def test_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
     before = write_lock(lab / "envs" / "rendered")
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
     (lab / "envs" / "rendered").rename(lab / "envs" / "renamed")
@@ -123,7 +123,7 @@ def test_a_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
         assert stale.exit_code == 6 and "is stale: the request changed" in stale.stderr
 
 
-def test_a_lock_whose_hash_covers_the_name_is_still_current(lab: Path) -> None:
+def test_lock_whose_hash_covers_the_name_is_current(lab: Path) -> None:
     folder = lab / "envs" / "rendered"
     write_lock(folder)
     lock_inputs = inputs(folder)
@@ -132,7 +132,7 @@ def test_a_lock_whose_hash_covers_the_name_is_still_current(lab: Path) -> None:
     assert run("lock", "rendered").stdout.startswith("already locked")
 
 
-def test_a_copied_passport_is_evidence_of_another_environment(lab: Path) -> None:
+def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
     document = {
         "schema": passport.SCHEMA,
         "name": "rendered",

@@ -31,7 +31,7 @@ def wheel(version: str, tag: str) -> catalog.Build:
     return next(build for build in catalog.releases()[version].wheels if build.tag == tag)
 
 
-def test_covers_1_12_to_2_15_in_order() -> None:
+def test_releases_cover_1_12_to_2_15_in_order() -> None:
     found = list(catalog.releases())
     assert found[0] == "1.12.0"
     assert found[-1] == "2.15.0"
@@ -40,7 +40,7 @@ def test_covers_1_12_to_2_15_in_order() -> None:
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_every_fact_of_a_build_has_its_source(
+def test_every_build_fact_has_a_source(
     release: catalog.Release, source: str, build: catalog.Build
 ) -> None:
     for platform in build.platforms:
@@ -55,7 +55,7 @@ def test_every_fact_of_a_build_has_its_source(
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_the_cuda_of_every_build_has_a_driver_floor(
+def test_every_builds_cuda_has_a_driver_floor(
     release: catalog.Release, source: str, build: catalog.Build
 ) -> None:
     toolkit = catalog.toolkits()[build.cuda]
@@ -66,7 +66,7 @@ def test_the_cuda_of_every_build_has_a_driver_floor(
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_architectures_lie_within_what_the_toolkit_compiles(
+def test_architectures_are_supported_by_the_toolkit(
     release: catalog.Release, source: str, build: catalog.Build
 ) -> None:
     toolkit = catalog.toolkits()[build.cuda]
@@ -98,7 +98,7 @@ def test_exactly_one_wheel_is_the_index_default(release: catalog.Release) -> Non
         assert named == "cpu" or platform in default.platforms
 
 
-def test_the_newest_release_as_its_wheel_says() -> None:
+def test_newest_release_matches_its_wheel() -> None:
     newest = catalog.releases()["2.15.0"]
     assert newest.index_default["linux-64"].toolkit == "13.2.2"
     build = wheel("2.15.0", "cu132")
@@ -108,7 +108,7 @@ def test_the_newest_release_as_its_wheel_says() -> None:
     assert wheel("2.15.0", "cu130").architectures is None
 
 
-def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
+def test_aarch64_cuda_wheels_start_at_2_11() -> None:
     defaults = {
         version: release.index_default["linux-aarch64"].build
         for version, release in catalog.releases().items()
@@ -121,7 +121,7 @@ def test_aarch64_wheels_have_cuda_from_2_11_on() -> None:
     assert "3.15" in (there.python or ())
 
 
-def test_aarch64_never_inherits_what_was_compiled_for_x86_64() -> None:
+def test_aarch64_never_inherits_x86_64_architectures() -> None:
     default = wheel("2.14.1", "cu130")
     assert default.architectures == ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
     assert default.for_platform("linux-aarch64").architectures == (
@@ -136,7 +136,7 @@ def test_aarch64_never_inherits_what_was_compiled_for_x86_64() -> None:
     assert (there.python, there.python_seen, there.architectures) == (None, ("3.11",), None)
 
 
-def test_a_row_without_source_is_refused() -> None:
+def test_row_without_source_is_refused() -> None:
     with pytest.raises(ValueError, match="x: nccl states version without a source"):
         check_sources({"nccl": {"version": "2.20.5", "source": None}}, "x")
     check_sources({"nccl": {"version": None, "source": None}}, "x")
@@ -147,7 +147,7 @@ def test_every_row_of_every_file_is_sourced(name: str) -> None:
     assert load(name)
 
 
-def test_pythons_of_the_pytorch_channel_are_its_own() -> None:
+def test_pytorch_channel_has_its_own_python_list() -> None:
     """Wheels of 2.0.0 exist for Python 3.11, the channel's packages do not."""
     (build,) = (one for one in catalog.releases()["2.0.0"].pytorch if one.cuda == "11.8")
     assert build.python == ("3.8", "3.9", "3.10")
@@ -176,13 +176,13 @@ def test_expressions(expression: str, found: list[str]) -> None:
 
 
 @pytest.mark.parametrize("expression", ["2.3.1+cu121", "v2.3", "two", "", "2..3", ">=", "2.3.1.1"])
-def test_what_is_no_expression(expression: str) -> None:
+def test_invalid_expressions(expression: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a release"):
         versions(expression)
 
 
 @pytest.mark.parametrize("expression", ["2.1.9", "1.11", "9", ">=3", "02.99"])
-def test_releases_that_the_table_does_not_have(expression: str) -> None:
+def test_unknown_releases(expression: str) -> None:
     with pytest.raises(NoSuchBuild, match=r"Known: 1\.12, .*newest is 2\.15\.0"):
         versions(expression)
 
@@ -231,9 +231,7 @@ def test_releases_that_the_table_does_not_have(expression: str) -> None:
         ("NVIDIA RTX PRO 4000 Blackwell SFF Edition", "sm_120"),
     ],
 )
-def test_gpus_are_found_by_what_people_and_nvidia_smi_call_them(
-    asked: str, architecture: str
-) -> None:
+def test_gpus_are_found_by_common_and_nvidia_smi_names(asked: str, architecture: str) -> None:
     assert catalog.find_gpu(asked).architecture == architecture
 
 
@@ -241,13 +239,13 @@ def test_gpus_are_found_by_what_people_and_nvidia_smi_call_them(
     ("asked", "close"),
     [("H10", "H100"), ("RTX 4095", "RTX 4090"), ("V1000", "V100"), ("rtx 6000", "Quadro RTX 6000")],
 )
-def test_a_gpu_that_is_not_known_is_refused_with_the_close_ones(asked: str, close: str) -> None:
+def test_unknown_gpu_is_refused_with_similar_names(asked: str, close: str) -> None:
     with pytest.raises(InvalidSpec, match=rf"GPU '{asked}' is not known\..*{close}"):
         catalog.find_gpu(asked)
 
 
 @pytest.mark.parametrize("asked", ["", "sm_", "sm_42", "4.2", "100", "NVIDIA", "9", "sm_9"])
-def test_nonsense_is_no_gpu(asked: str) -> None:
+def test_nonsense_is_not_a_gpu(asked: str) -> None:
     if asked == "100":  # a plain number means an architecture
         assert catalog.find_gpu(asked).architecture == "sm_100"
     else:
@@ -303,7 +301,7 @@ def test_drivers(cuda: str, driver: str, answer: str) -> None:
         ),  # code for sm_80 or sm_86 does not run on Tegra
     ],
 )
-def test_whether_a_build_has_code_for_a_gpu(
+def test_build_code_for_a_gpu(
     version: str, tag: str, gpu: str, driver: str | None, answer: str
 ) -> None:
     assert catalog.runs_on_gpu(wheel(version, tag), catalog.find_gpu(gpu), driver) == answer
@@ -313,7 +311,7 @@ def test_whether_a_build_has_code_for_a_gpu(
     ("driver", "answer"),
     [(None, "ptx"), ("525.60.13", "ptx"), ("520.61.05", "no"), ("525", "unknown")],
 )
-def test_ptx_needs_the_toolkits_own_driver(driver: str | None, answer: str) -> None:
+def test_ptx_needs_the_driver_of_its_toolkit(driver: str | None, answer: str) -> None:
     forge = next(build for build in catalog.releases()["2.3.1"].conda_forge if build.cuda == "12.0")
     assert forge.ptx and forge.architectures and forge.architectures[-1] == "sm_90"
     assert catalog.runs_on_gpu(forge, catalog.find_gpu("B200"), driver) == answer
@@ -327,7 +325,7 @@ def test_glibc() -> None:
     assert catalog.runs_on_machine(channel, "2.35") == "unknown"
 
 
-def test_gpu_names_are_distinct_once_decoration_is_gone() -> None:
+def test_normalized_gpu_names_are_distinct() -> None:
     for name, gpu in catalog.gpus().items():
         assert catalog.find_gpu(name) == gpu
 
@@ -376,7 +374,7 @@ def test_rules_are_sourced_and_parse() -> None:
     assert len({rule.id for rule in catalog.rules()}) == len(catalog.rules())
 
 
-def test_every_rule_can_hold() -> None:
+def test_every_rule_can_apply() -> None:
     everything: set[str] = set()
     names = {"nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "cuda-compat-12-4"} | {
         rule.package for rule in catalog.rules() if rule.package and "*" not in rule.package
@@ -392,7 +390,7 @@ def test_every_rule_can_hold() -> None:
     assert everything == {rule.id for rule in catalog.rules()}
 
 
-def test_rules_hold_only_where_they_should() -> None:
+def test_rules_apply_only_where_they_should() -> None:
     old, mid, new = (catalog.releases()[version] for version in ("2.0.1", "2.3.1", "2.15.0"))
     assert ids(old, wheel("2.0.1", "cu118"), "wheels") == {
         "numpy-1",
@@ -409,7 +407,7 @@ def test_rules_hold_only_where_they_should() -> None:
     assert ids(new, None, "wheels") == {"numpy"}
 
 
-def test_rules_about_packages_know_the_spellings() -> None:
+def test_package_rules_accept_all_spellings() -> None:
     release, build = catalog.releases()["2.9.1"], wheel("2.9.1", "cu128")
     assert "nccl-family-cu13" in ids(release, build, "wheels", packages=["nvidia_nccl.CU13"])
     assert "nccl-family-cu12-on-13" not in ids(
@@ -419,7 +417,7 @@ def test_rules_about_packages_know_the_spellings() -> None:
     assert "distributed" in ids(release, build, "wheels", packages=["Distributed"])
 
 
-def test_the_order_of_channels_matters_only_as_listed() -> None:
+def test_channel_order_matters_only_as_listed() -> None:
     release = catalog.releases()["2.3.1"]
     assert "channel-order" in ids(
         release, release.pytorch[0], "pytorch", channels=["conda-forge", "pytorch"]

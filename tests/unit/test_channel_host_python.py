@@ -17,7 +17,7 @@ from provision.channel import host_python as channel
     "lib-dynload/_tkinter.cpython-311-x86_64-linux-gnu.so", "config-3.11-x86_64-linux-gnu/libpython3.11.a", "EXTERNALLY-MANAGED",
     "idlelib/run.py", "turtle.py", "ensurepip/_bundled/pip.whl", "ctypes/test/x.py", "unittest/tests/x.py",
 ])  # fmt: skip
-def test_left_out(path: str) -> None:
+def test_files_left_out(path: str) -> None:
     assert channel.LEFT_OUT.search(path)
 
 
@@ -32,7 +32,7 @@ def test_left_out(path: str) -> None:
         "config.py",
     ],
 )
-def test_kept(path: str) -> None:
+def test_files_kept(path: str) -> None:
     assert not channel.LEFT_OUT.search(path)
 
 
@@ -47,7 +47,7 @@ def test_kept(path: str) -> None:
         "libresolv.so.2",
     ],
 )
-def test_glibc_is_the_hosts(name: str) -> None:
+def test_glibc_comes_from_the_host(name: str) -> None:
     assert channel.GLIBC.match(name)
 
 
@@ -87,7 +87,7 @@ def test_sysconfig_follows_the_environment(tmp_path: Path) -> None:
     }
 
 
-def test_debian_looks_into_site_packages(tmp_path: Path) -> None:
+def test_debian_python_searches_site_packages(tmp_path: Path) -> None:
     (tmp_path / "site.py").write_text('sitepackages.append("local/lib/dist-packages")\n')
     (tmp_path / "sysconfig.py").write_text(
         "'purelib': '{base}/local/lib/python{py_version_short}/dist-packages', '{base}/lib/python3/dist-packages'\n"
@@ -99,7 +99,7 @@ def test_debian_looks_into_site_packages(tmp_path: Path) -> None:
     assert "site-packages" in (tmp_path / "dist-packages" / "provision.pth").read_text()
 
 
-def test_other_pythons_are_left_as_they_are(tmp_path: Path) -> None:
+def test_other_pythons_are_unchanged(tmp_path: Path) -> None:
     (tmp_path / "site.py").write_text("x = 1\n")
     channel._use_site_packages(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["site.py"]

@@ -74,11 +74,11 @@ def write(folder: Path, *files: MirrorFile, prune: bool = False) -> list[Path]:
         ),
     ],
 )
-def test_where_a_file_lies(file: MirrorFile, path: str) -> None:
+def test_path_of_a_file(file: MirrorFile, path: str) -> None:
     assert file.path == path
 
 
-def test_a_channel_of_the_disk_does_not_tell_its_path() -> None:
+def test_local_channel_does_not_leak_its_path() -> None:
     path = conda_file("a", channel="file:///home/me/channels/py3.11.7").path
     assert path.startswith("channels/local/py3.11.7-") and "home" not in path
 
@@ -92,14 +92,14 @@ def test_a_channel_of_the_disk_does_not_tell_its_path() -> None:
         "https://f.invalid/a%2fb.whl",
     ],
 )
-def test_what_has_no_place_is_refused(url: str) -> None:
+def test_url_without_a_mirror_path_is_refused(url: str) -> None:
     with pytest.raises(IntegrityError, match="cannot be mirrored"):
         mirror_file("pip", "x", url, SHA)
     with pytest.raises(IntegrityError, match="no well-formed sha256"):
         mirror_file("pip", "x", "https://f.invalid/x-1-py3-none-any.whl", "abc")
 
 
-def test_locks_that_disagree_about_a_file() -> None:
+def test_locks_with_conflicting_hashes() -> None:
     assert mirror.unique_files([conda_file("b"), conda_file("a"), conda_file("b")]) == [
         conda_file("a"),
         conda_file("b"),
@@ -108,7 +108,7 @@ def test_locks_that_disagree_about_a_file() -> None:
         mirror.unique_files([conda_file("a"), conda_file("a", OTHER)])
 
 
-def test_a_written_manifest_is_read_back(tmp_path: Path) -> None:
+def test_manifest_round_trip(tmp_path: Path) -> None:
     files = [
         conda_file("a"),
         conda_file("b", subdir="noarch", end=".tar.bz2"),
@@ -134,7 +134,7 @@ def test_a_written_manifest_is_read_back(tmp_path: Path) -> None:
         assert f'href="../../wheels/{sha256}/x-1.0-py3-none-any.whl#sha256={sha256}"' in page
 
 
-def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
+def test_manifest_bytes_are_reproducible(tmp_path: Path) -> None:
     files = [conda_file("a"), wheel("x")]
     write(tmp_path / "one", *files)
     write(tmp_path / "two", *reversed(files))
@@ -149,7 +149,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_earlier_files_stay_unless_they_are_pruned(tmp_path: Path) -> None:
+def test_earlier_files_stay_unless_pruned(tmp_path: Path) -> None:
     old, new = [conda_file("a"), wheel("x")], [conda_file("b"), wheel("y", OTHER)]
     write(tmp_path, *old)
     assert write(tmp_path, *new) == []
@@ -167,7 +167,7 @@ def test_earlier_files_stay_unless_they_are_pruned(tmp_path: Path) -> None:
     assert "x/" not in (tmp_path / "simple" / "index.html").read_text()
 
 
-def test_records_of_files_that_are_gone_go_too(tmp_path: Path) -> None:
+def test_records_of_removed_files_are_removed(tmp_path: Path) -> None:
     write(tmp_path, conda_file("a"))
     (tmp_path / conda_file("a").path).unlink()
     write(tmp_path, conda_file("b"))
@@ -184,7 +184,7 @@ def test_records_of_files_that_are_gone_go_too(tmp_path: Path) -> None:
         '{"schema": 1, "channels": 1, "wheels": {}}',
     ],
 )
-def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
+def test_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "mirror.json").write_text(text)
     with pytest.raises(IntegrityError, match=r"mirror\.json"):
         mirror.read_manifest(tmp_path)

@@ -77,7 +77,7 @@ def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
     assert catalog.read_manifest(open_root(tmp_path), "step-000000000007").world_size == 2
 
 
-def test_what_did_not_change_is_a_link_and_prune_leaves_it(tmp_path: Path) -> None:
+def test_unchanged_content_is_linked_and_survives_prune(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     made = save(tmp_path, 2, {"a": big("a"), "b": big("c")})
     assert (made.progress.written, made.progress.linked) == (MIN_FILE_BYTES, MIN_FILE_BYTES)
@@ -88,7 +88,7 @@ def test_what_did_not_change_is_a_link_and_prune_leaves_it(tmp_path: Path) -> No
     assert contents(tmp_path / "step-000000000002") == {"a": big("a"), "b": big("c")}
 
 
-def test_of_many_small_things_only_those_that_changed_are_written(tmp_path: Path) -> None:
+def test_only_changed_small_items_are_written(tmp_path: Path) -> None:
     first = {f"n{index}": index.to_bytes(4, "big") * 500 for index in range(1000)}
     second = {**first, "n10": b"x" * 2000, "n500": b"y" * 2000}
     save(tmp_path, 1, first)
@@ -105,7 +105,7 @@ def test_of_many_small_things_only_those_that_changed_are_written(tmp_path: Path
     assert kept < 2 * sum(map(len, third.values()))
 
 
-def test_a_step_that_is_saved_again_is_replaced_by_a_new_generation(tmp_path: Path) -> None:
+def test_saving_a_step_again_makes_a_new_generation(tmp_path: Path) -> None:
     for content in (b"old", b"new", b"newest"):
         save(tmp_path, 1, {"a": content})
     assert names(tmp_path) == ["latest", "step-000000000001.2"]
@@ -114,7 +114,7 @@ def test_a_step_that_is_saved_again_is_replaced_by_a_new_generation(tmp_path: Pa
     assert (list_steps(tmp_path), latest(tmp_path)) == ([1], 1)
 
 
-def test_latest_is_what_was_committed_last_not_the_highest(tmp_path: Path) -> None:
+def test_latest_is_the_last_commit_not_the_highest_step(tmp_path: Path) -> None:
     for step in (10, 30, 20):
         save(tmp_path, step, {"a": b"1"})
     assert (list_steps(tmp_path), latest(tmp_path)) == ([10, 20, 30], 20)
@@ -124,7 +124,7 @@ def test_latest_is_what_was_committed_last_not_the_highest(tmp_path: Path) -> No
     assert latest(tmp_path) == 20
 
 
-def test_the_order_of_commits_goes_on_after_a_damaged_one(tmp_path: Path) -> None:
+def test_commit_order_continues_after_a_damaged_checkpoint(tmp_path: Path) -> None:
     for step in (30, 20):
         save(tmp_path, step, {"a": b"1"})
     damaged = tmp_path / "step-000000000020" / manifest.NAME
@@ -134,7 +134,7 @@ def test_the_order_of_commits_goes_on_after_a_damaged_one(tmp_path: Path) -> Non
     assert latest(tmp_path) == 10
 
 
-def test_what_is_committed_while_prune_looks_stays(tmp_path: Path) -> None:
+def test_commit_during_prune_stays(tmp_path: Path) -> None:
     """Both what was not there when it looked, and what `latest` does not name yet."""
     for step in (10, 20, 30):
         save(tmp_path, step, {"a": b"1"})
@@ -152,7 +152,7 @@ def test_what_is_committed_while_prune_looks_stays(tmp_path: Path) -> None:
     assert list_steps(tmp_path) == [5, 30]
 
 
-def test_what_could_not_be_removed_goes_with_the_next_save_of_the_same_process(
+def test_next_save_removes_what_could_not_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1, {"a": b"1"})
@@ -168,7 +168,7 @@ def test_what_could_not_be_removed_goes_with_the_next_save_of_the_same_process(
     assert names(tmp_path) == ["latest", "step-000000000001.1", "step-000000000002"]
 
 
-def test_a_step_that_is_replaced_while_it_is_looked_for_is_found(tmp_path: Path) -> None:
+def test_step_replaced_during_lookup_is_found(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": b"1"})
     (tmp_path / "latest").write_bytes(layout.pointer("step-000000000099"))
 
@@ -187,7 +187,7 @@ def test_a_step_that_is_replaced_while_it_is_looked_for_is_found(tmp_path: Path)
     assert catalog.latest(Moving(tmp_path)) == "step-000000000001.3"
 
 
-def test_where_one_rank_fails_all_are_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_failure_on_one_rank_raises_on_all_and_leaves_nothing(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": b"old"})
 
     def fail(ranks: Ranks) -> Callable[[object], None]:
@@ -206,9 +206,7 @@ def test_where_one_rank_fails_all_are_told_and_nothing_is_left(tmp_path: Path) -
     assert names(tmp_path) == ["latest", "step-000000000001"]
 
 
-def test_where_it_does_not_fit_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_space_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     monkeypatch.setattr(FileBackend, "free", lambda _: MIN_FILE_BYTES + MIN_FILE_BYTES // 5)
     assert save(tmp_path, 2, {"a": big("a"), "b": big("c")}).progress.written == MIN_FILE_BYTES
@@ -226,7 +224,7 @@ def whole(tmp_path: Path) -> Path:
     return tmp_path / "step-000000000001"
 
 
-def test_every_flipped_bit_is_told_by_the_name_of_its_file(whole: Path) -> None:
+def test_flipped_bits_are_reported_by_file_name(whole: Path) -> None:
     draw = random.Random(0)
     for name in names(whole):
         content = (whole / name).read_bytes()
@@ -239,7 +237,7 @@ def test_every_flipped_bit_is_told_by_the_name_of_its_file(whole: Path) -> None:
     assert verify(whole.parent) == []
 
 
-def test_every_bit_of_a_manifest_counts(whole: Path) -> None:
+def test_every_flipped_manifest_bit_is_detected(whole: Path) -> None:
     content = (whole / manifest.NAME).read_bytes()
     for bit in range(0, 8 * len(content), 7):
         damaged = bytearray(content)
@@ -248,7 +246,7 @@ def test_every_bit_of_a_manifest_counts(whole: Path) -> None:
             manifest.loads(bytes(damaged), "manifest.json")
 
 
-def test_every_bit_of_latest_counts(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_latest_is_detected(tmp_path: Path) -> None:
     for step in (100, 200, 300):
         save(tmp_path, step, {"a": b"%d" % step})
     named, backend = tmp_path / "latest", open_root(tmp_path)
@@ -274,7 +272,7 @@ def test_every_bit_of_latest_counts(tmp_path: Path) -> None:
     assert catalog.read_manifest(backend, "step-000000000400").parent == "step-000000000300"
 
 
-def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+def test_unreadable_manifest_is_not_skipped(tmp_path: Path) -> None:
     for step in (100, 300, 200, 400):
         save(tmp_path, step, {"a": b"%d" % step})
     backend, names = (
@@ -303,7 +301,7 @@ def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_passed_over(tmp_path:
     assert catalog.latest(backend) == names[200]  # what a save goes on from
 
 
-def test_truncated_missing_extra_and_swapped_files_are_told(whole: Path) -> None:
+def test_truncated_missing_extra_and_swapped_files_are_reported(whole: Path) -> None:
     found = catalog.read_manifest(open_root(whole.parent), whole.name).objects
     alone_in_file, packed = whole / found["a"].file, whole / found["b"].file
     (whole / "extra").touch()
@@ -329,14 +327,14 @@ def test_truncated_missing_extra_and_swapped_files_are_told(whole: Path) -> None
     ]
 
 
-def test_a_checkpoint_under_another_steps_name_is_told(whole: Path) -> None:
+def test_checkpoint_under_another_steps_name_is_reported(whole: Path) -> None:
     shutil.move(str(whole), str(whole.parent / "step-000000000002"))
     assert [damage.problem for damage in verify(whole.parent, step=2)] == ["it is of step 1, not 2"]
     with pytest.raises(NoCheckpoint, match="no checkpoint of step 1: it has step 2"):
         verify(whole.parent, step=1)
 
 
-def test_the_manifest_is_json_that_needs_no_pickle(whole: Path) -> None:
+def test_manifest_is_plain_json(whole: Path) -> None:
     document = json.loads((whole / manifest.NAME).read_text())
     assert (document["step"], document["world_size"], sorted(document["objects"])) == (
         1,
@@ -349,7 +347,7 @@ def test_the_manifest_is_json_that_needs_no_pickle(whole: Path) -> None:
     "entry",
     [("../other", None), ("/etc/passwd", None), ("..", None), ("a", "../../x"), ("a", "..")],
 )
-def test_a_manifest_that_leads_elsewhere_is_refused(entry: tuple[str, str | None]) -> None:
+def test_manifest_with_escaping_paths_is_refused(entry: tuple[str, str | None]) -> None:
     name, home = entry
     content = manifest.dumps(
         manifest.Manifest(1, 1, (manifest.FileEntry(name, 1, "0" * 64, home),))
@@ -358,7 +356,7 @@ def test_a_manifest_that_leads_elsewhere_is_refused(entry: tuple[str, str | None
         manifest.loads(content, "manifest.json")
 
 
-def test_leftovers_of_writers_that_ended_go_and_others_stay(tmp_path: Path) -> None:
+def test_only_leftovers_of_ended_writers_are_removed(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": b"1"})
     mine = layout.temporary("step-000000000002")
     ended = mine.replace(f"~{layout.writer(mine).number}~", "~4194305~")  # type: ignore[union-attr]
@@ -370,7 +368,7 @@ def test_leftovers_of_writers_that_ended_go_and_others_stay(tmp_path: Path) -> N
     assert names(tmp_path) == sorted((mine, elsewhere, "latest", "step-000000000001"))
 
 
-def test_prune_keeps_the_newest_those_of_every_and_the_latest(tmp_path: Path) -> None:
+def test_prune_keeps_newest_every_kth_and_latest(tmp_path: Path) -> None:
     for step in (100, 150, 200, 250, 300, 50):
         save(tmp_path, step, {"a": b"%d" % step})
     assert prune(tmp_path, keep=1, every=100, dry_run=True).removed == (
@@ -383,7 +381,7 @@ def test_prune_keeps_the_newest_those_of_every_and_the_latest(tmp_path: Path) ->
         prune(tmp_path, keep=0)
 
 
-def test_a_checkpoint_that_cannot_be_read_is_neither_counted_nor_removed_by_prune(
+def test_prune_ignores_unreadable_checkpoints(
     tmp_path: Path,
 ) -> None:
     for step in (1, 2, 3, 4):
@@ -395,7 +393,7 @@ def test_a_checkpoint_that_cannot_be_read_is_neither_counted_nor_removed_by_prun
     assert list_steps(tmp_path) == [2, 3, 4]
 
 
-def test_of_shared_files_only_the_last_name_frees_bytes(tmp_path: Path) -> None:
+def test_only_the_last_link_frees_bytes(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     save(tmp_path, 2, {"a": big("a"), "b": big("c")})
     alone = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["b"].file
@@ -421,7 +419,7 @@ def test_of_shared_files_only_the_last_name_frees_bytes(tmp_path: Path) -> None:
     )
 
 
-def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:
+def test_replicated_items_are_written_once_and_evenly() -> None:
     def key(name: str, size: int, dtype: str = "torch.uint8") -> list[Any]:
         return [name, [0], [size], [size], dtype, size]
 
@@ -434,7 +432,7 @@ def test_what_several_ranks_hold_is_written_by_one_of_them_and_evenly() -> None:
         assign([[key("a", 8)], [key("a", 9)]])
 
 
-def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_path: Path) -> None:
+def test_known_damaged_parent_file_is_rewritten(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     folder = tmp_path / "step-000000000001"
     held = {
@@ -449,9 +447,7 @@ def test_a_file_of_the_parent_that_is_known_to_be_damaged_is_written_anew(tmp_pa
     assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).progress.linked == 2 * MIN_FILE_BYTES
 
 
-def test_a_file_of_the_parent_that_was_damaged_unseen_is_written_anew(
-    tmp_path: Path, without_xxhash: None
-) -> None:
+def test_undetected_parent_damage_is_rewritten(tmp_path: Path, without_xxhash: None) -> None:
     save(tmp_path, 1, {"a": big("a"), "small": b"s"})
     backend = open_root(tmp_path)
     folder = catalog.latest(backend)
@@ -482,7 +478,7 @@ def open_below(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("failing", [0, 1, 5, 52])
-def test_few_files_are_open_and_every_one_is_synced(
+def test_few_files_are_open_and_all_are_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     monkeypatch.setattr(file, "MAX_UNSYNCED", 4)
@@ -518,7 +514,7 @@ def test_few_files_are_open_and_every_one_is_synced(
 
 
 @pytest.mark.parametrize("failing_sync", [False, True])
-def test_files_are_closed_also_where_the_store_fails_only_then(
+def test_files_are_closed_when_closing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_sync: bool
 ) -> None:
     """As a network file system's client may, once a sync has failed and before."""
@@ -540,9 +536,7 @@ def test_files_are_closed_also_where_the_store_fails_only_then(
     assert open_below(tmp_path) == 0
 
 
-def test_with_xxhash_a_file_has_both_hashes_and_without_it_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_xxhash_adds_a_second_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     xxhash = pytest.importorskip("xxhash")
 
     def told(step: int) -> list[tuple[str, str | None]]:
@@ -567,7 +561,7 @@ def test_with_xxhash_a_file_has_both_hashes_and_without_it_one(
     assert [stated for _, stated in told(3)] == [None]
 
 
-def test_what_has_its_xxh128_still_is_linked_unread_and_nothing_else_is(tmp_path: Path) -> None:
+def test_only_files_with_matching_xxh128_are_linked_unread(tmp_path: Path) -> None:
     pytest.importorskip("xxhash")
 
     class Blind(FileBackend):
@@ -586,7 +580,7 @@ def test_what_has_its_xxh128_still_is_linked_unread_and_nothing_else_is(tmp_path
 
 
 @pytest.mark.parametrize("first_has", [True, False])
-def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(
+def test_checkpoints_survive_installing_or_removing_xxhash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_has: bool
 ) -> None:
     there = pytest.importorskip("xxhash").xxh3_128
@@ -616,7 +610,7 @@ def test_checkpoints_go_on_where_xxhash_is_installed_or_removed(
             )
 
 
-def test_where_the_hashes_of_a_manifest_contradict_each_other_the_content_is_written_anew(
+def test_contradicting_hashes_cause_a_rewrite(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("xxhash")
@@ -638,7 +632,7 @@ def test_where_the_hashes_of_a_manifest_contradict_each_other_the_content_is_wri
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_two_entries_of_one_file_that_with_both_hashes_counts(order: int) -> None:
+def test_entry_with_both_hashes_wins(order: int) -> None:
     bare, full = (
         manifest.FileEntry("f", 1, "0" * 64),
         manifest.FileEntry("f", 1, "0" * 64, xxh128="1" * 32),
@@ -649,7 +643,7 @@ def test_of_two_entries_of_one_file_that_with_both_hashes_counts(order: int) -> 
 
 
 @pytest.mark.parametrize("has", [True, False])
-def test_damage_is_found_by_either_hash(
+def test_either_hash_detects_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool
 ) -> None:
     there = pytest.importorskip("xxhash").xxh3_128
@@ -665,9 +659,7 @@ def test_damage_is_found_by_either_hash(
     assert thorough.problem == "its SHA-256 is not the committed one"
 
 
-def test_a_manifest_from_before_there_was_xxh128_is_read(
-    tmp_path: Path, without_xxhash: None
-) -> None:
+def test_manifest_without_xxh128_is_read(tmp_path: Path, without_xxhash: None) -> None:
     made = save(tmp_path, 1, {"a": big("a")})
     path = tmp_path / made.folder / manifest.NAME
     body = path.read_bytes()[len(manifest.HEAD) + manifest.DIGITS + len(manifest.AFTER) :]
@@ -691,7 +683,7 @@ def test_a_manifest_from_before_there_was_xxh128_is_read(
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
+def test_linked_file_with_damage_is_rewritten(
     tmp_path: Path, world_size: int, without_xxhash: None
 ) -> None:
     """By another piece of the same content, on the same rank or on another: one is compared with the file, one only hashed."""
@@ -729,7 +721,7 @@ def test_a_file_that_is_seen_to_be_damaged_after_it_was_linked_is_written_anew(
     )
 
 
-def test_a_save_that_fails_does_not_make_damaged_files_whole(
+def test_failed_save_does_not_clear_known_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "NOWAIT", None)  # or the last save would see it by itself
@@ -749,7 +741,7 @@ def test_a_save_that_fails_does_not_make_damaged_files_whole(
     assert save(tmp_path, 3, {"a": big("a")}).progress.linked == MIN_FILE_BYTES
 
 
-def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Path) -> None:
+def test_cached_content_is_compared_byte_by_byte(tmp_path: Path) -> None:
     content = bytes(range(256)) * 8192
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -776,7 +768,7 @@ def test_what_a_file_has_in_the_cache_is_compared_to_the_last_byte(tmp_path: Pat
         assert has(0, content) is None
 
 
-def test_ranks_that_save_different_steps_save_nothing(tmp_path: Path) -> None:
+def test_different_steps_on_ranks_save_nothing(tmp_path: Path) -> None:
     errors = RankThreads(2).run(
         lambda ranks: save(tmp_path, 5 + ranks.rank, {f"{ranks.rank}": b"x"}, ranks)
     )
@@ -787,12 +779,12 @@ def test_ranks_that_save_different_steps_save_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [-1, True, 1.0, "4"])
-def test_a_step_that_is_none_is_refused(step: Any) -> None:
+def test_invalid_step_is_refused(step: Any) -> None:
     with pytest.raises(ValueError, match=f"^step={step!r}: it must be a whole number"):
         check_step(step)
 
 
-def test_prune_keeps_what_was_committed_last_also_where_a_run_went_back(tmp_path: Path) -> None:
+def test_prune_keeps_the_last_commit_after_a_rollback(tmp_path: Path) -> None:
     for step in (1000, 1900, 2000, 1100, 1200, 1300):
         save(tmp_path, step, {"a": b"%d" % step})
     assert prune(tmp_path, keep=2).removed == (
@@ -804,7 +796,7 @@ def test_prune_keeps_what_was_committed_last_also_where_a_run_went_back(tmp_path
     assert list_steps(tmp_path) == [1200, 1300]
 
 
-def test_errors_can_be_told_to_another_process(tmp_path: Path) -> None:
+def test_errors_can_be_pickled(tmp_path: Path) -> None:
     failed = NotCommitted(
         3, collective.RankFailed((1, 2), 28, "No space left on device", "/x"), is_certain=False
     )
@@ -818,7 +810,7 @@ def test_errors_can_be_told_to_another_process(tmp_path: Path) -> None:
     assert "as far as this rank can know" in str(failed)
 
 
-def test_a_root_stays_where_it_was_when_the_program_goes_elsewhere(
+def test_root_is_fixed_when_the_working_directory_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -829,9 +821,7 @@ def test_a_root_stays_where_it_was_when_the_program_goes_elsewhere(
     assert list_steps(tmp_path / "deep" / "er") == [1]
 
 
-def test_a_rank_that_works_long_is_not_taken_for_one_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_rank_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Meetings go on while rank 0 publishes: far more of them than without."""
     meetings: list[str] = []
     publish = FileBackend.commit

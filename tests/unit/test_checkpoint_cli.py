@@ -80,7 +80,7 @@ def temporary(host: str | None = None, number: str | None = None) -> str:
     return layout.SEPARATOR.join(fields)
 
 
-def test_list_says_what_each_has_shares_and_comes_from(root: Path) -> None:
+def test_list_reports_contents_sharing_and_origin(root: Path) -> None:
     found = said("list", root)
     rows = found["checkpoints"]
     assert [
@@ -103,7 +103,7 @@ def test_list_says_what_each_has_shares_and_comes_from(root: Path) -> None:
     assert len([line for line in shown.splitlines() if line.endswith("latest")]) == 1
 
 
-def test_the_shapes_of_json_are_those_that_the_docs_list(root: Path) -> None:
+def test_json_shapes_match_the_docs(root: Path) -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
     for product in (
         inventory.Checkpoint,
@@ -123,7 +123,7 @@ def test_the_shapes_of_json_are_those_that_the_docs_list(root: Path) -> None:
             )
 
 
-def test_a_step_that_was_saved_again_is_listed_with_its_generation(root: Path) -> None:
+def test_resaved_step_is_listed_with_its_generation(root: Path) -> None:
     save(root, 300, {"w": big("w")})
     row = said("list", root)["checkpoints"][-1]
     assert (row["folder"], row["generation"], row["latest"], row["state"]) == (
@@ -144,7 +144,7 @@ def test_a_step_that_was_saved_again_is_listed_with_its_generation(root: Path) -
     ]
 
 
-def test_list_says_who_left_what_unfinished(root: Path) -> None:
+def test_list_reports_unfinished_saves_and_their_writers(root: Path) -> None:
     ours, dead, elsewhere = temporary(), temporary(number="4194305"), temporary(host="node7")
     for name in (ours, dead, elsewhere):
         (root / name).mkdir()
@@ -167,7 +167,7 @@ def test_list_says_who_left_what_unfinished(root: Path) -> None:
     assert "on node7, cannot be seen from here" in invoke("list", root).output
 
 
-def test_list_shows_a_damaged_manifest_and_the_others(root: Path) -> None:
+def test_list_shows_damaged_manifests_and_the_others(root: Path) -> None:
     flip(root / FIRST / manifest.NAME)
     rewrite(root / SECOND, schema=99)
     (root / THIRD / manifest.NAME).unlink()
@@ -211,7 +211,7 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
     )
 
 
-def test_a_damaged_latest_is_told_and_hides_nothing(root: Path) -> None:
+def test_damaged_latest_is_reported_and_hides_nothing(root: Path) -> None:
     content = (root / "latest").read_bytes()
     (root / "latest").write_bytes(content.replace(b"300", b"200"))
     for which in (["--all"], []):
@@ -233,7 +233,7 @@ def files(root: Path, folder: str) -> tuple[manifest.FileEntry, ...]:
     return manifest.loads((root / folder / manifest.NAME).read_bytes(), folder).files
 
 
-def test_what_could_not_be_asked_is_not_called_whole(root: Path) -> None:
+def test_unreadable_checkpoint_is_not_called_sound(root: Path) -> None:
     rewrite(root / FIRST, schema=99)
     (root / SECOND / manifest.NAME).unlink()
     (root / SECOND / manifest.NAME).mkdir()
@@ -244,7 +244,7 @@ def test_what_could_not_be_asked_is_not_called_whole(root: Path) -> None:
     assert "0 of 3 checkpoints whole" in invoke("verify", root, "--all").output
 
 
-def test_show_says_what_is_in_it_and_where(root: Path) -> None:
+def test_show_lists_contents_and_files(root: Path) -> None:
     entries = {entry.name: entry for entry in files(root, SECOND)}
     held = manifest.loads((root / SECOND / manifest.NAME).read_bytes(), SECOND).objects
     records = [
@@ -291,11 +291,11 @@ def test_show_says_what_is_in_it_and_where(root: Path) -> None:
         ("int4", 1),
     ],
 )
-def test_bytes_of_an_element_are_in_its_types_name(dtype: str, width: int) -> None:
+def test_element_size_comes_from_the_dtype_name(dtype: str, width: int) -> None:
     assert element_bytes(f"torch.{dtype}") == width
 
 
-def test_prune_says_what_goes_and_what_that_frees(root: Path) -> None:
+def test_prune_reports_removals_and_freed_bytes(root: Path) -> None:
     before = used(root)
     preview = said("prune", root, "--keep", 1, "--dry-run")
     assert (preview["removed"], preview["kept"], preview["dry_run"]) == (
@@ -318,7 +318,7 @@ def used(root: Path) -> int:
     )
 
 
-def test_prune_keeps_every_kth_and_what_cannot_be_counted(root: Path) -> None:
+def test_prune_keeps_every_kth_and_the_unreadable(root: Path) -> None:
     rewrite(root / THIRD, schema=99)
     found = said("prune", root, "--keep", 1, "--every", 100, "--dry-run")
     assert (found["removed"], found["kept"], found["unreadable"]) == ([], [FIRST, SECOND], [THIRD])
@@ -326,7 +326,7 @@ def test_prune_keeps_every_kth_and_what_cannot_be_counted(root: Path) -> None:
     assert sorted(path.name for path in root.glob("step-*")) == [SECOND, THIRD]
 
 
-def test_prune_removes_what_dead_writers_left_and_what_is_named(root: Path) -> None:
+def test_prune_removes_leftovers_of_dead_writers_and_named_ones(root: Path) -> None:
     ours, dead, elsewhere = temporary(), temporary(number="4194305"), temporary(host="node7")
     for name in (ours, dead, elsewhere):
         (root / name).mkdir()
@@ -351,7 +351,7 @@ def test_prune_removes_what_dead_writers_left_and_what_is_named(root: Path) -> N
     )
 
 
-def test_each_wrong_root_is_told_apart(root: Path, tmp_path: Path) -> None:
+def test_wrong_roots_have_distinct_errors(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "torch").mkdir()
@@ -382,7 +382,7 @@ def test_each_wrong_root_is_told_apart(root: Path, tmp_path: Path) -> None:
     assert said("list", tmp_path / "empty")["checkpoints"] == []
 
 
-def test_show_of_what_cannot_be_read_is_an_error_with_its_reason(root: Path) -> None:
+def test_show_of_an_unreadable_checkpoint_gives_the_reason(root: Path) -> None:
     flip(root / FIRST / manifest.NAME)
     rewrite(root / SECOND, schema=99)
     assert [invoke("show", root, "--step", step).exit_code for step in (100, 200, 300)] == [7, 7, 0]
@@ -394,7 +394,7 @@ def test_show_of_what_cannot_be_read_is_an_error_with_its_reason(root: Path) -> 
     ["verify", "--step", "-1"], ["verify", "--step", "²"], ["show", "--step", "newest"], ["verify", "--all", "--step", "100"],
     ["list", "--option", "endpoint"],
 ])  # fmt: skip
-def test_a_wrong_command_line_changes_nothing(root: Path, arguments: list[str]) -> None:
+def test_usage_error_changes_nothing(root: Path, arguments: list[str]) -> None:
     verb, *rest = arguments
     result = invoke(verb, root, *rest)
     assert result.exit_code == 2
@@ -402,7 +402,7 @@ def test_a_wrong_command_line_changes_nothing(root: Path, arguments: list[str]) 
     assert len(list(root.glob("step-*"))) == 3
 
 
-def test_no_permission_is_reported_in_the_words_of_the_system(root: Path) -> None:
+def test_missing_permission_reports_the_system_error(root: Path) -> None:
     # All modules are imported before we change the user, who may not read the interpreter's files.
     assert [runtime("list", root)[0], runtime("list", root / "nosuch")[0]] == [0, 3]
     is_root = os.geteuid() == 0
@@ -419,7 +419,7 @@ def test_no_permission_is_reported_in_the_words_of_the_system(root: Path) -> Non
     assert answer["error"]["message"] == "Permission denied"
 
 
-def test_an_error_of_the_system_is_one_line(root: Path) -> None:
+def test_system_error_is_one_line(root: Path) -> None:
     (root / "latest").unlink()
     (root / "latest").mkdir()
     result = invoke("list", root)
@@ -428,7 +428,7 @@ def test_an_error_of_the_system_is_one_line(root: Path) -> None:
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_progress_comes_as_lines_of_json(root: Path) -> None:
+def test_progress_is_json_lines(root: Path) -> None:
     command = [sys.executable, "-m", "provision_runtime", "checkpoint", "verify", str(root)]
     finished = subprocess.run([*command, "--all", "--json"], capture_output=True, text=True)
     assert finished.returncode == 0
@@ -468,7 +468,7 @@ def runtime(*arguments: object) -> tuple[int, Any]:
     return code, json.loads(output.getvalue())
 
 
-def test_a_store_of_objects_is_looked_at_by_its_url() -> None:
+def test_object_store_is_addressed_by_url() -> None:
     """In one process, which holds what is in memory://; the host starts another."""
     memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
     url = f"memory://{secrets.token_hex(8)}/run"
@@ -494,9 +494,7 @@ def test_a_store_of_objects_is_looked_at_by_its_url() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_what_is_replaced_while_it_is_looked_at_is_looked_for_again(
-    root: Path, first: bool
-) -> None:
+def test_checkpoint_replaced_during_listing_is_looked_up_again(root: Path, first: bool) -> None:
     def newest() -> str:
         folder = layout.pointed_to((root / "latest").read_bytes())
         assert folder is not None
@@ -518,7 +516,7 @@ def test_what_is_replaced_while_it_is_looked_at_is_looked_for_again(
     assert {FIRST, SECOND} <= {one.folder for one in everything.checkpoints}
 
 
-def test_what_vanishes_while_it_is_listed_is_not_called_damaged(
+def test_checkpoint_vanishing_during_listing_is_not_damaged(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inventory, "TRIES", 1)
@@ -529,7 +527,7 @@ def test_what_vanishes_while_it_is_listed_is_not_called_damaged(
     ]
 
 
-def test_a_file_whose_name_went_while_it_was_read_is_read_by_its_other_name(root: Path) -> None:
+def test_file_unlinked_during_reading_is_read_by_its_other_link(root: Path) -> None:
     class Pruned(FileBackend):
         def size(self, folder: str, name: str) -> int:
             if folder == FIRST:
@@ -543,7 +541,7 @@ def test_a_file_whose_name_went_while_it_was_read_is_read_by_its_other_name(root
     ]
 
 
-def test_all_verbs_work_while_a_job_saves_and_prunes(root: Path) -> None:
+def test_all_commands_work_while_a_job_saves_and_prunes(root: Path) -> None:
     saves = list(range(40))
 
     def job() -> None:

@@ -39,12 +39,12 @@ def problem(shape: tuple[int, ...], *boxes: Box) -> str | None:
         ),
     ],
 )
-def test_boxes_that_make_up_the_tensor_are_fine(shape: tuple[int, ...], boxes: list[Box]) -> None:
+def test_boxes_that_cover_the_tensor_are_accepted(shape: tuple[int, ...], boxes: list[Box]) -> None:
     assert sum(math.prod(sizes) for _, sizes in boxes) == math.prod(shape)
     assert problem(shape, *boxes) is None
 
 
-def test_too_few_and_too_many_elements_are_told() -> None:
+def test_too_few_and_too_many_elements_are_reported() -> None:
     assert problem((10,), ((0,), (6,))) == "the ranks hold 6 of its 10 elements"
     assert problem((10,)) == "the ranks hold 0 of its 10 elements"
     assert problem((4,), ((0,), (3,)), ((2,), (2,))) == "the ranks hold 5 of its 4 elements"
@@ -59,7 +59,7 @@ def test_too_few_and_too_many_elements_are_told() -> None:
         ((4, 4), [((0, 0), (4, 1)), ((0, 1), (3, 3)), ((2, 3), (1, 1)), ((3, 1), (1, 2))]),
     ],
 )
-def test_boxes_of_the_right_volume_that_overlap_leave_a_gap_and_are_told(
+def test_overlapping_boxes_of_the_right_volume_are_reported(
     shape: tuple[int, ...], boxes: list[Box]
 ) -> None:
     assert sum(math.prod(sizes) for _, sizes in boxes) == math.prod(shape)

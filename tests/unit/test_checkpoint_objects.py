@@ -98,7 +98,7 @@ def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
     assert objects(root) == {"latest", f"{made[0].folder}/{manifest.NAME}", *listed}
 
 
-def test_what_did_not_change_is_a_reference_to_where_it_lies(root: str) -> None:
+def test_unchanged_content_is_a_reference(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": big("b")})
     save(root, 2, {"a": big("a"), "b": big("c")})
     third = save(root, 3, {"a": big("a"), "b": big("d")})
@@ -108,7 +108,7 @@ def test_what_did_not_change_is_a_reference_to_where_it_lies(root: str) -> None:
     assert newest(root) == {"a": big("a"), "b": big("d")}
 
 
-def test_what_is_removed_leaves_what_others_need_until_they_are_removed_too(root: str) -> None:
+def test_referenced_files_outlive_their_checkpoint(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": big("b")})
     second = save(root, 2, {"a": big("a"), "b": big("c")})
     assert prune(root, keep=1).removed == (first.folder,)
@@ -120,7 +120,7 @@ def test_what_is_removed_leaves_what_others_need_until_they_are_removed_too(root
     assert {path.partition("/")[0] for path in objects(root)} == {"latest", third.folder}
 
 
-def test_what_is_seen_to_be_damaged_after_it_was_referred_to_is_written(root: str) -> None:
+def test_referenced_file_with_damage_is_rewritten(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": big("b"), "small": b"s"})
     backend = open_root(root)
     held = catalog.read_manifest(backend, first.folder).objects
@@ -140,7 +140,7 @@ def test_what_is_seen_to_be_damaged_after_it_was_referred_to_is_written(root: st
     assert verify(root) == []
 
 
-def test_a_step_that_is_saved_again_may_refer_to_its_older_generation(root: str) -> None:
+def test_resaved_step_may_reference_its_older_generation(root: str) -> None:
     folders = [
         save(root, 1, {"a": big("a"), "b": letter * 9}).folder for letter in (b"1", b"2", b"3")
     ]
@@ -150,7 +150,7 @@ def test_a_step_that_is_saved_again_may_refer_to_its_older_generation(root: str)
     assert {path.partition("/")[0] for path in objects(root)} == {"latest", folders[0], folders[2]}
 
 
-def test_without_its_manifest_a_folder_is_nothing(root: str) -> None:
+def test_folder_without_a_manifest_is_no_checkpoint(root: str) -> None:
     save(root, 1, {"a": b"1"})
     second = save(root, 2, {"a": b"2"})
     memory.MemoryFileSystem().rm_file(f"{root}/{second.folder}/{manifest.NAME}")
@@ -159,7 +159,7 @@ def test_without_its_manifest_a_folder_is_nothing(root: str) -> None:
     assert not [path for path in objects(root) if path.startswith(second.folder)]
 
 
-def test_names_of_folders_tell_step_generation_and_token() -> None:
+def test_folder_names_contain_step_generation_and_token() -> None:
     for made in (
         layout.CheckpointName(42, 0),
         layout.CheckpointName(42, 3),
@@ -201,7 +201,7 @@ def begun(root: str, step: int, **who: str) -> str:
     return theirs
 
 
-def test_leftovers_of_writers_that_ended_go_and_others_stay(root: str) -> None:
+def test_only_leftovers_of_ended_writers_are_removed(root: str) -> None:
     save(root, 1, {"a": b"1"})
     mine, ended, elsewhere = (
         begun(root, 2),
@@ -216,14 +216,14 @@ def test_leftovers_of_writers_that_ended_go_and_others_stay(root: str) -> None:
     assert layout.target(ended) not in folders
 
 
-def test_the_next_save_clears_away_what_a_writer_that_ended_left(root: str) -> None:
+def test_next_save_removes_leftovers_of_an_ended_writer(root: str) -> None:
     ended = begun(root, 1, number="4194305")
     made = save(root, 1, {"a": b"1"})
     assert {path.partition("/")[0] for path in objects(root)} == {"latest", made.folder}
     assert made.folder != layout.target(ended)
 
 
-def test_what_a_save_under_way_may_refer_to_is_kept_for_it(root: str) -> None:
+def test_files_a_running_save_may_reference_are_kept(root: str) -> None:
     """Its parent, and what that one refers to, are removed by somebody else while it writes."""
     save(root, 1, {"a": big("a"), "b": big("b"), "c": b"old"})
     save(root, 2, {"a": big("a"), "b": big("c")})
@@ -242,7 +242,7 @@ def test_what_a_save_under_way_may_refer_to_is_kept_for_it(root: str) -> None:
     assert verify(root) == []
 
 
-def test_a_file_that_vanishes_while_it_is_referred_to_ends_the_save(root: str) -> None:
+def test_vanishing_referenced_file_fails_the_save(root: str) -> None:
     first = save(root, 1, {"a": big("a")})
     [entry] = catalog.read_manifest(open_root(root), first.folder).files
     ranks = single_process()
@@ -260,7 +260,7 @@ def test_a_file_that_vanishes_while_it_is_referred_to_ends_the_save(root: str) -
     assert (list_steps(root), unfinished(root)) == ([1], [])
 
 
-def test_where_a_manifest_cannot_be_read_no_file_is_deleted(root: str) -> None:
+def test_unreadable_manifest_prevents_deletion(root: str) -> None:
     save(root, 1, {"a": big("a"), "b": b"1"})
     damaged = save(root, 2, {"a": big("a"), "b": b"2"})
     save(root, 3, {"z": b"3"})
@@ -276,7 +276,7 @@ def test_where_a_manifest_cannot_be_read_no_file_is_deleted(root: str) -> None:
     }
 
 
-def test_every_flipped_bit_is_told_by_the_name_of_its_file(root: str) -> None:
+def test_flipped_bits_are_reported_by_file_name(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": b"small"})
     second = save(root, 2, {"a": big("a"), "b": b"other"})
     store = memory.MemoryFileSystem()
@@ -324,7 +324,7 @@ class Dark:
         return ask
 
 
-def test_wherever_the_store_stops_answering_the_old_or_the_new_is_there(
+def test_store_outage_leaves_old_or_new_checkpoint(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dark = Dark(monkeypatch)
@@ -359,9 +359,7 @@ def test_wherever_the_store_stops_answering_the_old_or_the_new_is_there(
     assert refused > 20
 
 
-def test_what_a_store_raises_becomes_words_for_all_ranks(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_errors_are_raised_on_all_ranks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dark = Dark(monkeypatch)
     save(root, 1, {"a": b"old"})
     said = {
@@ -394,7 +392,7 @@ def test_what_a_store_raises_becomes_words_for_all_ranks(
         assert (errors[0].errno, list_steps(root)) == (code, [1])
 
 
-def test_of_two_jobs_that_save_one_step_each_has_a_folder(root: str) -> None:
+def test_two_jobs_saving_one_step_have_separate_folders(root: str) -> None:
     made = RankThreads(2).run(
         lambda ranks: [save(root, 5, {"a": b"%d" % ranks.rank * count}) for count in range(1, 20)]
     )
@@ -405,7 +403,7 @@ def test_of_two_jobs_that_save_one_step_each_has_a_folder(root: str) -> None:
     assert list_steps(root) == [5]
 
 
-def test_a_root_that_cannot_be_opened_says_what_is_missing(
+def test_unopenable_root_names_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
@@ -427,14 +425,14 @@ def test_a_root_that_cannot_be_opened_says_what_is_missing(
         open_root("memory://run")
 
 
-def test_a_folder_is_a_folder_however_it_is_named(tmp_path: Path) -> None:
+def test_all_spellings_of_a_folder_open_it(tmp_path: Path) -> None:
     for given in (tmp_path, str(tmp_path), f"file://{tmp_path}", f"local://{tmp_path}"):
         backend: Backend = open_root(given)
         assert isinstance(backend, FileBackend)
         assert backend.root == str(tmp_path)
 
 
-def test_the_docs_table_says_what_the_traits_say(tmp_path: Path, root: str) -> None:
+def test_docs_table_matches_the_traits(tmp_path: Path, root: str) -> None:
     kinds = {"a folder": open_root(tmp_path).traits, "`memory://`": open_root(root).traits}
     kinds["`s3://` and others"] = ObjectBackend(Store("s3://bucket", None, "bucket", "s3")).traits
     page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()

@@ -69,7 +69,7 @@ def place(found: Job) -> tuple[str | None, bool]:
     return (found.runner.name if found.runner else None), found.on_gpu
 
 
-def test_the_first_that_fits_in_the_order_of_the_file() -> None:
+def test_first_fitting_runner_in_file_order() -> None:
     assert place(job(runner("cheap"), runner("dear", gpus=8))) == ("cheap", True)
     assert place(job(runner("cheap"), runner("dear", gpus=8), gpus=4)) == ("dear", True)
     assert job(runner("dear", gpus=8), gpus=4).ranks == 4
@@ -88,7 +88,7 @@ def test_the_first_that_fits_in_the_order_of_the_file() -> None:
         (runner(glibc="2.17"), "glibc 2.17; 2.28 is needed"),
     ],
 )
-def test_why_a_runner_does_not_fit(unfit: Runner, message: str) -> None:
+def test_reasons_a_runner_does_not_fit(unfit: Runner, message: str) -> None:
     found = job(unfit)
     assert place(found) == (None, False)
     assert found.ranks == 2
@@ -101,7 +101,7 @@ def test_too_few_gpus_or_cpus() -> None:
     assert "2 CPUs; 4 ranks are requested" in job(runner(gpus=8, cpus=2), gpus=4).notes[1]
 
 
-def test_a_rehearsal_goes_to_a_cpu_runner_of_the_lab_that_fits() -> None:
+def test_rehearsal_goes_to_a_fitting_cpu_runner() -> None:
     unfit, small, cpu = (
         runner(gpu="K80"),
         runner("small", gpu=None, cpus=1),
@@ -112,13 +112,13 @@ def test_a_rehearsal_goes_to_a_cpu_runner_of_the_lab_that_fits() -> None:
     assert job(small).notes == ("a rehearsal on the CPU, because there is no GPU runner",)
 
 
-def test_a_build_without_cuda_needs_no_gpu_and_is_no_rehearsal() -> None:
+def test_cpu_build_needs_no_gpu_and_is_no_rehearsal() -> None:
     found = job(runner(), runner("cpu", gpu=None), torch="2.13.0", cuda=None)
     assert place(found) == ("cpu", False)
     assert found.notes == ("a build without CUDA, which needs only a CPU runner",)
 
 
-def test_an_uncertain_runner_goes_after_a_certain_one_with_a_note() -> None:
+def test_uncertain_runner_comes_after_certain_ones() -> None:
     vague = runner("vague", driver="525")  # a driver of the branch that the floor is in
     assert place(job(vague, runner("sure"))) == ("sure", True)
     found = job(vague)
@@ -252,7 +252,7 @@ def test_random_runners(data: st.DataObject, runners: list[Runner], gpus: int) -
         assert found.ranks == max(2, gpus)
 
 
-def test_every_build_of_the_table_gets_an_answer() -> None:
+def test_every_build_is_assigned_or_refused() -> None:
     assert len(builds()) > 100
     machines = [runner(gpu=gpu, driver=driver, gpus=8) for gpu in GPUS for driver in DRIVERS[::3]]
     for resolved, _ in builds():

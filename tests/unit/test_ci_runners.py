@@ -68,7 +68,7 @@ def test_every_key_of_a_runner(tmp_path: Path) -> None:
     assert cpu == Runner(name="cpu", labels=("self-hosted", "linux"))
 
 
-def test_all_mistakes_at_once_each_with_its_line(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
     text = """\
 runner: 1
 runners:
@@ -134,7 +134,7 @@ def test_invalid_files(text: str, words: str, tmp_path: Path) -> None:
     assert words in refusal(tmp_path, text)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="There is no"):
         read_runners(tmp_path / "none.yml")
 
@@ -173,9 +173,7 @@ LINES = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(LINES.map(lambda lines: "\n".join("".join(parts) for parts in lines)) | st.text(max_size=40))
-def test_any_text_is_runners_or_a_refusal(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_text_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.mktemp("any") / "runners.yml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:

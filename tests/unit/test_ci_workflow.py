@@ -117,7 +117,7 @@ def test_golden(format: str, lab: Path, request: pytest.FixtureRequest) -> None:
     assert text == path.read_text()
 
 
-def test_valid_by_githubs_schema_and_no_longer_if_it_is_broken(lab: Path) -> None:
+def test_github_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
     check = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
     (lab / "w.yml").write_text(shown("github"))
     found = run(*check, "w.yml")
@@ -126,7 +126,7 @@ def test_valid_by_githubs_schema_and_no_longer_if_it_is_broken(lab: Path) -> Non
     assert run(*check, "w.yml").returncode != 0
 
 
-def test_valid_by_gitlabs_schema_and_no_longer_if_it_is_broken(lab: Path) -> None:
+def test_gitlab_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
     check = (
         tool("check-jsonschema"),
         "--builtin-schema",
@@ -141,7 +141,7 @@ def test_valid_by_gitlabs_schema_and_no_longer_if_it_is_broken(lab: Path) -> Non
     assert run(*check, "g.yml").returncode != 0
 
 
-def test_a_security_linter_finds_nothing_and_would_find_a_mistake(lab: Path) -> None:
+def test_security_linter_accepts_ours_and_reports_a_mistake(lab: Path) -> None:
     check = (
         tool("zizmor"),
         "--offline",
@@ -222,7 +222,7 @@ def test_least_privileges_and_pinned_actions(lab: Path) -> None:
         assert not any("${{" in step.get("run", "") for step in job["steps"])
 
 
-def test_a_forks_code_stays_off_the_labs_machines(lab: Path) -> None:
+def test_fork_code_never_runs_on_the_labs_machines(lab: Path) -> None:
     jobs = yaml.safe_load(shown("github"))["jobs"]
     assert "head.repo.full_name == github.repository" in jobs["gpu"]["if"]
     assert "if" not in jobs["cpu"]  # on GitHub's own runner
@@ -232,7 +232,7 @@ def test_a_forks_code_stays_off_the_labs_machines(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_one_job_for_each_environment(format: str, lab: Path) -> None:
+def test_one_job_per_environment(format: str, lab: Path) -> None:
     result = invoke("--format", format, "--json")
     jobs = {
         job["environment"]: (job["runner"], job["gpu"]) for job in json.loads(result.stdout)["jobs"]
@@ -270,7 +270,7 @@ def test_one_job_for_each_environment(format: str, lab: Path) -> None:
     assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in text
 
 
-def test_header_says_how_to_remake_it_and_doing_so_gives_the_same(lab: Path) -> None:
+def test_command_in_the_header_regenerates_the_file(lab: Path) -> None:
     out = "ci/my flow.yml"
     message = [
         "--format",
@@ -319,7 +319,7 @@ def test_check_and_hand_edits(format: str, lab: Path) -> None:
     assert "# mine" not in (lab / out).read_text()
 
 
-def test_what_cannot_be_resolved_is_refused_all_at_once_and_nothing_is_written(lab: Path) -> None:
+def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Path) -> None:
     for name, text in {
         "bad1": 'torch: "2.3"\ncuda: "13.0"\n',
         "bad2": "torch: 2.3\n",
@@ -353,7 +353,7 @@ def test_invalid_settings_are_refused(message: tuple[str, ...], said: str, lab: 
     assert said in refused.output
 
 
-def test_environments_outside_of_the_repository(lab: Path) -> None:
+def test_environments_outside_the_repository(lab: Path) -> None:
     inner = lab / "inner"
     inner.mkdir()
     (inner / "runners.yml").write_text(RUNNERS)
@@ -364,7 +364,7 @@ def test_environments_outside_of_the_repository(lab: Path) -> None:
     assert "must be in the repository" in refused.output
 
 
-def test_what_a_service_cannot_do(lab: Path) -> None:
+def test_unsupported_features_of_a_service(lab: Path) -> None:
     (lab / "runners.yml").write_text(
         "runners:\n- {name: a, labels: a, gpu: A100, driver: '595.45.04', image: x}\n"
     )
@@ -394,7 +394,7 @@ def test_what_a_service_cannot_do(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_builds_of_the_table_instead_of_environments(format: str, lab: Path) -> None:
+def test_matrix_builds_instead_of_environments(format: str, lab: Path) -> None:
     shutil.rmtree(lab / "envs")
     which = [
         "--torch",
@@ -491,9 +491,7 @@ def gitlab_jobs(*message: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("message,name", [((), "vision"), (TABLE, "torch2.3.1-cuda12.1-py311")])
-def test_caches_are_keyed_by_the_lock_wherever_it_is(
-    message: tuple[str, ...], name: str, lab: Path
-) -> None:
+def test_caches_are_keyed_by_the_lock(message: tuple[str, ...], name: str, lab: Path) -> None:
     """A lock of the repository by GitLab itself; one that is not there by a job before."""
     jobs = gitlab_jobs(*message)
     assert jobs["stages"] == ["locks", "environments"]
@@ -513,7 +511,7 @@ def test_caches_are_keyed_by_the_lock_wherever_it_is(
     assert ("locks" in jobs["stages"]) == (not message)  # others have none
 
 
-def test_a_runner_with_a_folder_of_its_own_needs_no_key(lab: Path) -> None:
+def test_runner_with_a_local_cache_folder_needs_no_key(lab: Path) -> None:
     jobs = gitlab_jobs()
     job = jobs["ampere on a100"]
     assert "cache" not in job and "needs" not in job and "lock ampere on a100" not in jobs
@@ -521,7 +519,7 @@ def test_a_runner_with_a_folder_of_its_own_needs_no_key(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("portable", [True, False])
-def test_the_job_before_hands_on_the_lock_and_its_hash(portable: bool, lab: Path) -> None:
+def test_previous_job_passes_the_lock_and_its_hash(portable: bool, lab: Path) -> None:
     """Its script as a shell runs it; the lock is written by a function in provision's place."""
     before = gitlab_jobs()["lock vision on v100"]
     lock = f"metadata:\n  custom_metadata:\n    provision_portable: '{str(portable).lower()}'\n"
@@ -541,12 +539,12 @@ def test_the_job_before_hands_on_the_lock_and_its_hash(portable: bool, lab: Path
     assert (lab / "envs" / "vision" / "conda-lock.yml").exists() is portable
 
 
-def test_no_such_builds(lab: Path) -> None:
+def test_selection_without_builds(lab: Path) -> None:
     refused = invoke("--format", "github", "--torch", "2.3", "--cuda", "13.0")
     assert refused.exit_code == 4
 
 
-def test_pytorchs_own_index_is_named_by_the_repository(lab: Path) -> None:
+def test_pytorch_index_comes_from_the_repository_settings(lab: Path) -> None:
     assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in shown(
         "github", "--torch", "2.9.1", "--cuda", "13.0"
     )
@@ -587,7 +585,7 @@ ASKED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("verb", [make_lock, build.build])
-def test_the_command_line_gives_the_same_as_the_spec(asked: dict[str, Any], verb: Any) -> None:
+def test_options_give_the_same_as_the_spec(asked: dict[str, Any], verb: Any) -> None:
     message = shlex.split(shlex.join(command_line_options(asked)))
     given = verb.make_context(verb.name, ["lab", *message]).params
     assert spec.combine(
@@ -595,7 +593,7 @@ def test_the_command_line_gives_the_same_as_the_spec(asked: dict[str, Any], verb
     ) == spec.combine(asked, {}, name="lab")
 
 
-def test_every_key_of_a_spec_has_an_option() -> None:
+def test_every_spec_key_has_an_option() -> None:
     known = {
         option
         for parameter in build.build.params

@@ -43,7 +43,7 @@ VERBS = [(path, command) for path, command in commands(cli) if not isinstance(co
 
 
 @pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
-def test_every_verb_has_help_and_json(path: tuple[str, ...], command: click.Command) -> None:
+def test_every_command_has_help_and_json(path: tuple[str, ...], command: click.Command) -> None:
     result = invoke(*path, "--help")
     assert result.exit_code == 0
     assert command.help and command.help.split(".")[0] in " ".join(result.output.split())
@@ -70,9 +70,7 @@ CHANGING = {
 
 
 @pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
-def test_every_verb_that_changes_something_has_dry_run(
-    path: tuple[str, ...], command: click.Command
-) -> None:
+def test_every_modifying_command_has_dry_run(path: tuple[str, ...], command: click.Command) -> None:
     assert (" ".join(path) in CHANGING) == (
         "dry_run" in {parameter.name for parameter in command.params}
     )
@@ -222,7 +220,7 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
 IMAGE = ["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host"]
 
 
-def test_dry_run_of_an_image_at_a_path_needs_no_engine(tmp_path: Path) -> None:
+def test_dry_run_of_an_image_to_a_path_needs_no_engine(tmp_path: Path) -> None:
     result = invoke(
         *IMAGE,
         "--envs",
@@ -238,7 +236,7 @@ def test_dry_run_of_an_image_at_a_path_needs_no_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
-def test_a_path_in_use_is_refused_before_the_image_is_made(
+def test_occupied_path_is_refused_before_the_build(
     tmp_path: Path, dry_run: tuple[str, ...]
 ) -> None:
     """The missing lock would be the next error."""
@@ -254,7 +252,7 @@ def test_a_path_in_use_is_refused_before_the_image_is_made(
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.tex"]
 
 
-def test_a_hand_edit_is_reported_and_kept(tmp_path: Path) -> None:
+def test_hand_edit_is_reported_and_kept(tmp_path: Path) -> None:
     request = [
         "render",
         "--torch",

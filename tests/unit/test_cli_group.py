@@ -46,13 +46,15 @@ def command() -> click.Command:
         (["lock", "--again", "verify"], "lock verify True"),
     ],
 )
-def test_which_command_runs(command: click.Command, arguments: list[str], output: str) -> None:
+def test_subcommand_or_default_runs(
+    command: click.Command, arguments: list[str], output: str
+) -> None:
     result = CliRunner().invoke(command, arguments)
     assert (result.exit_code, result.output.strip()) == (0, output)
 
 
 @pytest.mark.parametrize("arguments", [["lock", "--help"], ["lock", "lab", "--help"]])
-def test_help_shows_both(command: click.Command, arguments: list[str]) -> None:
+def test_help_shows_options_and_subcommands(command: click.Command, arguments: list[str]) -> None:
     help_text = CliRunner().invoke(command, arguments).output
     assert "tool lock [OPTIONS] [NAME] | COMMAND ..." in help_text
     assert "--again" in help_text and "Once more." in help_text
@@ -67,7 +69,7 @@ def test_help_shows_both(command: click.Command, arguments: list[str]) -> None:
         (["lock", "verify"], "Missing argument 'NAME'"),
     ],
 )
-def test_usage_errors_are_those_of_the_command_that_was_meant(
+def test_usage_errors_name_the_intended_command(
     command: click.Command, arguments: list[str], words: str
 ) -> None:
     result = CliRunner().invoke(command, arguments)
@@ -84,7 +86,7 @@ def test_usage_errors_are_those_of_the_command_that_was_meant(
         (["verify"], "--h", ["--help"]),
     ],
 )
-def test_completion_offers_both(
+def test_completion_offers_options_and_subcommands(
     command: click.Command, words: list[str], incomplete: str, offered: list[str]
 ) -> None:
     complete = ShellComplete(command, {}, "tool", "_TOOL_COMPLETE")
@@ -93,6 +95,6 @@ def test_completion_offers_both(
     ] == offered
 
 
-def test_lock_has_its_verbs() -> None:
+def test_lock_subcommands() -> None:
     help_text = CliRunner().invoke(cli, ["lock", "--help"]).output
     assert all(word in help_text for word in ("--relock", "--all", "verify", "diff", "export"))

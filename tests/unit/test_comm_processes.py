@@ -13,7 +13,7 @@ from provision_runtime.checkpoint import layout
 from provision_runtime.comm import processes
 
 
-def test_a_process_that_lives_stops_or_is_gone_is_told_apart() -> None:
+def test_running_stopped_and_ended_processes() -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
         identity = processes.identity(child.pid)
@@ -29,14 +29,14 @@ def test_a_process_that_lives_stops_or_is_gone_is_told_apart() -> None:
         child.wait()
 
 
-def test_a_number_that_was_used_again_is_another_process() -> None:
+def test_reused_pid_is_another_process() -> None:
     space, number, started = processes.own_identity()
     assert processes.state([space, number, started]) == processes.ALIVE
     assert processes.state([space, number, str(int(started) - 1)]) == processes.GONE
     assert processes.state(["another boot", number, started]) == processes.UNKNOWN
 
 
-def test_a_process_that_is_hidden_is_not_called_gone(
+def test_hidden_process_is_not_reported_as_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where /proc is mounted with hidepid=2, or cannot be read just now."""

@@ -54,14 +54,14 @@ def answered(store: Store, name: str, **payloads: Any) -> None:
         store.set(f"exchange/1/{name}/{rank[1:]}", json.dumps({"payload": payload}))
 
 
-def test_every_rank_learns_what_all_said_in_rank_order() -> None:
+def test_all_gather_returns_payloads_in_rank_order() -> None:
     store, clock = Store(), Clock()
     answered(store, "hello", _1={"host": "b"})
     assert gatherer(store, 0, clock).exchange("hello", None, 5) == [None, {"host": "b"}]
     assert gatherer(store, 1, clock).exchange("hello", {"host": "b"}, 5) == [None, {"host": "b"}]
 
 
-def test_a_rank_that_says_nothing_is_named_on_every_rank() -> None:
+def test_silent_rank_is_named_on_every_rank() -> None:
     store, clock = Store(), Clock()
     answered(store, "hello", _2="here")
     for rank, payload in ((0, "first"), (2, "here")):
@@ -73,30 +73,30 @@ def test_a_rank_that_says_nothing_is_named_on_every_rank() -> None:
     assert 5 <= clock.now < 6
 
 
-def test_after_bad_news_the_others_are_not_waited_for_long() -> None:
+def test_failure_shortens_the_wait_for_others() -> None:
     clock = Clock()
     with pytest.raises(comm_store.RanksMissing):
         gatherer(Store(), 0, clock).exchange("phase", "bad", 600, lambda payload: payload == "bad")
     assert clock.now < comm_store.GRACE_S + 1
 
 
-def test_a_silent_rank_0_is_named() -> None:
+def test_silent_rank_0_is_named() -> None:
     with pytest.raises(comm_store.RanksMissing, match="rank 0 did not answer"):
         gatherer(Store(), 1, Clock()).exchange("hello", "here", 5)
 
 
-def test_meetings_of_one_name_are_kept_apart() -> None:
+def test_repeated_all_gathers_of_one_name_are_separate() -> None:
     store, clock = Store(), Clock()
     all_gather = gatherer(store, 0, clock, 1)
     assert [all_gather.exchange("again", turn, 5) for turn in (1, 2)] == [[1], [2]]
 
 
-def test_a_store_that_is_gone_is_said_to_be() -> None:
+def test_lost_store_is_reported() -> None:
     with pytest.raises(comm_store.StoreLost, match="Broken pipe"):
         gatherer(Gone(), 0, Clock()).exchange("hello", 1, 5)
 
 
-def test_only_rank_0_waits_for_the_others_to_leave_and_not_for_ever() -> None:
+def test_only_rank_0_waits_for_others_and_with_a_deadline() -> None:
     clock = Clock()
     gatherer(Store(), 1, clock).leave(5)
     assert clock.now == 0
@@ -104,7 +104,7 @@ def test_only_rank_0_waits_for_the_others_to_leave_and_not_for_ever() -> None:
     assert 5 <= clock.now < 6
 
 
-def test_who_leaves_a_phase_is_not_waited_for() -> None:
+def test_rank_that_left_a_phase_is_not_waited_for() -> None:
     store, clock = Store(), Clock()
     store.set("abandoned/barrier", "1")
     for rank in (0, 2):
@@ -115,7 +115,7 @@ def test_who_leaves_a_phase_is_not_waited_for() -> None:
     assert clock.now < 1
 
 
-def test_at_the_end_of_a_phase_ranks_meet_however_many_meetings_they_had() -> None:
+def test_ranks_meet_at_phase_end_after_any_number_of_all_gathers() -> None:
     store, clock = Store(), Clock()
     ahead, behind = gatherer(store, 1, clock), gatherer(store, 0, clock)
     with pytest.raises(comm_store.RanksMissing):

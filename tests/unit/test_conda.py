@@ -23,7 +23,7 @@ def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: Any) -> c
     )
 
 
-def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
+def test_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
     mirror = make_channel(tmp_path / "all channels" / "lab", {"noarch": [record("six")]})
     solver = conda.Solver(alias(tmp_path / "all channels"))
     for spec in ("six", "lab::six"):
@@ -46,7 +46,7 @@ def test_a_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
     ],
     ids=["plain", "password", "packages elsewhere"],
 )
-def test_a_package_url_never_names_a_mirror_or_a_password(
+def test_package_url_never_contains_a_mirror_or_password(
     mirror: str, channel: str, url: str
 ) -> None:
     record: Any = SimpleNamespace(
@@ -60,7 +60,7 @@ def test_a_package_url_never_names_a_mirror_or_a_password(
     assert "secret" not in direct and direct.endswith("x-1-0.conda")
 
 
-def test_a_solver_reads_a_channel_once(tmp_path: Path) -> None:
+def test_solver_reads_a_channel_once(tmp_path: Path) -> None:
     folder = make_channel(
         tmp_path / "lab", {"noarch": [record("six"), record("seven", depends=["six"])]}
     )
@@ -70,7 +70,7 @@ def test_a_solver_reads_a_channel_once(tmp_path: Path) -> None:
     assert [package.name for package in solver.solve(request("six"))] == ["six"]
 
 
-def test_as_of_hides_later_records_and_those_without_a_date(tmp_path: Path) -> None:
+def test_as_of_hides_later_and_undated_records(tmp_path: Path) -> None:
     day = 1_704_067_199_999  # 2023-12-31T23:59:59.999Z
     rows = [
         record("six", str(version), timestamp=when)
@@ -94,7 +94,7 @@ def test_text_that_is_not_a_channel_is_refused(name: str) -> None:
         conda.channel_url(name)
 
 
-def test_the_lock_file_is_what_conda_lock_itself_writes(tmp_path: Path) -> None:
+def test_lock_file_equals_conda_locks(tmp_path: Path) -> None:
     """Our emitter is libyaml, conda-lock's is PyYAML: on ugly values, too, they must agree."""
     from conda_lock.lockfile import parse_conda_lock_file, write_conda_lock_file
 

@@ -70,7 +70,7 @@ def test_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sha", ["", "abc", "g" * 64, "A" * 64])
-def test_a_malformed_hash_is_refused(tmp_path: Path, sha: str) -> None:
+def test_malformed_hash_is_refused(tmp_path: Path, sha: str) -> None:
     with pytest.raises(
         IntegrityError, match=r"package\[0\]\.hash \(python\): no well-formed sha256"
     ):
@@ -88,7 +88,7 @@ def test_a_malformed_hash_is_refused(tmp_path: Path, sha: str) -> None:
         LOCK.replace("package:", "packages:"),
     ],
 )
-def test_an_invalid_lock_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_lock_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"conda-lock\.yml"):
         lockfile.read(write(tmp_path, text))
 
@@ -117,7 +117,7 @@ def test_an_invalid_lock_is_refused(tmp_path: Path, text: str) -> None:
         ("{linux-64: abc}", "[abc]", r'metadata\.content_hash: \["abc"\] is not of type'),
     ],
 )
-def test_a_malformed_lock_is_refused_with_entry_and_field(
+def test_malformed_lock_is_refused_with_entry_and_field(
     tmp_path: Path, before: str, after: str, problem: str, reader: Callable[[Path], object]
 ) -> None:
     text = LOCK.replace("SHA", "a" * 64)
@@ -132,7 +132,7 @@ def test_a_malformed_lock_is_refused_with_entry_and_field(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=strategies.data())
-def test_a_damaged_lock_is_a_lock_or_refused(tmp_path: Path, data: strategies.DataObject) -> None:
+def test_damaged_lock_is_read_or_refused(tmp_path: Path, data: strategies.DataObject) -> None:
     """Bytes of a real lock changed at random: never a traceback."""
     raw = bytearray(ROOT_LOCK)
     for _ in range(data.draw(strategies.integers(1, 6))):
@@ -186,9 +186,7 @@ package:
 """.replace("SHA", "a" * 64)
 
 
-def test_a_lock_is_read_for_one_of_its_platforms(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_is_read_for_one_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, TWO)
     found = lockfile.read(path, "linux-aarch64")
     assert (found.platform, found.content_hash, found.platforms) == (
@@ -209,9 +207,7 @@ def test_a_lock_is_read_for_one_of_its_platforms(
         assert lockfile.read(path).platform == platform
 
 
-def test_a_platform_that_a_lock_lacks_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_platform_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, LOCK.replace("SHA", "a" * 64))
     with pytest.raises(
         InvalidSpec,
@@ -287,7 +283,7 @@ def test_the_environment_name_does_not_change_the_hashes() -> None:
         ("subdirs: {linux-64: []}", "has no mapping `packages`|has no mapping"),
     ],
 )
-def test_an_invalid_machine(machines: str, message: str) -> None:
+def test_invalid_virtual_packages(machines: str, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         lockfile.read_inputs(ENVIRONMENT, machines, Path("envs/lab"))
 
@@ -308,9 +304,7 @@ def test_an_invalid_machine(machines: str, message: str) -> None:
         ),
     ],
 )
-def test_hand_edits_that_tools_read_differently(
-    environment: str, machines: str, message: str
-) -> None:
+def test_ambiguous_hand_edits_are_refused(environment: str, machines: str, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         lockfile.check_inputs(
             lockfile.read_inputs(environment, machines, Path("envs/lab")), Path("envs/lab")
@@ -347,7 +341,7 @@ def test_guard_accepts_the_requested_build() -> None:
     lockfile.guard([package("pytorch", "2.6.0", "cuda126_generic_py311_h1_200")], forge)
 
 
-def test_guard_knows_a_wheel_without_cuda() -> None:
+def test_guard_recognizes_a_cpu_wheel() -> None:
     """The index's default wheels for aarch64 were CPU builds until CUDA 13; nothing in their name
     says so."""
     bare = dataclasses.replace(
@@ -515,7 +509,7 @@ BUILDS = ("0_cp311", "1_cp311", "0_pypy")
         max_size=3,
     )
 )
-def test_joined_constraints_admit_what_each_admits(
+def test_joined_constraints_equal_their_conjunction(
     bounds: list[tuple[str, str]],
 ) -> None:
     texts = [f"{version or '*'} {build}" if build else version for version, build in bounds]

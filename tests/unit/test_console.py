@@ -27,7 +27,7 @@ RESULT = SmokeResult(
 )
 
 
-def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
+def test_piped_rows_findings_and_advice_are_single_lines() -> None:
     assert smoke_lines(RESULT) == [
         "smoke test in the prefix: fail (2 ranks, gloo on cpu)",
         f"  {table.HEAD}",
@@ -40,7 +40,7 @@ def test_in_a_pipe_each_row_finding_and_advice_is_one_line() -> None:
     ]
 
 
-def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     output = console.Console(verbose=True)
     evil = "a\x1b]0;title\x07\x9b2J\u202eb\rc"
     output.result({}, f"{evil}\n\tthe next line")
@@ -57,21 +57,21 @@ def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixt
     assert escape_line("label\nsmoke  pass") == "label\\nsmoke  pass"
 
 
-def test_text_between_colons_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_between_colons_is_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     output = console.Console()
     output.error(ProvisionError("There is no lab:b:c."))
     output.warn("the mount /a:ok:rw")
     assert capsys.readouterr().err == "error: There is no lab:b:c.\nwarning: the mount /a:ok:rw\n"
 
 
-def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "terminal_width", lambda: 60)
     lines = smoke_lines(RESULT)
     assert max(map(len, lines)) <= 60
     assert len(lines) > 7
 
 
-def test_a_report_of_another_schema_is_named_as_such() -> None:
+def test_report_of_another_schema_is_named() -> None:
     old = SmokeResult(
         where="image",
         verdict="pass",

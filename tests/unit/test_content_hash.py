@@ -53,7 +53,7 @@ def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.Lo
     pip=st.lists(pip_specs, max_size=3),
     channels=st.lists(st.sampled_from(CHANNELS), min_size=1, max_size=2, unique=True),
 )
-def test_own_hashes_equal_those_of_conda_lock(
+def test_own_hashes_equal_conda_locks(
     conda: list[str], pip: list[str], channels: list[str]
 ) -> None:
     wanted = inputs(conda, pip, channels)
@@ -66,7 +66,7 @@ def test_own_hashes_equal_those_of_conda_lock(
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.1.2", "2.3.1", "2.6.0", "2.9.1"])
-def test_what_we_render_is_hashed_here(version: str) -> None:
+def test_rendered_inputs_are_hashed_without_conda_lock(version: str) -> None:
     found = 0
     for source in ("wheels", "pytorch", "conda-forge"):
         for build in sources.by_name(source).builds(catalog.releases()[version]):
@@ -98,7 +98,7 @@ def test_what_we_render_is_hashed_here(version: str) -> None:
         "channels: [c]\ndependencies: [python, pip: [six], {pip: [seven]}]\n",
     ],
 )
-def test_what_only_conda_lock_can_read_is_left_to_it(environment: str) -> None:
+def test_unsupported_inputs_are_left_to_conda_lock(environment: str) -> None:
     assert (
         content_hash.own_hashes(lockfile.read_inputs(environment, MACHINES, Path("envs/lab")))
         is None

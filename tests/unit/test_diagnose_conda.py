@@ -125,7 +125,7 @@ def test_requirements_that_no_record_matches(
     assert words in explained(lab, "python=3.11", *specs).message
 
 
-def test_a_channel_without_a_subdir(lab: conda.Solver) -> None:
+def test_channel_without_a_subdir(lab: conda.Solver) -> None:
     platform: Platform = "linux-aarch64"
     assert (
         "second has no packages at all for linux-aarch64"
@@ -157,7 +157,7 @@ def test_requirements_that_exclude_each_other(lab: conda.Solver) -> None:
     assert "Without other changes, `numpy=2.4` could become numpy 1.26.4." in found.advice
 
 
-def test_a_record_that_requires_another_python(lab: conda.Solver) -> None:
+def test_record_requires_another_python(lab: conda.Solver) -> None:
     found = explained(
         lab,
         "pytorch=2.3.1=py311_cuda121",
@@ -168,7 +168,7 @@ def test_a_record_that_requires_another_python(lab: conda.Solver) -> None:
     assert "`python=3.12` could become python 3.11.1" in found.advice
 
 
-def test_default_packages_can_be_left_out(lab: conda.Solver) -> None:
+def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
     found = explained(lab, "python=3.11", "ipykernel", "numpy<2")
     assert "Without other changes, --no-jupyter (without ipykernel) solves it." in found.advice
     assert (
@@ -193,7 +193,7 @@ def test_two_packages_that_require_a_third_differently(lab: conda.Solver) -> Non
     )
 
 
-def test_a_conflict_further_down(lab: conda.Solver) -> None:
+def test_transitive_conflict(lab: conda.Solver) -> None:
     found = explained(lab, "chain", "numpy=2.4")
     assert (
         "for chain 1 0, `numpy=2.4` (asked for; spec.yml) and `link 1` (needed by chain) cannot be installed together: link requires numpy <2"
@@ -214,7 +214,7 @@ def test_a_conflict_further_down(lab: conda.Solver) -> None:
         ),
     ],
 )
-def test_a_machine_that_offers_too_little(
+def test_insufficient_machine(
     lab: conda.Solver, machine: list[tuple[str, str]], words: str
 ) -> None:
     found = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
@@ -222,7 +222,7 @@ def test_a_machine_that_offers_too_little(
     assert "requires __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
 
 
-def test_minimal() -> None:
+def test_conflict_is_minimal() -> None:
     asked = []
 
     def solvable(some: Sequence[int]) -> bool:
@@ -235,7 +235,7 @@ def test_minimal() -> None:
     assert minimal([1, 2], lambda some: len(some) < 2) == [1, 2]
 
 
-def test_reasons() -> None:
+def test_pin_reasons() -> None:
     why = PinReasons.of(PINS)
     assert (
         why.is_users("scipy")

@@ -52,7 +52,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     server.server_close()
 
 
-def test_an_engine_that_disconnects_while_it_answers_is_reported(engine: Client) -> None:
+def test_engine_disconnect_during_a_response_is_reported(engine: Client) -> None:
     with (
         pytest.raises(Unreachable, match="could not load the image"),
         engine_errors("load the image"),
@@ -64,13 +64,13 @@ NAMED = json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode(
 SAVED = archive(("config.json", b"{}"), ("manifest.json", NAMED), ("layer.tar", bytes(10_000)))
 
 
-def test_the_config_digest_of_a_saved_image() -> None:
+def test_config_digest_of_a_saved_image() -> None:
     assert docker.config_digest_in(pieces(SAVED)) == digest(b"{}")
     assert docker.config_digest_in(pieces(archive(("manifest.json", b"[]")))) is None
 
 
 @pytest.mark.parametrize("size", [1600, 5000])
-def test_a_truncated_saved_image_is_refused(size: int) -> None:
+def test_truncated_saved_image_is_refused(size: int) -> None:
     """In its documents; in a layer."""
     with pytest.raises(IntegrityError, match="saved cannot be read"):
         docker.config_digest_in(pieces(SAVED[:size]))
@@ -92,6 +92,6 @@ def test_a_truncated_saved_image_is_refused(size: int) -> None:
         b"[" * 100_000,
     ],
 )
-def test_an_invalid_manifest_of_a_saved_image_is_refused(manifest: bytes) -> None:
+def test_invalid_manifest_of_a_saved_image_is_refused(manifest: bytes) -> None:
     with pytest.raises(IntegrityError, match="saved cannot be read"):
         docker.config_digest_in(pieces(archive(("manifest.json", manifest))))

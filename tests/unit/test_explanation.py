@@ -48,7 +48,7 @@ def gpu_machine(folder: Path, says: str) -> None:
     program.chmod(0o755)
 
 
-def test_every_choice_has_its_reason_and_source() -> None:
+def test_every_choice_has_a_reason_and_source() -> None:
     explanation = explain("torch", "2.3", "cuda", "12.1")
     reasons = {choice.what: choice for choice in explanation.choices}
     assert set(reasons) == {
@@ -79,7 +79,7 @@ def test_every_choice_has_its_reason_and_source() -> None:
     assert all(pin.reason and pin.source for pin in explanation.pins)
 
 
-def test_every_rule_that_holds_is_explained() -> None:
+def test_every_applied_rule_is_explained() -> None:
     explanation = explain("torch", "2.3", "cuda", "12.1", "source", "pytorch")
     assert [rule.what for rule in explanation.rules] == [
         "numpy",
@@ -91,7 +91,7 @@ def test_every_rule_that_holds_is_explained() -> None:
     assert [warning.what for warning in explanation.warnings] == ["cuda-graph-hang"]
 
 
-def test_alternatives_are_explained_with_the_reason() -> None:
+def test_alternatives_have_a_reason() -> None:
     reasons = {
         (row.what, row.value): row.reason
         for row in explain("torch", "2.3", "cuda", "12.1").not_chosen
@@ -113,7 +113,7 @@ def test_newer_releases_that_do_not_fit_are_explained() -> None:
     assert "the wheels have torch 2.7.1 with CUDA 11.8, 12.6, 12.8 only" in newer["2.7.1"]
 
 
-def test_newer_cuda_versions_that_the_machine_does_not_run_are_explained() -> None:
+def test_newer_cuda_that_the_machine_cannot_run_is_explained() -> None:
     request = spec.combine({}, {"torch": "2.10", "cuda": "auto", "source": "wheels"}, name="")
     explanation = resolver.explain(request, Machine(driver="550.54.15", gpus=("sm_90",)))
     assert {choice.what: choice.value for choice in explanation.choices}["cuda"] == "12.8"
@@ -121,7 +121,7 @@ def test_newer_cuda_versions_that_the_machine_does_not_run_are_explained() -> No
     assert "CUDA 13.0 needs driver 580.65.06 or later, and the driver is 550.54.15" in newer.reason
 
 
-def test_a_source_that_is_not_the_usual_one_has_its_reason() -> None:
+def test_unusual_source_has_a_reason() -> None:
     explanation = resolver.explain(
         spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""),
         Machine(driver="550.54.15", gpus=("sm_90",)),
@@ -154,7 +154,7 @@ def test_every_build_can_be_explained(release: str) -> None:
             ) - {source}
 
 
-def test_text_and_json_say_the_same() -> None:
+def test_text_and_json_agree() -> None:
     arguments_given = ("matrix", "explain", "--torch", "2.3", "--cuda", "12.1", "--infiniband")
     text, data = (
         invoke(*arguments_given).stdout,
@@ -171,7 +171,7 @@ def test_text_and_json_say_the_same() -> None:
     assert "solved for linux-64 with __cuda 12.1, __glibc 2.28" in text
 
 
-def test_an_environment_is_explained_by_its_name(tmp_path: Path) -> None:
+def test_environment_is_explained_by_name(tmp_path: Path) -> None:
     invoke("render", "lab", "--torch", "2.3", "--cuda", "11.8", "--python-from", "channel")
     assert invoke("matrix", "explain", "lab").stdout.startswith("lab\n")
     assert "There is no" in invoke("matrix", "explain", "nosuch").output
@@ -217,7 +217,7 @@ def test_warnings_come_on_standard_error() -> None:
         assert "warning:" not in result.stdout
 
 
-def test_what_auto_came_to_is_written_down(tmp_path: Path) -> None:
+def test_resolved_auto_is_written_to_the_spec(tmp_path: Path) -> None:
     """The next machine, which is another one, gets the same."""
     gpu_machine(tmp_path, "550.54.15, 8.0, NVIDIA A100-SXM4-40GB")
     assert (
@@ -252,7 +252,7 @@ def test_what_auto_came_to_is_written_down(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_does_not_ask_for_whatever_this_machine_runs(tmp_path: Path) -> None:
+def test_spec_file_does_not_default_to_this_machine(tmp_path: Path) -> None:
     gpu_machine(tmp_path, "550.54.15, 8.0, NVIDIA A100-SXM4-40GB")
     path = tmp_path / "envs" / "lab" / "spec.yml"
     path.parent.mkdir(parents=True)
@@ -310,7 +310,7 @@ def test_nvidia_smi_runs_once(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_requests_are_one_line_and_their_code(
+def test_bad_requests_give_one_line_and_an_exit_code(
     arguments: list[str], code: int, words: str
 ) -> None:
     for verb in (["matrix", "explain"], ["render", "--python-from", "channel"]):

@@ -23,7 +23,7 @@ REQUEST = conda.SolveRequest(
 )
 
 
-def test_what_conda_lock_is_given() -> None:
+def test_files_for_conda_lock() -> None:
     given = external_solver.solver_files(REQUEST, alias(Path("/srv/mirror")))
     assert json.loads(given["environment.yml"]) == {
         "channels": [
@@ -60,7 +60,7 @@ def test_the_command(name: lockfile.SolverName, flags: list[str]) -> None:
     assert message[message.index("--pypi_to_conda_lookup_file") + 1].startswith("file:///")
 
 
-def test_a_missing_executable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_executable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         ToolMissing,
@@ -69,9 +69,7 @@ def test_a_missing_executable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         lockfile.find_solver("mamba", NO_MIRRORS)
 
 
-def test_an_executable_that_is_not_a_solver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_executable_that_is_not_a_solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "conda"
     program.write_text("#!/bin/sh\necho nonsense; exit 3\n")
     program.chmod(0o755)
@@ -81,7 +79,7 @@ def test_an_executable_that_is_not_a_solver(
         )
 
 
-def test_options_of_our_solver_only() -> None:
+def test_options_only_our_solver_supports() -> None:
     other = external_solver.ExternalSolver("conda", Path("/opt/bin/conda"))
     with pytest.raises(InvalidSpec, match="--as-of is for provision's own solver"):
         other.solve(dataclasses.replace(REQUEST, as_of="2025-01-01"))

@@ -67,15 +67,13 @@ def changed(**changes: Any) -> list[ddp_check.Entry]:
         ),
     ],
 )
-def test_the_first_difference_is_said_with_both_sides(
-    other: list[ddp_check.Entry], message: str
-) -> None:
+def test_first_difference_shows_both_sides(other: list[ddp_check.Entry], message: str) -> None:
     difference = ddp_check.first_difference([MODEL, other, MODEL])
     assert difference is not None
     assert (difference.message, difference.ranks) == (message, (1,))
 
 
-def test_rank_0_is_right_only_where_it_is_not_alone() -> None:
+def test_lone_rank_0_is_the_deviating_rank() -> None:
     other = changed(shape=[5])
     difference = ddp_check.first_difference([other, MODEL, MODEL, MODEL])
     assert difference is not None
@@ -88,7 +86,7 @@ def test_rank_0_is_right_only_where_it_is_not_alone() -> None:
     )
 
 
-def test_of_two_halves_all_are_named_and_who_has_what() -> None:
+def test_even_split_names_all_ranks_and_their_values() -> None:
     difference = ddp_check.first_difference([MODEL, MODEL[:2], MODEL[:2], MODEL])
     assert difference is not None
     assert (
@@ -98,7 +96,7 @@ def test_of_two_halves_all_are_named_and_who_has_what() -> None:
     assert str(ddp_check.ParametersDiffer(difference)) == f"ranks 0-3: {difference.message}"
 
 
-def test_values_that_differ_are_said_to() -> None:
+def test_differing_values_are_reported() -> None:
     own, other = (
         [["weight", [2], "float32", True, "abc"]],
         [["weight", [2], "float32", True, "def"]],
@@ -109,7 +107,7 @@ def test_values_that_differ_are_said_to() -> None:
 
 
 @given(some.lists(models, min_size=1, max_size=5))
-def test_a_difference_is_found_exactly_where_there_is_one(
+def test_difference_is_reported_only_if_there_is_one(
     given_models: list[list[ddp_check.Entry]],
 ) -> None:
     difference = ddp_check.first_difference(given_models)
@@ -154,7 +152,7 @@ class Model:
         return iter(self._parameters.items())
 
 
-def test_every_rank_raises_and_only_one_of_each_kind_tells_all() -> None:
+def test_every_rank_raises_and_one_of_each_kind_gives_details() -> None:
     sent: list[Any] = []
 
     def check(ranks: Ranks) -> str:

@@ -20,14 +20,14 @@ MAPS = """\
 """
 
 
-def test_only_libraries_of_interest_are_taken_from_the_maps_once_each() -> None:
+def test_relevant_libraries_are_listed_once() -> None:
     assert libraries.parse_maps(MAPS) == [
         "/prefix/lib/nvidia/nccl/lib/libnccl.so.2",
         "/with spaces/torch/lib/libtorch_cuda.so",
     ]
 
 
-def test_nccl_is_its_own_library_or_linked_into_torch() -> None:
+def test_nccl_is_a_library_or_linked_into_torch() -> None:
     files = libraries.parse_maps(MAPS)
     assert libraries.nccl_file(files) == "/prefix/lib/nvidia/nccl/lib/libnccl.so.2"
     assert libraries.nccl_file(files[1:]) == "/with spaces/torch/lib/libtorch_cuda.so"
@@ -66,7 +66,7 @@ def test_driver_version(text: str, version: str | None) -> None:
     assert libraries.parse_driver(text) == version
 
 
-def test_a_missing_torch_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     facts = environment.collect()
     assert facts["torch"] is None
@@ -77,13 +77,13 @@ def test_a_missing_torch_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "body", ["raise OSError('libcudart.so.12: cannot open shared object file')", "1 / 0"]
 )
-def test_a_torch_that_breaks_at_import_is_an_answer(tmp_path: Path, body: str) -> None:
+def test_torch_failing_at_import_is_reported(tmp_path: Path, body: str) -> None:
     facts = facts_of_child(tmp_path, body)
     assert facts["torch"] is None
     assert "torch cannot be used: " in facts["error"]
 
 
-def test_a_torch_that_crashes_at_import_is_an_answer(tmp_path: Path) -> None:
+def test_torch_crashing_at_import_is_reported(tmp_path: Path) -> None:
     facts = facts_of_child(tmp_path, "import os\nos.kill(os.getpid(), 11)")
     assert facts["error"] == "importing torch ended the process with status -11"
 
@@ -98,7 +98,7 @@ def facts_of_child(folder: Path, torch_source: str) -> dict[str, Any]:
     return dict(json.loads(child.stdout))
 
 
-def test_only_variables_of_interest_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_relevant_variables_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/foreign")
     monkeypatch.setenv("MY_PASSWORD", "secret")
     monkeypatch.setenv("PROVISION_LOCK_HASH", "abc")

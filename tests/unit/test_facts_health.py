@@ -33,7 +33,7 @@ int nvmlShutdown(void) {{ return 0; }}
         ({"init": 0, "count": 999, "second": 0}, ["GPUs cannot be counted (NVML error 999)"]),
     ],
 )
-def test_what_the_driver_says(tmp_path: Path, answers: dict[str, int], found: list[str]) -> None:
+def test_driver_messages(tmp_path: Path, answers: dict[str, int], found: list[str]) -> None:
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run(
         ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library],
@@ -44,11 +44,11 @@ def test_what_the_driver_says(tmp_path: Path, answers: dict[str, int], found: li
     assert list(health._gpu_problems(str(library))) == found
 
 
-def test_without_a_driver_there_is_no_gpu_to_lose(tmp_path: Path) -> None:
+def test_no_driver_means_no_lost_gpu(tmp_path: Path) -> None:
     assert list(health._gpu_problems(str(tmp_path / "none.so"))) == []
 
 
-def test_places_without_room(tmp_path: Path) -> None:
+def test_full_folders(tmp_path: Path) -> None:
     assert list(health._space_problems((str(tmp_path),))) == []
     assert list(health._space_problems(("/sys",))) == [
         "/sys is full"

@@ -32,7 +32,7 @@ def tree(root: Path, mounts: str, groups: str, files: dict[str, str]) -> Path:
     return root
 
 
-def test_mounts_are_read_with_their_blanks_and_without_their_optional_fields() -> None:
+def test_mounts_with_blanks_and_optional_fields() -> None:
     proc, group, blank = limits.parse_mounts(V2_HOST)
     assert (proc.type, proc.point) == ("proc", "/proc")
     assert (group.type, group.root, group.point, group.options) == (
@@ -45,7 +45,7 @@ def test_mounts_are_read_with_their_blanks_and_without_their_optional_fields() -
 
 
 @given(st.text(max_size=200))
-def test_no_text_of_the_kernel_is_a_traceback(text: str) -> None:
+def test_any_kernel_text_is_parsed_without_errors(text: str) -> None:
     limits.parse_mounts(text)
     limits.parse_groups(text)
     limits.parse_quota(text)
@@ -77,11 +77,11 @@ def test_quotas(text: str, quota: float | None) -> None:
 
 
 @given(st.integers(1, 512), st.integers(1_000, 1_000_000))
-def test_a_quota_of_whole_cpus_is_that_number_in_any_period(cpus: int, period: int) -> None:
+def test_whole_cpu_quota_in_any_period(cpus: int, period: int) -> None:
     assert limits.parse_quota(f"{cpus * period} {period}") == cpus
 
 
-def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
+def test_tightest_ancestor_group_counts(tmp_path: Path) -> None:
     files = {
         "sys/fs/cgroup/job/cpu.max": "400000 100000\n",
         "sys/fs/cgroup/job/step/cpu.max": "max 100000\n",
@@ -93,7 +93,7 @@ def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
     assert limits.cpus(root)["quota"] == 4
 
 
-def test_a_container_of_version_1_sees_its_group_at_the_top_of_the_mount(tmp_path: Path) -> None:
+def test_cgroup_v1_container_reads_the_mount_root(tmp_path: Path) -> None:
     files = {
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
@@ -110,7 +110,7 @@ def test_no_cgroup_is_no_quota(tmp_path: Path) -> None:
     assert limits.cpu_quota(tree(tmp_path, V2_HOST, "0::/\n", {})) is None
 
 
-def test_allowed_is_what_affinity_and_quota_leave(tmp_path: Path) -> None:
+def test_allowed_cpus_respect_affinity_and_quota(tmp_path: Path) -> None:
     affinity = len(os.sched_getaffinity(0))
     assert limits.cpus(tmp_path) == {
         "count": os.cpu_count(),
@@ -122,7 +122,7 @@ def test_allowed_is_what_affinity_and_quota_leave(tmp_path: Path) -> None:
     assert limits.cpus(root)["allowed"] == 0.5
 
 
-def test_shared_memory_is_measured_where_it_is(tmp_path: Path) -> None:
+def test_shared_memory_is_measured(tmp_path: Path) -> None:
     assert limits.shared_memory(tmp_path) is None
     (tmp_path / "dev/shm").mkdir(parents=True)
     shared_memory, status = limits.shared_memory(tmp_path), os.statvfs(tmp_path)
@@ -133,7 +133,7 @@ def test_shared_memory_is_measured_where_it_is(tmp_path: Path) -> None:
     )
 
 
-def test_infiniband_is_usable_only_through_its_device_nodes(tmp_path: Path) -> None:
+def test_infiniband_needs_its_device_nodes(tmp_path: Path) -> None:
     (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
     assert limits.infiniband(tmp_path) == {"adapters": ["mlx5_0"], "usable": []}
     (tmp_path / "dev/infiniband").mkdir(parents=True)

@@ -13,7 +13,7 @@ from provision_runtime.facts import nccl
 CONF = "# of the site\nNCCL_IB_HCA=mlx5\nNCCL_P2P_DISABLE=1\n#NCCL_ALGO=Ring\nno setting\nNCCL_IB_HCA=later\n"
 
 
-def test_a_file_is_read_as_nccl_reads_it() -> None:
+def test_file_is_parsed_as_nccl_does() -> None:
     assert nccl.parse(CONF) == {"NCCL_IB_HCA": "mlx5", "NCCL_P2P_DISABLE": "1"}
     assert nccl.parse(" NCCL_ALGO=Ring\nNCCL_NET = Socket\nNCCL_PROTO=a=b\n=x\n") == {
         " NCCL_ALGO": "Ring",
@@ -23,7 +23,7 @@ def test_a_file_is_read_as_nccl_reads_it() -> None:
     }
 
 
-def test_the_environment_wins_over_files_and_the_first_file_over_the_second() -> None:
+def test_environment_overrides_files_and_first_file_overrides_second() -> None:
     settings = nccl.effective(
         {"NCCL_IB_HCA": "mine", "PATH": "/bin"},
         [
@@ -41,7 +41,7 @@ def test_the_environment_wins_over_files_and_the_first_file_over_the_second() ->
     assert "neither through NVLink nor PCIe" in settings[2].effect
 
 
-def test_a_setting_that_nobody_knows_is_told_and_not_judged() -> None:
+def test_unknown_setting_is_reported_but_not_judged() -> None:
     (setting,) = nccl.effective({"NCCL_IB_DISBALE": "1"}, [])
     assert (setting.effect, setting.is_costly) == ("unknown to this test", False)
 
@@ -69,20 +69,20 @@ def test_a_setting_that_nobody_knows_is_told_and_not_judged() -> None:
         ("TORCH_DISTRIBUTED_DEBUG", "OFF", False),
     ],
 )
-def test_which_values_cost_something(name: str, value: str, costly: bool) -> None:
+def test_costly_values(name: str, value: str, costly: bool) -> None:
     (setting,) = nccl.effective({name: value}, [])
     assert setting.is_costly is costly
 
 
 @given(st.dictionaries(st.sampled_from(sorted(nccl.MEANINGS)), st.text(max_size=8)))
-def test_each_setting_is_told_once_whatever_its_value(environment: dict[str, str]) -> None:
+def test_each_setting_is_reported_once(environment: dict[str, str]) -> None:
     conf = "\n".join(f"{name}=1" for name in environment)
     assert [setting.name for setting in nccl.effective(environment, [("conf", conf)])] == sorted(
         environment
     )
 
 
-def test_which_files_nccl_reads(tmp_path: Path) -> None:
+def test_files_that_nccl_reads(tmp_path: Path) -> None:
     assert nccl.files({}, tmp_path) == [tmp_path / ".nccl.conf", nccl.SYSTEM_FILE]
     assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path) == [
         Path("/site.conf"),
@@ -99,9 +99,7 @@ def test_which_files_nccl_reads(tmp_path: Path) -> None:
     assert nccl.files({}, None) == [nccl.SYSTEM_FILE]
 
 
-def test_settings_of_a_named_file_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_from_a_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conf").write_text("NCCL_PROTO=Simple\n")
     monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "conf"))
     settings = {setting["name"]: setting["source"] for setting in nccl.settings()}

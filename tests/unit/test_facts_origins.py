@@ -36,7 +36,7 @@ OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
         ("/usr/lib/x86_64-linux-gnu/libcudart.so.12", "/usr", False),
     ],
 )
-def test_whose_a_library_is(path: str, prefix: str, is_foreign: bool) -> None:
+def test_owner_of_a_library(path: str, prefix: str, is_foreign: bool) -> None:
     assert libraries.foreign([path], prefix, SITE, [OWN]) == ([path] if is_foreign else [])
 
 
@@ -44,7 +44,7 @@ def test_whose_a_library_is(path: str, prefix: str, is_foreign: bool) -> None:
     st.sampled_from(["libnccl.so.2", "libcudnn_cnn_train.so.8", "libnvJitLink.so.12"]),
     st.sampled_from(["", "a", "a/b"]),
 )
-def test_below_site_packages_nothing_is_foreign_whatever_the_prefix(name: str, folder: str) -> None:
+def test_nothing_in_site_packages_is_foreign(name: str, folder: str) -> None:
     path = str(Path(SITE) / folder / name)
     assert all(
         libraries.foreign([path], prefix, SITE, []) == []
@@ -52,7 +52,7 @@ def test_below_site_packages_nothing_is_foreign_whatever_the_prefix(name: str, f
     )
 
 
-def test_a_prefix_behind_a_link_is_the_same_prefix(tmp_path: Path) -> None:
+def test_symlinked_prefix_is_the_same_prefix(tmp_path: Path) -> None:
     (tmp_path / "real/lib").mkdir(parents=True)
     library = tmp_path / "real/lib/libnccl.so.2"
     library.touch()
@@ -60,12 +60,12 @@ def test_a_prefix_behind_a_link_is_the_same_prefix(tmp_path: Path) -> None:
     assert libraries.foreign([str(library)], str(tmp_path / "link"), SITE, []) == []
 
 
-def test_a_library_that_was_deleted_while_loaded_keeps_its_name() -> None:
+def test_deleted_loaded_library_keeps_its_name() -> None:
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 42  /tmp/x/libnccl.so.2 (deleted)\n"
     assert libraries.parse_maps(line) == ["/tmp/x/libnccl.so.2"]
 
 
-def test_own_libraries_are_torchs_and_those_of_nvidias_wheels(tmp_path: Path) -> None:
+def test_own_libraries_are_torchs_and_nvidias(tmp_path: Path) -> None:
     mine = ("torch/lib/libcudart-d0da41ae.so.11.0", "nvidia/nccl/lib/libnccl.so.2")
     for name in ("torch/lib/libtorch_cuda.so", "numpy/libcudart.so", *mine):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def test_own_libraries_are_torchs_and_those_of_nvidias_wheels(tmp_path: Path) ->
     assert [libraries.stem(name) for name in names] == ["nccl", "cudart"]
 
 
-def test_what_the_library_path_offers(tmp_path: Path) -> None:
+def test_libraries_on_the_library_path(tmp_path: Path) -> None:
     for name in (
         "libcudart.so.12",
         "libcudart.so",
@@ -89,7 +89,7 @@ def test_what_the_library_path_offers(tmp_path: Path) -> None:
     assert [Path(path).name for path in found] == ["libcudart.so.12", "libcudnn_ops.so.9"]
 
 
-def test_the_folder_that_brought_a_module() -> None:
+def test_folder_of_an_imported_module() -> None:
     package, plain, builtin = ModuleType("a"), ModuleType("b"), ModuleType("c")
     package.__file__, package.__path__ = "/home/a/__init__.py", ["/home/a"]
     plain.__file__ = "/home/b.py"
@@ -98,7 +98,7 @@ def test_the_folder_that_brought_a_module() -> None:
     assert origins.modules_of(["/"], modules) == []
 
 
-def test_what_pythonpath_brings_is_named_and_what_it_could_bring_too(tmp_path: Path) -> None:
+def test_pythonpath_modules_loaded_and_loadable_are_named(tmp_path: Path) -> None:
     folder, empty = tmp_path / "of somebody", tmp_path / "empty"
     folder.mkdir()
     empty.mkdir()

@@ -58,7 +58,7 @@ def start_holder(folders: Folders) -> subprocess.Popen[str]:
     return child
 
 
-def test_a_locked_name_is_refused_and_its_holder_named(folders: Folders) -> None:
+def test_locked_environment_is_refused_naming_the_holder(folders: Folders) -> None:
     with start_holder(folders) as child:
         try:
             with (
@@ -92,7 +92,7 @@ def test_locking_again_writes_nothing(folders: Folders) -> None:
     assert {path: path.stat().st_mtime_ns for path in folders.data.rglob("*")} == before
 
 
-def test_an_open_file_is_locked_until_it_is_closed(tmp_path: Path) -> None:
+def test_file_is_locked_until_closed(tmp_path: Path) -> None:
     with exclusive_lock(tmp_path / "a"):
         second = open_lock_file(tmp_path / "a")
         assert try_lock(second) == "busy"
@@ -100,7 +100,7 @@ def test_an_open_file_is_locked_until_it_is_closed(tmp_path: Path) -> None:
     os.close(second)
 
 
-def test_locks_work_as_on_nfs_and_a_disk_without_locks_is_named(
+def test_nfs_locks_work_and_missing_lock_support_is_named(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NFS locks exclusively only a file that is open for writing (flock(2), "NFS details")."""

@@ -26,7 +26,7 @@ class Clock:
         self.now += seconds
 
 
-def test_atomic_write_makes_and_replaces(tmp_path: Path) -> None:
+def test_atomic_write_creates_and_replaces(tmp_path: Path) -> None:
     path = tmp_path / "file with spaces"
     fs.atomic_write(path, b"old")
     fs.atomic_write(path, b"new")
@@ -34,7 +34,7 @@ def test_atomic_write_makes_and_replaces(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_atomic_write_that_fails_leaves_the_old_file_alone(
+def test_failed_atomic_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -50,7 +50,7 @@ def test_atomic_write_that_fails_leaves_the_old_file_alone(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_atomic_write_syncs_the_data_before_the_rename_and_the_folder_after(
+def test_atomic_write_syncs_data_before_and_folder_after_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -78,7 +78,7 @@ def test_write_synced_never_overwrites(tmp_path: Path) -> None:
         fs.write_synced(tmp_path / "file", b"new")
 
 
-def test_a_file_system_that_cannot_sync_folders_is_accepted(
+def test_filesystem_without_folder_sync_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptor: int) -> None:
@@ -88,7 +88,7 @@ def test_a_file_system_that_cannot_sync_folders_is_accepted(
     fs.fsync_directory(tmp_path)
 
 
-def test_a_disk_error_while_syncing_a_folder_is_not_accepted(
+def test_disk_error_during_folder_sync_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int) -> None:
@@ -99,7 +99,7 @@ def test_a_disk_error_while_syncing_a_folder_is_not_accepted(
         fs.fsync_directory(tmp_path)
 
 
-def test_waiting_ends_when_the_path_appears(tmp_path: Path) -> None:
+def test_wait_ends_when_the_path_appears(tmp_path: Path) -> None:
     clock, path = Clock(), tmp_path / "later"
 
     def sleep(seconds: float) -> None:
@@ -111,14 +111,14 @@ def test_waiting_ends_when_the_path_appears(tmp_path: Path) -> None:
     assert 1 < waited < 1.1
 
 
-def test_waiting_ends_with_the_deadline(tmp_path: Path) -> None:
+def test_wait_ends_at_the_deadline(tmp_path: Path) -> None:
     clock = Clock()
     with pytest.raises(fs.NotVisible, match=r"never did not become visible here within 2 s"):
         fs.wait_until_visible(tmp_path / "never", 2.0, clock.read, clock.sleep)
     assert 2.0 <= clock.now < 2.1
 
 
-def test_a_stale_handle_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_handle_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, asked, stat = tmp_path / "file", [0], Path.stat
     path.touch()
 
@@ -134,7 +134,7 @@ def test_a_stale_handle_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.M
     assert asked == [1]
 
 
-def test_no_permission_is_an_error_and_not_a_reason_to_wait(
+def test_missing_permission_is_raised_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Path, **options: Any) -> os.stat_result:
@@ -145,9 +145,7 @@ def test_no_permission_is_an_error_and_not_a_reason_to_wait(
         fs.wait_until_visible(tmp_path / "file", 1.0, Clock().read, Clock().sleep)
 
 
-def test_a_stale_handle_is_opened_again_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_handle_is_reopened_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"content")
     read, tried = Path.read_bytes, [0]
 
@@ -162,7 +160,7 @@ def test_a_stale_handle_is_opened_again_by_its_name(
     assert tried == [3]
 
 
-def test_a_handle_that_stays_stale_is_an_error_in_the_end() -> None:
+def test_persistently_stale_handle_is_an_error() -> None:
     tried: list[int] = []
 
     def stale() -> None:
@@ -174,14 +172,14 @@ def test_a_handle_that_stays_stale_is_an_error_in_the_end() -> None:
     assert len(tried) == 4
 
 
-def test_one_rank_makes_the_folder_and_all_return_when_they_see_it(tmp_path: Path) -> None:
+def test_one_rank_creates_the_folder_and_all_wait_for_it(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "folder"
     waited = RankThreads(3).run(lambda ranks: fs.make_directory(folder, ranks, 5.0))
     assert folder.is_dir()
     assert len(set(waited)) == 1 and waited[0] < 5
 
 
-def test_a_folder_that_cannot_be_made_is_the_same_error_on_all_ranks(tmp_path: Path) -> None:
+def test_failed_folder_creation_raises_on_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     errors = RankThreads(2).run(
         lambda ranks: fs.make_directory(tmp_path / "file" / "folder", ranks, 5.0)
@@ -192,7 +190,7 @@ def test_a_folder_that_cannot_be_made_is_the_same_error_on_all_ranks(tmp_path: P
         assert str(error) == f"rank 0: Not a directory: {tmp_path}/file/folder"
 
 
-def test_a_folder_that_one_rank_does_not_see_is_an_error_on_all(tmp_path: Path) -> None:
+def test_folder_invisible_to_one_rank_raises_on_all(tmp_path: Path) -> None:
     """Rank 1 has another folder at that path, as where a mount is missing."""
 
     def make(ranks: Ranks) -> float:
@@ -205,7 +203,7 @@ def test_a_folder_that_one_rank_does_not_see_is_an_error_on_all(tmp_path: Path) 
         assert "did not become visible here within 0.1 s: is its folder shared?" in str(error)
 
 
-def test_whether_a_path_exists_is_decided_once(tmp_path: Path) -> None:
+def test_path_existence_is_decided_once(tmp_path: Path) -> None:
     """Rank 1 would see something else."""
 
     def look(ranks: Ranks) -> bool:
@@ -216,7 +214,7 @@ def test_whether_a_path_exists_is_decided_once(tmp_path: Path) -> None:
     assert RankThreads(2).run(look) == [True, True]
 
 
-def test_what_any_rank_raises_is_raised_on_all_with_its_ranks() -> None:
+def test_any_ranks_error_is_raised_on_all_with_its_ranks() -> None:
     def work(ranks: Ranks) -> list[Any]:
         return collective.run_on_all("work", ranks, lambda: 1 // (ranks.rank % 2))
 
@@ -225,7 +223,7 @@ def test_what_any_rank_raises_is_raised_on_all_with_its_ranks() -> None:
         assert error.ranks == (0, 2)
 
 
-def test_one_process_alone_takes_the_same_steps(tmp_path: Path) -> None:
+def test_single_process_takes_the_same_steps(tmp_path: Path) -> None:
     fs.make_directory(tmp_path / "folder", single_process())
     collective.barrier("made", single_process())
     assert fs.exists(tmp_path / "folder", single_process())

@@ -52,11 +52,11 @@ def test_cpus_are_limited_by_the_tightest_quota(
     assert host.usable_cpus(lay_out(tmp_path, cgroup, files)) == cpus
 
 
-def test_without_proc_the_affinity_decides(tmp_path: Path) -> None:
+def test_affinity_is_used_without_proc(tmp_path: Path) -> None:
     assert host.usable_cpus(tmp_path) == len(os.sched_getaffinity(0))
 
 
-def test_a_process_has_ended_once_its_start_time_is_another() -> None:
+def test_changed_start_time_means_the_process_ended() -> None:
     space, number, start_time = host.process_identity()
     assert not host.has_ended([space, number, start_time])
     assert host.has_ended([space, number, str(int(start_time) + 1)])
@@ -66,5 +66,5 @@ def test_a_process_has_ended_once_its_start_time_is_another() -> None:
 
 
 @pytest.mark.parametrize("identity", [[], ["?"], ["a", "b", "c"], ["other-boot/1", "1", "1"]])
-def test_a_process_that_cannot_be_seen_has_not_ended(identity: list[str]) -> None:
+def test_invisible_process_has_not_ended(identity: list[str]) -> None:
     assert not host.has_ended(identity)

@@ -48,7 +48,7 @@ def left(one: Download) -> list[str]:
     return sorted(path.name for path in one.target.parent.iterdir())
 
 
-def test_a_file_arrives_whole(server: Server, tmp_path: Path) -> None:
+def test_file_is_downloaded_completely(server: Server, tmp_path: Path) -> None:
     one = wanted(server, tmp_path)
     done: list[Download] = []
     with HttpClient() as web:
@@ -59,7 +59,7 @@ def test_a_file_arrives_whole(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [503, 429, "truncate", "stall", "drop"])
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no-ranges"])
-def test_what_passes_is_tried_again(
+def test_temporary_faults_are_retried(
     server: Server, tmp_path: Path, kind: Fault, ranges: bool
 ) -> None:
     server.fault("a", kind, times=2)
@@ -71,7 +71,7 @@ def test_what_passes_is_tried_again(
     assert left(one) == ["a.whl"]
 
 
-def test_a_slow_server_is_waited_for(server: Server, tmp_path: Path) -> None:
+def test_slow_server_is_waited_for(server: Server, tmp_path: Path) -> None:
     server.fault("a", "slow")
     assert download(wanted(server, tmp_path)) == []
 
@@ -88,7 +88,7 @@ def test_a_slow_server_is_waited_for(server: Server, tmp_path: Path) -> None:
         ("wrong", IntegrityError, "is not the file that the lock names", 1),
     ],
 )
-def test_what_lasts_is_told(
+def test_lasting_faults_are_reported(
     server: Server,
     tmp_path: Path,
     kind: Fault,
@@ -106,9 +106,7 @@ def test_what_lasts_is_told(
     assert requests is None or len(server.log) == requests
 
 
-def test_a_connection_that_always_ends_early_comes_to_an_end(
-    server: Server, tmp_path: Path
-) -> None:
+def test_always_truncated_download_gives_up(server: Server, tmp_path: Path) -> None:
     server.fault("a", "no-range", times=0)
     server.fault("a", "truncate")
     one = wanted(server, tmp_path)
@@ -118,7 +116,7 @@ def test_a_connection_that_always_ends_early_comes_to_an_end(
     assert len(server.log) < 40
 
 
-def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+def test_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
     one = wanted(server, tmp_path)
     one.target.parent.mkdir()
     http.partial_path(one.target).write_bytes(CONTENT[:200_000])
@@ -128,7 +126,7 @@ def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, b"x" * 300_000, b"x" * 400_000])
-def test_a_part_of_something_else_is_thrown_away(
+def test_partial_file_of_something_else_is_discarded(
     server: Server, tmp_path: Path, part: bytes
 ) -> None:
     one = wanted(server, tmp_path)
@@ -139,7 +137,7 @@ def test_a_part_of_something_else_is_thrown_away(
     assert left(one) == ["a.whl"]
 
 
-def test_one_that_fails_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
+def test_failed_download_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
     good, gone = (
         wanted(server, tmp_path),
         Download(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none"),
@@ -150,7 +148,7 @@ def test_one_that_fails_does_not_stop_the_others(server: Server, tmp_path: Path)
     assert good.target.exists()
 
 
-def test_a_file_of_the_disk(tmp_path: Path) -> None:
+def test_local_file(tmp_path: Path) -> None:
     source = tmp_path / "a b.whl"
     source.write_bytes(CONTENT)
     one = Download(url=source.as_uri(), sha256=SHA, target=tmp_path / "got" / "a.whl")
@@ -167,7 +165,7 @@ def test_a_file_of_the_disk(tmp_path: Path) -> None:
     assert left(one) == ["a.whl"]
 
 
-def test_what_the_disk_refuses_is_no_matter_of_the_mirror(server: Server, tmp_path: Path) -> None:
+def test_disk_error_is_not_blamed_on_the_mirror(server: Server, tmp_path: Path) -> None:
     (tmp_path / "got").write_text("a file, where a folder is needed")
     with pytest.raises(SystemRefused, match="got"):
         download(wanted(server, tmp_path))
@@ -184,7 +182,7 @@ def test_what_the_disk_refuses_is_no_matter_of_the_mirror(server: Server, tmp_pa
         (500, Availability(state="silent", detail="HTTP 500")),
     ],
 )
-def test_whether_a_file_is_served(server: Server, kind: Fault | None, answer: Availability) -> None:
+def test_availability_of_a_file(server: Server, kind: Fault | None, answer: Availability) -> None:
     if kind == "no-head":
         server.fault("HEAD", kind)
     elif kind is not None:
@@ -193,13 +191,13 @@ def test_whether_a_file_is_served(server: Server, kind: Fault | None, answer: Av
         assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA) == answer
 
 
-def test_whether_a_file_is_served_is_asked_again(server: Server) -> None:
+def test_availability_check_is_retried(server: Server) -> None:
     server.fault("a", "drop", times=2)
     with HttpClient() as web:
         assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA).state == "available"
 
 
-def test_nobody_answers() -> None:
+def test_unreachable_server() -> None:
     with HttpClient() as web:
         assert web.availability("http://127.0.0.1:9/x", SHA) == Availability(
             state="silent", detail="Connection refused"
@@ -207,7 +205,7 @@ def test_nobody_answers() -> None:
         assert web.availability("http://no-such-host.invalid/x", SHA).state == "silent"
 
 
-def test_whether_a_file_of_the_disk_is_that_file(tmp_path: Path) -> None:
+def test_availability_of_a_local_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(CONTENT)
     with HttpClient() as web:
@@ -216,7 +214,7 @@ def test_whether_a_file_of_the_disk_is_that_file(tmp_path: Path) -> None:
         assert web.availability((tmp_path / "b").as_uri(), SHA).state == "gone"
 
 
-def test_a_text(server: Server, tmp_path: Path) -> None:
+def test_text_response(server: Server, tmp_path: Path) -> None:
     (tmp_path / "files" / "text").write_text("hällo")
     with HttpClient() as web:
         assert (
@@ -233,7 +231,7 @@ def test_a_text(server: Server, tmp_path: Path) -> None:
                 web.text(url)
 
 
-def test_pips_settings_for_certificates_and_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_certificate_and_proxy_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "REQUESTS_CA_BUNDLE",
         "CURL_CA_BUNDLE",

@@ -26,7 +26,7 @@ def test_pauses_double_up_to_the_longest(pauses: list[float]) -> None:
     assert pauses == [0.5, 1.0, 2.0, 3.0]
 
 
-def test_progress_starts_the_count_again(pauses: list[float]) -> None:
+def test_progress_resets_the_retry_count(pauses: list[float]) -> None:
     backoff = Backoff(2, first_pause_s=1.0)
     for _ in range(10):
         backoff.count_failure()
@@ -37,7 +37,7 @@ def test_progress_starts_the_count_again(pauses: list[float]) -> None:
 
 
 @pytest.mark.parametrize("header", ["Mon, 01 Jan 99999 00:00:00 GMT", "9" * 5000, "soon", "-1", ""])
-def test_a_retry_after_that_cannot_be_read_is_ignored(header: str, pauses: list[float]) -> None:
+def test_unparsable_retry_after_is_ignored(header: str, pauses: list[float]) -> None:
     backoff = Backoff(5, first_pause_s=1.0)
     backoff.count_failure()
     backoff.wait(retry_after=header)

@@ -114,7 +114,7 @@ def hostile() -> bytes:
     return made.getvalue()
 
 
-def test_a_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
+def test_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
     """Nothing of it is unpacked: its layers are passed on as they are, and whatever runs the image unpacks them within its own root."""
     bad, good = hostile(), archive(SHELL, DEBIAN)
     (tmp_path / "blobs").mkdir()
@@ -133,7 +133,7 @@ def test_a_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
         base.check_base("lab:1", blobs[:1], "2.28")
 
 
-def test_a_libc_with_another_name_or_unlimited_size_is_not_read(tmp_path: Path) -> None:
+def test_libc_of_another_name_or_unlimited_size_is_not_read(tmp_path: Path) -> None:
     second = tarfile.TarInfo("lib64/libc.so.6")
     second.type, second.linkname = tarfile.LNKTYPE, "lib64/libc-2.31.so"
     made = io.BytesIO(archive(("lib64/libc-2.31.so", libc("2.31")), SHELL))
@@ -150,7 +150,7 @@ def test_a_libc_with_another_name_or_unlimited_size_is_not_read(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
+def test_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     """Bytes changed at random, mostly within headers."""
     chance = random.Random(seed)
     garbled = bytearray(hostile() + archive(SHELL, DEBIAN))
@@ -163,12 +163,12 @@ def test_a_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
         sbom.read_files([tmp_path / "layer"], sbom.SYSTEM_FILES, sbom.RPM, 1 << 20)
 
 
-def test_a_layer_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
+def test_layer_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="not a tar archive"):
         check(tmp_path, b"x" * 5000)
 
 
-def test_this_machines_own_glibc_is_read(tmp_path: Path) -> None:
+def test_glibc_of_this_machine_is_read(tmp_path: Path) -> None:
     own = next(
         (
             path
