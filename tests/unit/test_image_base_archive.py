@@ -125,7 +125,7 @@ def layers_of(base: Any, folder: Path) -> list[bytes]:
 @pytest.mark.parametrize(
     "kind", ["oci", "nested", "platforms", "oci-archive", "docker-archive", "gzip"]
 )
-def test_a_base_on_disk_is_read_whole(tmp_path: Path, kind: str) -> None:
+def test_base_on_disk_is_read_completely(tmp_path: Path, kind: str) -> None:
     if kind == "docker-archive":
         reference = f"docker-archive:{docker_archive(tmp_path / 'base.tar', ['lab:12'])}"
     else:
@@ -145,7 +145,7 @@ def test_a_base_on_disk_is_read_whole(tmp_path: Path, kind: str) -> None:
     assert layers_of(base, tmp_path / "blobs") == LAYERS
 
 
-def test_the_path_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
+def test_path_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
     assert base_archive.read_disk_base(
         f"oci:{layout(tmp_path / 'a', name=None)}"
     ).reference == digest(config())
@@ -260,13 +260,13 @@ ZEROS = "sha256:" + "0" * 64
         {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": ZEROS, "platform": 5}]},
     ],
 )
-def test_an_index_that_says_nothing(tmp_path: Path, index: object) -> None:
+def test_empty_index_is_refused(tmp_path: Path, index: object) -> None:
     (layout(tmp_path / "x") / "index.json").write_text(json.dumps(index))
     with pytest.raises((IntegrityError, InvalidSpec), match=r"not a complete image"):
         base_archive.read_disk_base(f"oci:{tmp_path / 'x'}")
 
 
-def test_a_document_of_unlimited_size_is_not_read(tmp_path: Path) -> None:
+def test_oversized_document_is_not_read(tmp_path: Path) -> None:
     """400 MB of zeros, which are nowhere."""
     member = tarfile.TarInfo("manifest.json")
     member.size = 400 << 20
@@ -296,7 +296,7 @@ def long_names(kind: bytes, size: int, count: int) -> bytes:
 
 @pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
 @pytest.mark.parametrize(("size", "count"), [(2 << 20, 1), (10, 3000)])
-def test_member_names_that_cost_memory_are_refused(
+def test_oversized_member_names_are_refused(
     tmp_path: Path, kind: bytes, size: int, count: int
 ) -> None:
     content = long_names(kind, size, count)

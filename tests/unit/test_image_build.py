@@ -131,7 +131,7 @@ def build(
     )
 
 
-def test_the_layers_and_labels_of_an_image(tmp_path: Path) -> None:
+def test_layers_and_labels_of_an_image(tmp_path: Path) -> None:
     made = build(tmp_path)
     assert [layer.group for layer in made.layers] == ["base", "python", "provision"]
     assert made.layers[0].digest == DIGEST
@@ -144,7 +144,7 @@ def test_the_layers_and_labels_of_an_image(tmp_path: Path) -> None:
     assert written.annotations["org.provision.base.id"] == "sha256:base"
 
 
-def test_an_image_is_reused_until_its_inputs_change(tmp_path: Path) -> None:
+def test_image_is_reused_until_its_inputs_change(tmp_path: Path) -> None:
     made = build(tmp_path)
     assert build(tmp_path, fail(errno.EIO)) == made
     for changed in (replace(BASE, reference="mine:2"), replace(BASE, environment=("LANG=de_DE",))):
@@ -161,7 +161,7 @@ def test_changed_runtime_code_gets_into_the_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk(tmp_path: Path, number: int) -> None:
+def test_full_disk(tmp_path: Path, number: int) -> None:
     with pytest.raises(NoSpace, match=r"The disk of .*/images is full\. Free space"):
         build(tmp_path, fail(number))
     assert list((tmp_path / "images").iterdir()) == []
@@ -177,11 +177,11 @@ def test_too_little_space_is_reported_before_writing(
     assert list((tmp_path / "images").iterdir()) == []
 
 
-def test_other_errors_stay_loud(tmp_path: Path) -> None:
+def test_other_errors_are_raised(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="failed"):
         build(tmp_path, fail(errno.EIO))
 
 
-def test_a_prefix_of_another_lock_is_refused(tmp_path: Path) -> None:
+def test_prefix_of_another_lock_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StaleLock, match="made from another lock"):
         build(tmp_path, lock=replace(LOCK, sha256="cd" * 32))

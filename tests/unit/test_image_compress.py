@@ -142,7 +142,7 @@ def test_a_corrupt_layer_is_not_compressed(tmp_path: Path) -> None:
         )
 
 
-def test_a_corrupt_compressed_layer_is_made_again(tmp_path: Path) -> None:
+def test_corrupt_compressed_layer_is_rebuilt(tmp_path: Path) -> None:
     image = made(tmp_path / "toy", big=CONTENT)
     first = compress.compress_image(image, "gzip", tmp_path / "packed", Silent())
     blob = oci_layout.blob(first.layout, first.layers[0].digest)

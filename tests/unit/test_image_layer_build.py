@@ -145,7 +145,7 @@ def test_groups_are_layers_from_large_to_small(lab: Lab) -> None:
     ]
 
 
-def test_a_changed_small_package_makes_only_its_layer_again(lab: Lab) -> None:
+def test_changed_small_package_rebuilds_only_its_layer(lab: Lab) -> None:
     """And no file of another is read: they are not there. The digest is that of an image made from nothing."""
     first = lab.build("toy", FIRST)
     before = inodes(first, ("base", "cuda", "torch", "python", "large"))
@@ -164,7 +164,7 @@ def test_a_changed_small_package_makes_only_its_layer_again(lab: Lab) -> None:
     )
 
 
-def test_two_environments_that_differ_in_a_small_package_share_the_rest(lab: Lab) -> None:
+def test_environments_differing_in_a_small_package_share_the_rest(lab: Lab) -> None:
     """The proportions are those of torch 2.3 with CUDA 12.1 scaled down, but for the base, which is smaller: 97 % is asked for."""
     one, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
     shared = {layer.digest: layer.size for layer in one.layers} | {
@@ -181,7 +181,7 @@ def test_two_environments_that_differ_in_a_small_package_share_the_rest(lab: Lab
     assert sum(on_disk.values()) < sum(shared.values()) + 20_000
 
 
-def test_the_cache_key_covers_everything_that_decides_the_bytes() -> None:
+def test_cache_key_covers_everything_that_decides_the_bytes() -> None:
     one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
     package = _locked("greet", "1.0")
     other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
@@ -249,7 +249,7 @@ def test_the_required_glibc_is_that_of_the_packages(changed: dict[str, Any], gli
     assert Recipe(resolution=RESOLUTION, lock=lock, base=BASE, own=(), epoch=1).glibc == glibc
 
 
-def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) -> None:
+def test_too_old_base_is_refused_before_the_build(lab: Lab) -> None:
     python = replace(PYTHON, depends=("__glibc >=2.99",))
     lock = replace(LOCK, packages=(python,))
     prefix = Prefix(name="toy", path=lab.root / "prefix", lock_sha256=lock.sha256)
@@ -269,7 +269,7 @@ def test_a_base_that_is_too_old_is_refused_before_anything_is_built(lab: Lab) ->
     assert lab.linked == 0
 
 
-def test_a_corrupt_layer_is_reported_and_made_again(lab: Lab) -> None:
+def test_corrupt_layer_is_reported_and_rebuilt(lab: Lab) -> None:
     made = lab.build("toy", FIRST)
     torch = next(layer for layer in made.layers if layer.group == "torch")
     flip(oci_layout.blob(made.layout, torch.digest))
@@ -412,7 +412,7 @@ def test_the_number_of_cores_does_not_change_the_image(
     assert digest == Lab(lab.root / "elsewhere").build("toy", FIRST).manifest_digest
 
 
-def test_conda_packages_of_cuda_have_a_layer_of_their_own(tmp_path: Path) -> None:
+def test_conda_cuda_packages_have_their_own_layer(tmp_path: Path) -> None:
     """With its records; and a Python that changes leaves it alone."""
     linked: list[str] = []
     cudnn = replace(

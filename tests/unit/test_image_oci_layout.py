@@ -49,7 +49,7 @@ def test_a_new_layout_replaces_the_old_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_a_failed_build_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+def test_failed_build_leaves_the_old_layout(tmp_path: Path, error: type[BaseException]) -> None:
     before = make(tmp_path / "x")
     with pytest.raises(error), oci_layout.staging(tmp_path / "x") as new:
         (new / "half").write_text("x")
@@ -103,7 +103,7 @@ def test_a_build_killed_between_its_renames_restores_the_old_layout(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [".x.new", ".x.old", ".x.left"])
-def test_folders_that_are_not_ours_stay(tmp_path: Path, name: str) -> None:
+def test_foreign_folders_stay(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.tex").write_text("years")
     with pytest.raises(InUse, match="is in the way"):
@@ -121,9 +121,7 @@ def test_two_runs_to_one_layout_do_not_share_a_staging_directory(tmp_path: Path)
         assert (new / "mine").exists()
 
 
-def test_a_half_removed_folder_is_still_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_removed_layout_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "x")
     monkeypatch.setattr(
         shutil, "rmtree", lambda *a, **k: None
@@ -142,7 +140,7 @@ def test_a_missing_layout_reads_as_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "null", '{"manifests": []}', '{"manifests": [{"digest": "sha256:0"}]}']
 )
-def test_an_index_that_says_nothing(tmp_path: Path, text: str) -> None:
+def test_empty_index_reads_as_none(tmp_path: Path, text: str) -> None:
     make(tmp_path / "x")
     (tmp_path / "x" / "index.json").write_text(text)
     assert oci_layout.read(tmp_path / "x") is None

@@ -23,7 +23,7 @@ def jupyter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 PREFIX = Prefix(name="lab", path=Path("/data/lab with space"), lock_sha256="abc")
 
 
-def test_kernel_sees_only_its_prefix() -> None:
+def test_kernel_imports_only_from_its_prefix() -> None:
     kernel = kernels.kernel_json(PREFIX, "Python (lab)")
     assert kernel["argv"][0] == "/data/lab with space/bin/python"
     assert kernel["env"]["PYTHONNOUSERSITE"] == "1"
@@ -31,7 +31,7 @@ def test_kernel_sees_only_its_prefix() -> None:
     assert kernel["env"]["PYTHONPATH"] == kernel["env"]["LD_LIBRARY_PATH"] == ""
 
 
-def test_jupyter_can_start_what_has_ipykernel(tmp_path: Path) -> None:
+def test_jupyter_starts_prefixes_with_ipykernel(tmp_path: Path) -> None:
     prefix = Prefix(name="lab", path=tmp_path, lock_sha256="abc")
     assert not kernels.has_launcher(prefix)
     (tmp_path / "lib/python3.12/site-packages/ipykernel-7.0.0.dist-info").mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_add_list_current_remove(jupyter: Path) -> None:
 @pytest.mark.parametrize(
     "content", [json.dumps({"argv": [], "display_name": "x", "language": "python"}), "not json", ""]
 )
-def test_a_name_taken_by_something_else_is_refused(jupyter: Path, content: str) -> None:
+def test_name_of_a_foreign_kernel_is_refused(jupyter: Path, content: str) -> None:
     (jupyter / "lab").mkdir(parents=True)
     (jupyter / "lab" / "kernel.json").write_text(content)
     with pytest.raises(InUse, match="was not created by provision"):
@@ -63,7 +63,7 @@ def test_a_name_taken_by_something_else_is_refused(jupyter: Path, content: str) 
     assert (jupyter / "lab" / "kernel.json").read_text() == content
 
 
-def test_what_a_killed_add_left_is_free(jupyter: Path) -> None:
+def test_leftovers_of_a_killed_add_do_not_block(jupyter: Path) -> None:
     (jupyter / "lab").mkdir(parents=True)
     (jupyter / "lab" / ".kernel.json.x1y2").write_text('{"argv"')
     kernels.install(PREFIX, "Python (lab)")
@@ -77,9 +77,7 @@ def test_names_shown() -> None:
     assert kernels.display_name(cpu) == "Python (torch 2.13, CPU)"
 
 
-def test_the_kernel_of_a_prefix_that_lost_its_launcher_goes_and_no_others(
-    jupyter: Path, tmp_path: Path
-) -> None:
+def test_kernel_without_a_launcher_is_removed_alone(jupyter: Path, tmp_path: Path) -> None:
     kernels.install(Prefix(name="lab", path=tmp_path / "other", lock_sha256="abc"), "Python (lab)")
     assert not kernels.remove_kernel_of(PREFIX)
     kernels.install(PREFIX, "Python (lab)")

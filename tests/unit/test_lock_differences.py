@@ -18,7 +18,7 @@ def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> l
     return lockfile.diff_locks(found[0], found[1], ("old", "new"))
 
 
-def test_the_same_lock_twice(tmp_path: Path) -> None:
+def test_equal_locks_have_no_difference(tmp_path: Path) -> None:
     found = compared(tmp_path, sound(), sound())
     assert found.same
     assert diff_lines(found) == ["new locks the same 6 packages as old"]
@@ -67,21 +67,21 @@ def test_changed_channels_and_platforms_are_reported(tmp_path: Path) -> None:
     assert diff_lines(found)[0] == "channels: conda-forge -> nvidia, conda-forge"
 
 
-def test_a_changed_day_is_reported(tmp_path: Path) -> None:
+def test_changed_as_of_date_is_reported(tmp_path: Path) -> None:
     after = sound()
     after["metadata"]["custom_metadata"] = {"provision_as_of": "2025-12-31"}
     found = compared(tmp_path, sound(), after)
     assert diff_lines(found)[0] == "as of: none -> 2025-12-31" and not found.same
 
 
-def test_platforms_are_kept_apart(tmp_path: Path) -> None:
+def test_platforms_are_compared_separately(tmp_path: Path) -> None:
     after = sound()
     after["package"].append({**wheel_entry("torch", "2.4.0"), "platform": "linux-aarch64"})
     (found,) = compared(tmp_path, sound(), after).differences
     assert (found.platform, found.change) == ("linux-aarch64", "added")
 
 
-def test_versions_that_no_standard_orders(tmp_path: Path) -> None:
+def test_versions_without_a_standard_order(tmp_path: Path) -> None:
     after = sound()
     entry(after, "filelock")["version"] = "3.13-weird+"
     assert compared(tmp_path, sound(), after).differences[0].change == "up"

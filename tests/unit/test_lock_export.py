@@ -99,7 +99,7 @@ def test_omitted_packages_are_reported(
         ("explicit", "pip", "pylock"),
     ],
 )
-def test_an_export_of_nothing_says_so(
+def test_empty_export_is_reported(
     tmp_path: Path, kind: lockfile.ExportFormat, manager: str, advice: str
 ) -> None:
     content = sound()
@@ -113,9 +113,7 @@ def test_an_export_of_nothing_says_so(
     "channel",
     ["https://me@lab.invalid:SECRET@host.invalid/t/TOKEN/lab", "https://host.invalid/t/TOKEN"],
 )
-def test_a_bill_of_materials_opens_no_channel(
-    tmp_path: Path, kind: lockfile.ExportFormat, channel: str
-) -> None:
+def test_sbom_opens_no_channel(tmp_path: Path, kind: lockfile.ExportFormat, channel: str) -> None:
     content = ugly()
     entry(content, "_libgcc_mutex")["url"] = (
         f"{channel}/linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2#{'a' * 32}"
@@ -132,7 +130,7 @@ def test_a_bill_of_materials_opens_no_channel(
 
 
 @pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
-def test_a_bill_of_materials_leaves_only_other_categories_out(
+def test_sbom_omits_only_other_categories(
     contents: lockfile.LockFile, kind: lockfile.ExportFormat
 ) -> None:
     assert [one.name for one in lockfile.omitted_entries(contents, kind, "linux-64")[0]] == [
@@ -140,7 +138,7 @@ def test_a_bill_of_materials_leaves_only_other_categories_out(
     ]
 
 
-def test_pylock_is_what_the_standard_says(contents: lockfile.LockFile) -> None:
+def test_pylock_follows_the_standard(contents: lockfile.LockFile) -> None:
     from packaging.pylock import Pylock
 
     read = Pylock.from_dict(
@@ -158,7 +156,7 @@ def test_pylock_is_what_the_standard_says(contents: lockfile.LockFile) -> None:
     assert str(read.requires_python) == "==3.11.*"
 
 
-def test_cyclonedx_is_valid_and_whole(contents: lockfile.LockFile) -> None:
+def test_cyclonedx_is_valid_and_complete(contents: lockfile.LockFile) -> None:
     validation = pytest.importorskip("cyclonedx.validation.json")
     from cyclonedx.schema import SchemaVersion
 
@@ -188,7 +186,7 @@ def test_cyclonedx_is_valid_and_whole(contents: lockfile.LockFile) -> None:
     )
 
 
-def test_spdx_is_valid_and_whole(contents: lockfile.LockFile, tmp_path: Path) -> None:
+def test_spdx_is_valid_and_complete(contents: lockfile.LockFile, tmp_path: Path) -> None:
     parsing = pytest.importorskip("spdx_tools.spdx.parser.parse_anything")
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
@@ -220,7 +218,7 @@ def licenses(contents: lockfile.LockFile) -> dict[str, str]:
     return {one.url: said[one.name] for one in contents.entries if one.name in said}
 
 
-def test_explicit_is_what_conda_lock_renders(tmp_path: Path) -> None:
+def test_explicit_equals_conda_locks(tmp_path: Path) -> None:
     content = ugly()
     found = written(tmp_path, content)
     text = lockfile.export_lock(found, "lab", "explicit", "linux-64")
@@ -253,7 +251,7 @@ def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.Expor
     assert texts.pop().endswith("\n")
 
 
-def test_a_time_only_where_it_is_given(contents: lockfile.LockFile) -> None:
+def test_timestamp_only_when_requested(contents: lockfile.LockFile) -> None:
     def documents(epoch: int | None) -> list[Any]:
         return [
             json.loads(lockfile.export_lock(contents, "lab", kind, "linux-64", epoch=epoch))
@@ -271,9 +269,7 @@ def test_a_time_only_where_it_is_given(contents: lockfile.LockFile) -> None:
     assert without[0]["serialNumber"] != given[0]["serialNumber"]
 
 
-def test_a_choice_of_platforms_needs_the_option(
-    contents: lockfile.LockFile, tmp_path: Path
-) -> None:
+def test_several_platforms_need_the_option(contents: lockfile.LockFile, tmp_path: Path) -> None:
     assert lockfile.export_platform(contents, None) == "linux-64"
     assert lockfile.export_platform(contents, "linux-aarch64") == "linux-aarch64"
     with pytest.raises(
@@ -288,7 +284,7 @@ def test_a_choice_of_platforms_needs_the_option(
     assert lockfile.export_platform(written(tmp_path, content), None) == "osx-arm64"
 
 
-def test_a_wheel_without_a_hash_cannot_be_required(tmp_path: Path) -> None:
+def test_wheel_without_a_hash_is_refused(tmp_path: Path) -> None:
     content = sound()
     entry(content, "torch")["hash"] = {"md5": "b" * 32}
     for kind in ("requirements", "pylock"):

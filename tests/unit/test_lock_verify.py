@@ -112,7 +112,7 @@ def only(found: list[LockFinding]) -> LockFinding:
     return found[0]
 
 
-def test_a_sound_lock_has_no_finding(verified: Verify) -> None:
+def test_sound_lock_has_no_finding(verified: Verify) -> None:
     assert verified(sound()) == []
 
 
@@ -196,7 +196,7 @@ def test_findings_name_their_package(
     assert words in found.message
 
 
-def test_a_password_in_an_address_is_not_shown(verified: Verify) -> None:
+def test_password_in_a_url_is_not_shown(verified: Verify) -> None:
     content = sound()
     entry(content, "libz")["url"] = (
         "https://me:secret@elsewhere.invalid/mine/linux-64/libz-1.3.1-h2_1.conda"
@@ -204,7 +204,7 @@ def test_a_password_in_an_address_is_not_shown(verified: Verify) -> None:
     assert "secret" not in only(verified(content)).message
 
 
-def test_a_package_that_is_locked_twice(verified: Verify) -> None:
+def test_package_locked_twice(verified: Verify) -> None:
     content = sound()
     content["package"].append(conda_entry("libz", "1.3.2", "h9_0"))
     assert (
@@ -216,13 +216,13 @@ def test_a_package_that_is_locked_twice(verified: Verify) -> None:
     assert only(verified(content)).message == "is listed twice"
 
 
-def test_a_package_of_two_categories_is_not_locked_twice(verified: Verify) -> None:
+def test_package_in_two_categories_is_not_a_duplicate(verified: Verify) -> None:
     content = sound()
     content["package"].append({**entry(content, "libz"), "category": "dev"})
     assert verified(content) == []
 
 
-def test_names_that_only_conda_tells_apart(verified: Verify) -> None:
+def test_names_that_only_conda_distinguishes(verified: Verify) -> None:
     content = sound()
     content["package"] += [
         conda_entry("typing-extensions", "4.16.0"),
@@ -231,7 +231,7 @@ def test_names_that_only_conda_tells_apart(verified: Verify) -> None:
     assert verified(content) == []
 
 
-def test_a_package_that_both_managers_have(verified: Verify) -> None:
+def test_package_from_both_managers(verified: Verify) -> None:
     content = sound()
     content["package"].append(wheel_entry("numpy", "2.0.0"))
     found = only(verified(content))
@@ -239,7 +239,7 @@ def test_a_package_that_both_managers_have(verified: Verify) -> None:
     assert "conda's 1.26.4 and the wheel numpy 2.0.0" in found.message
 
 
-def test_a_library_may_have_a_wheels_name(verified: Verify) -> None:
+def test_library_may_share_a_wheels_name(verified: Verify) -> None:
     content = sound()
     content["package"].append(wheel_entry("libz", "1.0"))
     assert verified(content) == []
@@ -278,7 +278,7 @@ def test_constrains_bind_locked_packages(verified: Verify) -> None:
         ),
     ],
 )
-def test_a_file_that_is_not_served(
+def test_file_that_is_not_served(
     verified: Verify, answer: Availability, kind: str, words: str
 ) -> None:
     content = sound()
@@ -346,7 +346,9 @@ def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, WheelMeta
         (["filelock @ https://files.invalid/filelock-9.whl"], []),
     ],
 )
-def test_versions_that_wheels_need(verified: Verify, needs: list[str], expected: list[str]) -> None:
+def test_wheel_requirements_are_checked(
+    verified: Verify, needs: list[str], expected: list[str]
+) -> None:
     found = verified(sound(), metadata=said(sound(), torch=needs))
     assert [one.message for one in found] == expected
     assert {(one.package, one.kind) for one in found} <= {("torch", "dependency")}
@@ -374,7 +376,7 @@ def test_a_package_missing_from_lock_and_metadata_is_reported_once(verified: Ver
     )
 
 
-def test_extras_are_wanted_by_wheels_and_by_the_inputs(verified: Verify, tmp_path: Path) -> None:
+def test_extras_requested_by_wheels_and_inputs(verified: Verify, tmp_path: Path) -> None:
     content = sound()
     content["package"].append(wheel_entry("fsspec", "2024.1"))
     needs = {
@@ -435,7 +437,7 @@ def only_note(verified: lockfile.VerifyReport, word: str) -> str:
     return note
 
 
-def test_without_a_python_or_for_a_strange_platform_markers_are_not_guessed(tmp_path: Path) -> None:
+def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path) -> None:
     content = sound()
     content["package"] = [one for one in content["package"] if one["name"] != "python"]
     path = tmp_path / lockfile.FILE
@@ -468,7 +470,7 @@ def test_platforms_are_verified_separately(verified: Verify) -> None:
     assert (found.platform, found.package) == ("linux-aarch64", "torchvision")
 
 
-def test_this_machines_python_takes_the_place_of_the_channels(verified: Verify) -> None:
+def test_host_python_replaces_the_channels(verified: Verify) -> None:
     content = sound()
     content["metadata"]["custom_metadata"] = {
         "provision_python_from": "host",
@@ -489,9 +491,7 @@ def content_hash(folder: Path) -> str:
     return lockfile.content_hashes(found)["linux-64"]
 
 
-def test_the_content_hash_is_of_the_inputs_next_to_the_lock(
-    verified: Verify, tmp_path: Path
-) -> None:
+def test_content_hash_covers_the_inputs_next_to_the_lock(verified: Verify, tmp_path: Path) -> None:
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
     content = sound()
     content["metadata"]["content_hash"]["linux-64"] = content_hash(tmp_path)
@@ -502,9 +502,7 @@ def test_the_content_hash_is_of_the_inputs_next_to_the_lock(
     assert "the content hash differs" in found.message
 
 
-def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared(
-    verified: Verify, tmp_path: Path
-) -> None:
+def test_hash_without_virtual_packages_is_not_compared(verified: Verify, tmp_path: Path) -> None:
     """As in the root of a repository, where the lock and its environment.yml stand, and nothing
     else."""
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
@@ -514,7 +512,7 @@ def test_the_hash_of_a_lock_of_ours_without_its_virtual_packages_is_not_compared
     assert verified(content, machine=None) == []
 
 
-def test_unchecked_things_are_noted(tmp_path: Path) -> None:
+def test_skipped_checks_are_noted(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))
     notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab").notes
@@ -594,9 +592,7 @@ NEEDS = [
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=strategies.data())
-def test_a_strange_lock_is_looked_at_or_refused(
-    tmp_path: Path, data: strategies.DataObject
-) -> None:
+def test_any_lock_is_verified_or_refused(tmp_path: Path, data: strategies.DataObject) -> None:
     """Values of a lock changed at random: never a traceback, from no verb that looks at locks."""
     content = sound()
     for _ in range(data.draw(strategies.integers(1, 4))):

@@ -33,17 +33,17 @@ def asked_anew() -> Iterator[None]:
     host.this_machine.cache_clear()
 
 
-def test_every_answer_is_expected() -> None:
+def test_every_recorded_output_has_an_expectation() -> None:
     assert {path.stem for path in ANSWERS.glob("*.txt")} == KNOWN.keys() | REASONS.keys()
 
 
 @pytest.mark.parametrize("answer", KNOWN)
-def test_what_is_said_is_known(answer: str) -> None:
+def test_nvidia_smi_output_is_parsed(answer: str) -> None:
     assert host.parse_nvidia_smi((ANSWERS / f"{answer}.txt").read_text()) == KNOWN[answer]
 
 
 @pytest.mark.parametrize("answer", REASONS)
-def test_missing_answers_have_a_reason(answer: str) -> None:
+def test_missing_values_have_a_reason(answer: str) -> None:
     found = host.parse_nvidia_smi((ANSWERS / f"{answer}.txt").read_text())
     assert (found.driver, found.gpus) == (None, ())
     assert REASONS[answer] in found.why
@@ -57,7 +57,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_an_old_driver_is_asked_again_in_its_words(
+def test_old_driver_is_queried_with_its_field_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = 'echo "Field \\"compute_cap\\" is not a valid field to query."; exit 2'
@@ -66,7 +66,7 @@ def test_an_old_driver_is_asked_again_in_its_words(
     assert host.this_machine() == Machine(driver="470.57.02", gpus=("Tesla K80",))
 
 
-def test_it_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(
         tmp_path, monkeypatch, f'echo x >> "{tmp_path}/asked"; echo "550.54.15, 8.0, NVIDIA A100"'
     )
@@ -74,17 +74,17 @@ def test_it_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (tmp_path / "asked").read_text() == "x\n"
 
 
-def test_no_program_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvidia_smi_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert host.this_machine() == Machine(why="there is no nvidia-smi on this machine")
 
 
-def test_one_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_nvidia_smi_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "while :; do :; done")
     monkeypatch.setattr(host, "ANSWER_TIMEOUT_S", 0.2)
     assert "did not answer within" in host.this_machine().why
 
 
-def test_one_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_nvidia_smi_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, 'echo "Failed to initialize NVML: Unknown Error" >&2; exit 255')
     assert "Unknown Error" in host.this_machine().why

@@ -69,7 +69,7 @@ def test_urls_are_translated_both_ways() -> None:
 
 
 @pytest.mark.parametrize("login", ["", "me:secret@"])
-def test_a_login_does_not_matter_for_the_canonical_url(login: str) -> None:
+def test_credentials_do_not_change_the_canonical_url(login: str) -> None:
     found = mirrors("https://files.invalid=https://me:secret@m.invalid/files")
     assert (
         found.actual_url("https://files.invalid/x.whl") == "https://me:secret@m.invalid/files/x.whl"
@@ -89,7 +89,7 @@ def test_the_longest_matching_url_decides() -> None:
     )
 
 
-def test_without_mirrors_nothing_is_looked_up() -> None:
+def test_no_mirrors_need_no_lookup() -> None:
     assert NO_MIRRORS.actual_url(FORGE) == NO_MIRRORS.canonical_url(FORGE) == FORGE
     assert not NO_MIRRORS.is_closed and NO_MIRRORS.index is None and NO_MIRRORS.indexes == ()
 

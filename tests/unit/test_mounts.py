@@ -33,13 +33,13 @@ MOUNTINFO = """\
         ("/cut/off", "/dev/vda"),
     ],
 )
-def test_a_path_lies_on_the_deepest_mount_above_it(path: str, source: str) -> None:
+def test_deepest_mount_above_a_path(path: str, source: str) -> None:
     found = mounts.mount_of(path, mounts.parse(MOUNTINFO))
     assert found is not None
     assert found.source == source
 
 
-def test_options_are_those_of_the_mount_and_of_the_file_system() -> None:
+def test_options_of_mount_and_filesystem() -> None:
     found = mounts.mount_of("/shared", mounts.parse(MOUNTINFO))
     assert found is not None
     assert (found.options, str(found)) == (
@@ -48,19 +48,19 @@ def test_options_are_those_of_the_mount_and_of_the_file_system() -> None:
     )
 
 
-def test_without_mounts_nothing_is_said() -> None:
+def test_no_mounts_no_answer() -> None:
     assert mounts.parse("") == []
     assert mounts.mount_of("/shared", []) is None
     assert str(mounts.Location(7, None)) == "device 7"
 
 
-def test_a_path_that_is_not_there_yet_lies_where_its_parent_does(tmp_path: Path) -> None:
+def test_missing_path_is_on_its_parents_mount(tmp_path: Path) -> None:
     here = mounts.locate(tmp_path)
     assert here.device == tmp_path.stat().st_dev
     assert mounts.locate(tmp_path / "not" / "yet") == here
     assert mounts.from_json(here.as_json()) == here
 
 
-def test_a_link_lies_where_it_leads(tmp_path: Path) -> None:
+def test_symlink_is_on_its_targets_mount(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/proc")
     assert mounts.locate(tmp_path / "link").device == Path("/proc").stat().st_dev

@@ -40,7 +40,7 @@ LOCK = Lock(
     ("setuptools<82", None),
     ("pytorch-cuda=12.1", None),
 ])  # fmt: skip
-def test_the_version_that_came_of_a_pin(requirement: str, version: str | None) -> None:
+def test_version_chosen_for_a_pin(requirement: str, version: str | None) -> None:
     assert (
         passport.locked_version(
             Pin(manager="conda", requirement=requirement, reason="", source=""), LOCK

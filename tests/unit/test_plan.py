@@ -119,14 +119,12 @@ def test_asking_channels_for_python_does_not_resolve_again(
     assert len(resolved) == 1
 
 
-def test_a_command_over_all_environments_resolves_each_once(
-    folders: Folders, resolved: list[str]
-) -> None:
+def test_all_environments_are_resolved_once_each(folders: Folders, resolved: list[str]) -> None:
     invoke("lock", "--all")
     assert sorted(resolved) == ["lab", "other"]
 
 
-def test_options_that_name_an_existing_environment_take_a_second_resolution(
+def test_options_for_an_existing_environment_resolve_twice(
     folders: Folders, resolved: list[str]
 ) -> None:
     """The first finds the name; the second adds what the folder's spec.yml says."""
@@ -135,7 +133,7 @@ def test_options_that_name_an_existing_environment_take_a_second_resolution(
     assert len(resolved) == 1 + 2
 
 
-def test_smoke_resolves_once_and_env_diff_not_at_all(
+def test_smoke_resolves_once_and_env_diff_never(
     folders: Folders, resolved: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     invoke("lock", "lab")
@@ -177,7 +175,7 @@ def actions(folders: Folders, **fields: Any) -> dict[str, str]:
     return {step.stage: step.action for step in plan.steps()}
 
 
-def test_the_steps_of_a_new_environment(folders: Folders) -> None:
+def test_steps_of_a_new_environment(folders: Folders) -> None:
     assert set(actions(folders).values()) == {"make"}
 
 
@@ -188,7 +186,7 @@ def test_a_locked_environment_keeps_its_lock_unless_it_is_solved_again(folders: 
     assert actions(folders, relock=True)["lock"] == "make"
 
 
-def test_a_step_and_the_command_take_the_same_lock(folders: Folders) -> None:
+def test_plan_and_command_agree_on_the_lock(folders: Folders) -> None:
     with ensure.locked_plan(context(folders), BuildRequest(name="lab")) as plan:
         assert plan.lock_step().action == "make"
         lock, is_new, _ = ensure.ensure_lock(context(folders), plan)

@@ -97,7 +97,7 @@ def test_drift_of_packages(tmp_path: Path) -> None:
     assert kinds_and_names(environment, lock(("six", "1.16.0"))) == {("version", "six")}
 
 
-def test_the_runtime_package_is_compared_with_the_one_of_this_provision(tmp_path: Path) -> None:
+def test_runtime_package_is_compared_with_this_provisions(tmp_path: Path) -> None:
     """No lock names it, so it is never `extra`."""
     environment, same = make(tmp_path / "lab"), lock(("six", "1.17.0"))
     assert kinds_and_names(environment, same, files=True) == set()
@@ -117,7 +117,7 @@ def test_the_runtime_package_is_compared_with_the_one_of_this_provision(tmp_path
     assert kinds_and_names(environment, same, files=True) == {("absent", "provision_runtime")}
 
 
-def test_a_prefix_of_an_earlier_provision_lacks_the_runtime_package(tmp_path: Path) -> None:
+def test_prefix_of_an_earlier_provision_lacks_the_runtime_package(tmp_path: Path) -> None:
     environment, same = make(tmp_path / "lab"), lock(("six", "1.17.0"))
     package = runtime_package.load()
     shutil.rmtree(runtime_package.site_packages(environment.path) / package.dist_info)
@@ -185,7 +185,7 @@ def test_scripts_name_the_final_path_and_record_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_replacing_leaves_the_new_prefix(tmp_path: Path, replaces: bool) -> None:
+def test_replacement_leaves_only_the_new_prefix(tmp_path: Path, replaces: bool) -> None:
     final = tmp_path / "lab"
     if replaces:
         make(final, sha="old")
@@ -196,7 +196,7 @@ def test_replacing_leaves_the_new_prefix(tmp_path: Path, replaces: bool) -> None
     assert not staging_path(final).exists()
 
 
-def test_a_folder_that_is_not_this_environments_is_refused(
+def test_folder_of_something_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "folder"

@@ -26,12 +26,12 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_returns_what_was_printed() -> None:
+def test_run_returns_the_output() -> None:
     done = run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"])
     assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 0)
 
 
-def test_a_failure_carries_command_status_and_last_lines() -> None:
+def test_failure_reports_command_status_and_last_lines() -> None:
     with pytest.raises(ToolFailed, match=r"ended with status 3: last words") as caught:
         run(
             [
@@ -49,7 +49,7 @@ def test_a_missing_tool_is_named() -> None:
         run(["no-such-tool"])
 
 
-def test_past_its_deadline_the_child_and_its_children_are_gone(tmp_path: Path) -> None:
+def test_timeout_ends_the_child_and_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     script = f"import subprocess, time; p = subprocess.Popen(['sleep', '100']); open({str(pid)!r}, 'w').write(str(p.pid)); time.sleep(100)"
     with pytest.raises(TimedOut, match="within 2 s"):
@@ -57,7 +57,7 @@ def test_past_its_deadline_the_child_and_its_children_are_gone(tmp_path: Path) -
     assert gone(int(pid.read_text()))
 
 
-def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
+def test_killed_parent_ends_its_child(tmp_path: Path) -> None:
     script = f"from provision.core.process import run; run(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 100'])"
     parent = subprocess.Popen([sys.executable, "-c", script])
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
@@ -67,7 +67,7 @@ def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
     assert gone(int((tmp_path / "pid").read_text()))
 
 
-def test_foreign_variables_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_variables_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
     assert "PYTHONPATH" not in clean_environment()

@@ -166,6 +166,6 @@ def test_the_registry_of_a_base(reference: str, url: str, asked: str) -> None:
     assert (found.api_url, found.tag_or_digest) == (url, asked)
 
 
-def test_an_image_id_is_in_no_registry() -> None:
+def test_image_id_has_no_registry() -> None:
     with pytest.raises(InvalidSpec, match="image id"):
         base_registry_reference(DIGEST)

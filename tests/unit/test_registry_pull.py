@@ -39,7 +39,7 @@ def test_an_intact_layout_stays(layout: Path) -> None:
     assert names(layout) == before
 
 
-def test_an_interrupted_pull_is_left_for_the_next_one(layout: Path) -> None:
+def test_interrupted_pull_is_kept_for_the_next(layout: Path) -> None:
     write(layout)
     (layout / "index.json").unlink()
     before = names(layout)

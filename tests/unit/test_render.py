@@ -91,7 +91,7 @@ def test_rendering_then_parsing_gives_the_request_back(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", REQUESTS)
-def test_every_pin_has_its_reason(case: str) -> None:
+def test_every_pin_has_a_reason(case: str) -> None:
     lines = texts(case)[render.ENVIRONMENT].splitlines()
     pins = [
         index
@@ -104,7 +104,7 @@ def test_every_pin_has_its_reason(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", REQUESTS)
-def test_spec_file_reads_back(case: str, tmp_path: Path) -> None:
+def test_spec_file_round_trip(case: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.yml"
     path.write_text(texts(case)[render.SPEC])
     first = resolver.resolve(spec.combine({}, REQUESTS[case], name=""))
@@ -134,11 +134,11 @@ def test_spec_file_reads_back(case: str, tmp_path: Path) -> None:
         "off",
     ],
 )
-def test_yaml_scalars_survive(value: str) -> None:
+def test_yaml_scalars_round_trip(value: str) -> None:
     assert yaml.safe_load(f"- {as_yaml(value)}") == [value]
 
 
-def test_a_command_is_one_line_that_bash_reads_as_the_same_words() -> None:
+def test_command_is_one_line_that_bash_parses_back() -> None:
     words = [
         "plain", "", "a b  c", "a\nb", "\n", "a\r\nb\tc", "it's", '"', "'\n'", "[a](b){c,d}", "\\", "\\n\n", "a\\\n", "\x1b[0mdead",
         "\x1bd", "$HOME `id` $(id)\n", "~", "*", "# x", "!!\n", "\x7f", "\x85\u2028\u202e1f", "ü\n\N{SNOWMAN}", "\udcff",
@@ -162,7 +162,7 @@ def test_states(tmp_path: Path) -> None:
     assert render.file_state(path) == "edited"
 
 
-def test_write_never_undoes_an_edit_unasked(tmp_path: Path) -> None:
+def test_write_never_overwrites_an_edit_without_force(tmp_path: Path) -> None:
     wanted = {
         "a.yml": render.with_header("lab", "a: 2\n"),
         "b.yml": render.with_header("lab", "b: 2\n"),

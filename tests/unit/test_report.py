@@ -45,7 +45,9 @@ def read_text(tmp_path: Path, text: str) -> report.Evidence:
     ('{"schema": 1, "kind": "smoke"}', "of schema 1, and this provision reads schema 2"),
     ('{"schema": 2, "kind": "smoke"}', "is damaged: at the top"),
 ])  # fmt: skip
-def test_what_is_not_whole_is_refused_in_words(tmp_path: Path, text: str, message: str) -> None:
+def test_incomplete_document_is_refused_with_a_message(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(IntegrityError, match=message) as refused:
         read_text(tmp_path, text)
     assert refused.value.advice
@@ -58,7 +60,7 @@ def test_what_is_not_whole_is_refused_in_words(tmp_path: Path, text: str, messag
     ({"image": {"reference": "x"}}, "image"),
     ({"smoke": {"prefix": {"verdict": "splendid", "measured_on": {}, "report": {}}}}, "smoke.prefix.verdict"),
 ])  # fmt: skip
-def test_a_damaged_passport_is_refused_with_the_place(
+def test_damaged_passport_is_refused_naming_the_field(
     tmp_path: Path, change: dict[str, Any], where: str
 ) -> None:
     with pytest.raises(IntegrityError, match=f"damaged: at {where}"):
@@ -72,7 +74,7 @@ def test_a_damaged_passport_is_refused_with_the_place(
     ({"busbw_gb_s": -1}, r"phases\[0\].data.rows\[0\].busbw_gb_s"),
     ({"time_us_by_rank": None}, r"phases\[0\].data.rows\[0\].time_us_by_rank"),
 ])  # fmt: skip
-def test_a_damaged_report_in_a_passport_is_refused_with_the_place(
+def test_damaged_report_in_a_passport_is_refused_naming_the_field(
     tmp_path: Path, change: dict[str, Any], where: str
 ) -> None:
     broken = evidence.report(collectives({**row(MIB), **change}))
@@ -82,14 +84,14 @@ def test_a_damaged_report_in_a_passport_is_refused_with_the_place(
         page_of(tmp_path, passport(broken))
 
 
-def test_no_such_file_and_a_folder_are_mistakes_of_the_request(tmp_path: Path) -> None:
+def test_missing_file_and_folder_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="does not exist"):
         report.load(tmp_path / "nothing.json")
     with pytest.raises(InvalidSpec, match="is a folder"):
         report.load(tmp_path)
 
 
-def test_a_passport_without_a_smoke_test_says_so_and_invents_no_verdict(tmp_path: Path) -> None:
+def test_passport_without_a_smoke_test_has_no_verdict(tmp_path: Path) -> None:
     page = page_of(tmp_path, passport())
     assert page.verdict == "unknown"
     assert (page.measurements, page.curves, page.ranks) == ((), (), ())
@@ -101,7 +103,7 @@ def test_a_passport_without_a_smoke_test_says_so_and_invents_no_verdict(tmp_path
     assert "not portable" in environment.products["lock"]
 
 
-def test_a_report_of_another_schema_within_a_passport_keeps_its_verdict_and_says_what_cannot_be_shown(
+def test_report_of_another_schema_keeps_its_verdict_without_details(
     tmp_path: Path,
 ) -> None:
     old = {"schema": 1, "kind": "smoke", "verdict": "pass"}
@@ -112,14 +114,14 @@ def test_a_report_of_another_schema_within_a_passport_keeps_its_verdict_and_says
     )
 
 
-def test_a_report_alone_has_no_environment_and_says_so(tmp_path: Path) -> None:
+def test_report_without_a_passport_has_no_environment(tmp_path: Path) -> None:
     page = page_of(tmp_path, evidence.report(phase()))
     assert page.environments == ()
     assert any("a smoke report alone" in line for line in page.missing)
     assert any("no curves" in line for line in page.missing)
 
 
-def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path) -> None:
+def test_findings_verdicts_and_skipped_phases_are_listed(tmp_path: Path) -> None:
     smoke_report = evidence.report(
         phase(), phase("ddp", verdict="fail", findings=[finding()]), skipped=["checkpoint"]
     )
@@ -137,7 +139,7 @@ def test_findings_verdicts_and_phases_that_were_left_out_are_told(tmp_path: Path
     assert run.facts["torch.arch_list"] == ("sm_80", "sm_90")
 
 
-def test_the_sample_that_both_sides_agree_on_is_shown(tmp_path: Path) -> None:
+def test_shared_sample_is_loaded(tmp_path: Path) -> None:
     page = page_of(tmp_path, passport(json.loads(SAMPLE.read_text())))
     (run,) = page.measurements
     assert (page.verdict, [finding.id for phase in run.phases for finding in phase.findings]) == (
@@ -153,7 +155,7 @@ def test_the_sample_that_both_sides_agree_on_is_shown(tmp_path: Path) -> None:
     }
 
 
-def test_a_verdict_that_the_run_contradicts_is_the_passports_and_said(tmp_path: Path) -> None:
+def test_contradicted_verdict_is_reported(tmp_path: Path) -> None:
     document = passport(evidence.report(phase()))
     document["smoke"]["prefix"]["verdict"] = "unknown"
     (run,) = page_of(tmp_path, document).measurements
@@ -161,7 +163,7 @@ def test_a_verdict_that_the_run_contradicts_is_the_passports_and_said(tmp_path: 
     assert "the verdict is unknown" in run.notes[0]
 
 
-def test_a_rehearsal_and_a_single_rank_are_not_taken_for_more(tmp_path: Path) -> None:
+def test_rehearsals_and_single_ranks_are_marked(tmp_path: Path) -> None:
     (rehearsal,) = page_of(tmp_path, passport(evidence.report(phase()))).measurements
     assert any("speed of GPUs" in note for note in rehearsal.notes)
     (alone,) = page_of(
@@ -170,7 +172,7 @@ def test_a_rehearsal_and_a_single_rank_are_not_taken_for_more(tmp_path: Path) ->
     assert any("one rank" in note for note in alone.notes)
 
 
-def test_curves_are_by_collective_and_type_in_order_of_size(tmp_path: Path) -> None:
+def test_curves_by_collective_and_dtype_in_size_order(tmp_path: Path) -> None:
     rows = [row(MIB), row(8), row(MIB, dtype="bfloat16"), row(MIB, collective="broadcast")]
     page = page_of(
         tmp_path,
@@ -189,7 +191,7 @@ def test_curves_are_by_collective_and_type_in_order_of_size(tmp_path: Path) -> N
     assert "Not measured: all_reduce float16: not offered." in page.measurements[0].notes
 
 
-def test_bands_are_the_tests_own_and_only_where_it_judges(tmp_path: Path) -> None:
+def test_bands_only_where_the_smoke_test_judges(tmp_path: Path) -> None:
     reference = {
         "name": "8 x H200",
         "source": "a page",
@@ -210,11 +212,11 @@ def test_bands_are_the_tests_own_and_only_where_it_judges(tmp_path: Path) -> Non
     assert curve.notes == ("Expected: 8 x H200 (NVLS; a page).",)
 
 
-def test_the_bands_are_those_that_the_test_judges_by() -> None:
+def test_bands_equal_the_smoke_tests_thresholds() -> None:
     assert (measures.FINE, measures.BAD) == (bandwidth.FINE, bandwidth.BAD)
 
 
-def test_where_nothing_is_known_the_answer_is_said(tmp_path: Path) -> None:
+def test_missing_measurements_are_stated(tmp_path: Path) -> None:
     rows = [row(8, judged="Gloo on CPUs: not judged"), row(MIB, judged="Gloo on CPUs: not judged")]
     (curve,) = page_of(
         tmp_path,
@@ -240,7 +242,7 @@ def ranks(count: int, slow: int, **more: Any) -> dict[str, Any]:
     )
 
 
-def test_ranks_stand_beside_the_median_of_all(tmp_path: Path) -> None:
+def test_ranks_are_compared_with_the_median(tmp_path: Path) -> None:
     (table,) = page_of(tmp_path, passport(ranks(4, slow=2))).ranks
     assert [
         (column.group, column.title, column.unit, column.median) for column in table.columns
@@ -254,7 +256,7 @@ def test_ranks_stand_beside_the_median_of_all(tmp_path: Path) -> None:
     assert table.hosts == ("", "", "", "")
 
 
-def test_ranks_of_several_hosts_are_told_apart_and_gpus_counted(tmp_path: Path) -> None:
+def test_ranks_of_several_hosts_are_distinguished_and_gpus_counted(tmp_path: Path) -> None:
     smoke_report = ranks(4, slow=2)
     rank_facts = [
         {"rank": rank, "host": f"node{rank // 2}", "gpu_name": "H100"} for rank in range(4)
@@ -265,7 +267,7 @@ def test_ranks_of_several_hosts_are_told_apart_and_gpus_counted(tmp_path: Path) 
     assert page.measurements[0].about["GPUs"] == "4 x H100"
 
 
-def test_of_very_many_ranks_those_that_stand_out_are_shown_and_the_rest_counted(
+def test_only_outliers_of_many_ranks_are_shown(
     tmp_path: Path,
 ) -> None:
     (table,) = page_of(tmp_path, passport(ranks(500, slow=499))).ranks
@@ -274,7 +276,7 @@ def test_of_very_many_ranks_those_that_stand_out_are_shown_and_the_rest_counted(
     assert table.hidden == 500 - measures.MAX_RANKS
 
 
-def test_one_rank_has_no_table_of_ranks(tmp_path: Path) -> None:
+def test_single_rank_has_no_rank_table(tmp_path: Path) -> None:
     alone = evidence.report(collectives(row(MIB, busbw=None, ranks=1)), world_size=1)
     page = page_of(tmp_path, passport(alone))
     assert page.ranks == ()
@@ -284,7 +286,7 @@ def test_one_rank_has_no_table_of_ranks(tmp_path: Path) -> None:
     assert figure.rows[0][6] == "not applicable"
 
 
-def test_the_same_lock_on_two_hosts_is_one_environment_and_two_runs(tmp_path: Path) -> None:
+def test_one_lock_on_two_hosts_is_one_environment_with_two_runs(tmp_path: Path) -> None:
     other = evidence.report(
         phase(verdict="warn", findings=[finding(verdict="warn")]), hosts=["node2"]
     )
@@ -303,7 +305,7 @@ def test_the_same_lock_on_two_hosts_is_one_environment_and_two_runs(tmp_path: Pa
     assert page.verdict == "warn"
 
 
-def test_where_an_environment_lies_is_one_difference_and_lists_are_told_by_what_is_not_in_all(
+def test_path_is_one_difference_and_lists_show_uncommon_entries(
     tmp_path: Path,
 ) -> None:
     runs = []
@@ -346,7 +348,7 @@ def test_two_environments_differ_in_choices_and_pins(tmp_path: Path) -> None:
     assert set(differences) == {"pin of torch (pip)", "lock"}
 
 
-def test_a_passport_that_does_not_say_what_was_locked_does_not_differ_by_it(tmp_path: Path) -> None:
+def test_passport_without_a_lock_does_not_differ_by_it(tmp_path: Path) -> None:
     before = passport(name="before")
     before["lock"] = {**before["lock"], "sha256": "0" * 64}
     before["pins"] = [
@@ -366,7 +368,7 @@ def test_a_passport_that_does_not_say_what_was_locked_does_not_differ_by_it(tmp_
     ([("lab", "n1", "prefix", "/s/x/a/report.json"), ("lab", "n1", "prefix", "/s/y/a/report.json")], ["x", "y"]),
     ([("lab", "n1", "prefix", "/s/report.json"), ("lab", "n1", "prefix", "/s/a/report.json")], [".", "a"]),
 ])  # fmt: skip
-def test_runs_are_called_by_what_tells_them_apart(
+def test_runs_are_named_by_what_distinguishes_them(
     runs: list[tuple[str, str, str, str]], expected: list[str]
 ) -> None:
     assert comparison.labels(runs) == expected

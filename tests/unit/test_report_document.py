@@ -59,7 +59,7 @@ def test_unknown_is_not_success() -> None:
     ]
 
 
-def test_overall_refuses_a_verdict_it_does_not_know() -> None:
+def test_overall_refuses_an_unknown_verdict() -> None:
     with pytest.raises(ValueError, match="no such verdict: ok"):
         model.overall(["ok"])
 
@@ -70,7 +70,7 @@ def test_round_trip() -> None:
     assert json.loads(model.dumps(written))["verdict"] == "warn"
 
 
-def test_the_sample_that_both_sides_agree_on_is_read_and_written_alike() -> None:
+def test_shared_sample_round_trip() -> None:
     text = SAMPLE.read_text()
     read = model.loads(text)
     assert (read.verdict, read.world_size, read.hosts) == ("warn", 2, ["node1"])
@@ -94,18 +94,18 @@ def test_the_sample_that_both_sides_agree_on_is_read_and_written_alike() -> None
         model.dumps(sample("pass"))[:-40],
     ],
 )
-def test_anything_else_is_unreadable(text: str) -> None:
+def test_invalid_report_is_refused(text: str) -> None:
     with pytest.raises(model.ReportUnreadable):
         model.loads(text)
 
 
-def test_a_report_that_contradicts_itself_is_unreadable() -> None:
+def test_contradictory_report_is_refused() -> None:
     text = model.dumps(sample("fail")).replace('"verdict": "fail"', '"verdict": "pass"', 1)
     with pytest.raises(model.ReportUnreadable, match=r"'pass'.*'fail'"):
         model.loads(text)
 
 
-def test_write_replaces_the_file_whole(tmp_path: Path) -> None:
+def test_write_replaces_the_file_atomically(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     write_report(sample("pass"), path)
     write_report(replace(sample("fail"), hosts=["node2"]), path)
@@ -113,7 +113,7 @@ def test_write_replaces_the_file_whole(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_junit_is_written_along_and_says_the_same(tmp_path: Path) -> None:
+def test_junit_is_written_with_the_report_and_agrees(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     write_report(sample("pass", "fail"), tmp_path / "report.json", path)
     (suite,) = ElementTree.parse(path).getroot()

@@ -37,7 +37,7 @@ def test_a_phase_is_a_test_case() -> None:
     assert {one.get("name"): one.get("value") for one in root.iter("property")}["backend"] == "gloo"
 
 
-def test_findings_are_one_failure_with_all_of_them() -> None:
+def test_findings_are_one_failure_listing_all() -> None:
     found = [finding(), finding(id="gpu-shared", ranks=[0, 1], advice="")]
     (case,) = parsed(prefix=report(phase(verdict="fail", message="in short", findings=found))).iter(
         "testcase"
@@ -50,7 +50,7 @@ def test_findings_are_one_failure_with_all_of_them() -> None:
     )
 
 
-def test_unknown_is_an_error_and_a_failure_comes_first() -> None:
+def test_unknown_is_an_error_and_failures_come_first() -> None:
     unknown = finding(id="not-judged", verdict="unknown")
     (case,) = parsed(prefix=report(phase(verdict="unknown", findings=[unknown]))).iter("testcase")
     assert [child.tag for child in case] == ["error"]
@@ -62,32 +62,32 @@ def test_unknown_is_an_error_and_a_failure_comes_first() -> None:
     assert "not-judged [unknown]" in str(failure.text)
 
 
-def test_warnings_are_output_of_a_case_that_passes() -> None:
+def test_warnings_are_output_of_a_passing_case() -> None:
     warning = finding(id="slow-rank", verdict="warn")
     (case,) = parsed(prefix=report(phase(verdict="warn", findings=[warning]))).iter("testcase")
     assert [child.tag for child in case] == ["system-out"]
     assert "slow-rank [warn], rank 1" in str(case[0].text)
 
 
-def test_warnings_beside_a_failure_stay_output() -> None:
+def test_warnings_with_a_failure_stay_output() -> None:
     found = [finding(), finding(id="slow-rank", verdict="warn")]
     (case,) = parsed(prefix=report(phase(verdict="fail", findings=found))).iter("testcase")
     assert [child.tag for child in case] == ["failure", "system-out"]
 
 
-def test_what_was_not_finished_is_an_error() -> None:
+def test_unfinished_phase_is_an_error() -> None:
     (error,) = parsed(prefix=report(phase(verdict="unknown", message="not finished"))).iter("error")
     assert (error.get("type"), error.get("message")) == ("unknown", "not finished")
 
 
-def test_phases_left_out_are_skipped() -> None:
+def test_omitted_phases_are_skipped() -> None:
     root = parsed(prefix=report(phase(), skipped=["ddp", "checkpoint"]))
     assert [
         case.get("name") for case in root.iter("testcase") if case.find("skipped") is not None
     ] == ["ddp", "checkpoint"]
 
 
-def test_the_counts_are_those_of_the_cases() -> None:
+def test_counts_match_the_cases() -> None:
     one = report(phase(), phase(verdict="fail", findings=[finding()]), skipped=["ddp"])
     root = parsed(prefix=one, image=report(phase(verdict="unknown"), phase(verdict="warn")))
     assert {
@@ -113,7 +113,7 @@ def test_the_counts_are_those_of_the_cases() -> None:
     ('"quoted"\nsecond line', '"quoted"\nsecond line'),
     ("größer", "größer"),
 ])  # fmt: skip
-def test_any_text_makes_sound_xml(text: str, shown: str) -> None:
+def test_any_text_gives_valid_xml(text: str, shown: str) -> None:
     found = [finding(message=text, advice=text), finding(verdict="warn", message=text)]
     said = report(
         phase(verdict="fail", name=text, message=text, findings=found), hosts=[text], skipped=[text]

@@ -103,7 +103,7 @@ def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, 
     return passport(smoke_report, host=host)
 
 
-def test_the_page_is_whole_and_needs_nothing_from_outside(tmp_path: Path) -> None:
+def test_page_is_self_contained(tmp_path: Path) -> None:
     text = html(tmp_path, rich(), rich("node2", 0.8))
     page = Page(text)
     assert {"script", "link", "img", "iframe", "object", "embed", "form"}.isdisjoint(
@@ -133,7 +133,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(tmp_path: Path) -> Non
     assert str(policy).startswith("default-src 'none'")
 
 
-def test_everything_has_its_place(tmp_path: Path) -> None:
+def test_every_section_is_present(tmp_path: Path) -> None:
     page = Page(html(tmp_path, rich(), rich("node2", 0.8)))
     for text in ("torch2.3-cuda12.1-py311 on 2 hosts", "wrong-value", "check its memory", "ranks 0-2", "skipped", "in short",
                  "Between the runs of the smoke test", "all_reduce", "broadcast", "expected, and the bands", "Pins", "cuda-graph-hang",
@@ -148,7 +148,7 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
 HOSTILE = "<script>alert('x')</script>\"'&--><!-- {{ 7 * 7 }}\x00"
 
 
-def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:
+def test_passport_text_is_escaped(tmp_path: Path) -> None:
     smoke_report = evidence.report(
         phase(HOSTILE, verdict="fail", message=HOSTILE, findings=[finding(message=HOSTILE, advice=HOSTILE)]),
         collectives(row(MIB, collective=HOSTILE, dtype=HOSTILE, judged=HOSTILE), refused={HOSTILE: HOSTILE}, note=HOSTILE),
@@ -174,7 +174,7 @@ def test_no_text_of_a_passport_becomes_markup(tmp_path: Path) -> None:
     assert text.count("-->") == 1
 
 
-def test_a_command_line_cannot_end_the_comment_that_names_it(tmp_path: Path) -> None:
+def test_command_line_cannot_close_the_html_comment(tmp_path: Path) -> None:
     page = report.build_page([report.load(evidence.write(tmp_path / "p.json", passport()))])
     text = render.render_report(
         report.template_values(page), remake=["provision", "report", "--><script>x</script>"]
@@ -182,11 +182,11 @@ def test_a_command_line_cannot_end_the_comment_that_names_it(tmp_path: Path) -> 
     assert not Page(text).all("script")
 
 
-def test_the_same_evidence_is_the_same_page(tmp_path: Path) -> None:
+def test_page_is_reproducible(tmp_path: Path) -> None:
     assert html(tmp_path, rich()) == html(tmp_path, rich())
 
 
-def test_the_page_is_as_it_was(
+def test_page_equals_the_golden_file(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -214,7 +214,7 @@ def chart_of(tmp_path: Path, *rows: dict[str, Any], **data: Any) -> charts.Chart
     return charts.figures(page)[0].charts[0]
 
 
-def test_axes_are_logarithmic_and_hold_every_point(tmp_path: Path) -> None:
+def test_axes_are_logarithmic_and_include_every_point(tmp_path: Path) -> None:
     chart = chart_of(tmp_path, *(row(size, busbw=size / MIB) for size in (MIB, 4 * MIB, 16 * MIB)))
     marks = chart.lines[0].marks
     assert math.isclose(marks[1].x - marks[0].x, marks[2].x - marks[1].x, abs_tol=0.2)
@@ -229,9 +229,7 @@ def test_axes_are_logarithmic_and_hold_every_point(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values", [[1.0], [400.0, 401.0], [0.9, 0.95, 1.0], [1e-5, 3.0], [1e-9, 1e9], [7.0, 7.0]]
 )
-def test_an_axis_has_marks_that_can_be_read_whatever_the_values(
-    tmp_path: Path, values: list[float]
-) -> None:
+def test_axis_ticks_are_readable_for_any_values(tmp_path: Path, values: list[float]) -> None:
     chart = chart_of(
         tmp_path, *(row(MIB << place, busbw=value) for place, value in enumerate(values))
     )
@@ -241,7 +239,7 @@ def test_an_axis_has_marks_that_can_be_read_whatever_the_values(
     assert all(upper - lower < -10 for lower, upper in itertools.pairwise(heights)), heights
 
 
-def test_bandwidth_is_drawn_from_where_it_is_not_all_latency(tmp_path: Path) -> None:
+def test_bandwidth_starts_where_latency_no_longer_dominates(tmp_path: Path) -> None:
     chart = chart_of(tmp_path, *(row(size) for size in (8, 1024, MIB, 2 * MIB, 4 * MIB)))
     assert chart.title == "Bus bandwidth in GB/s, from 256 KiB on"
     assert len(chart.lines[0].marks) == 3
@@ -249,7 +247,7 @@ def test_bandwidth_is_drawn_from_where_it_is_not_all_latency(tmp_path: Path) -> 
     assert (few.title, len(few.lines[0].marks)) == ("Bus bandwidth in GB/s", 3)
 
 
-def test_zones_lie_below_what_is_expected_and_only_where_it_is_judged(tmp_path: Path) -> None:
+def test_zones_lie_below_the_expectation_where_it_is_judged(tmp_path: Path) -> None:
     reference = {"name": "x", "from_bytes": 4 * MIB}
     rows = [
         row(size, busbw=100.0, expected_gb_s=100.0) for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)
@@ -272,7 +270,7 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(cli, ["report", *words])
 
 
-def test_the_command_writes_the_page_and_only_over_its_own(tmp_path: Path) -> None:
+def test_command_writes_the_page_and_overwrites_only_its_own(tmp_path: Path) -> None:
     source, out = evidence.write(tmp_path / "p.json", rich()), tmp_path / "report.html"
     for _ in range(2):
         result = run(str(source), "-o", str(out))
@@ -291,7 +289,7 @@ def test_the_command_writes_the_page_and_only_over_its_own(tmp_path: Path) -> No
     assert run(str(source), "-o", str(tmp_path)).exit_code == 3
 
 
-def test_the_command_shows_the_page_or_what_it_says(tmp_path: Path) -> None:
+def test_command_prints_the_page_or_a_summary(tmp_path: Path) -> None:
     source = evidence.write(tmp_path / "p.json", rich())
     Page(run(str(source)).stdout)
     content = json.loads(run(str(source), "--json").stdout)
@@ -302,7 +300,7 @@ def test_the_command_shows_the_page_or_what_it_says(tmp_path: Path) -> None:
     assert {"title", "environments", "differences", "missing"} <= content.keys()
 
 
-def test_environments_are_named_as_elsewhere(tmp_path: Path) -> None:
+def test_environments_may_be_given_by_name(tmp_path: Path) -> None:
     envs = tmp_path / "envs"
     evidence.write(envs / "lab" / "passport.json", rich())
     assert (
@@ -317,7 +315,7 @@ def test_environments_are_named_as_elsewhere(tmp_path: Path) -> None:
     assert f"Passports in {envs}: lab." in failed.stderr.replace("\n", " ")
 
 
-def test_a_damaged_passport_ends_with_its_exit_code(tmp_path: Path) -> None:
+def test_damaged_passport_has_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text("{")
     assert run(str(tmp_path / "p.json")).exit_code == 7
     assert run().exit_code == 2
@@ -360,7 +358,7 @@ VALUES = st.one_of(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(path=st.sampled_from([path for path in paths(WHOLE) if path]), value=VALUES)
-def test_whatever_is_damaged_is_refused_in_words_or_shown(
+def test_any_damage_is_refused_with_a_message_or_shown(
     tmp_path: Path, path: tuple[Any, ...], value: Any
 ) -> None:
     file = evidence.write(tmp_path / "p.json", changed(WHOLE, path, value))

@@ -27,15 +27,15 @@ def validator(kind: str) -> Draft202012Validator:
 REPORT, PASSPORT = validator("smoke-report"), validator("passport")
 
 
-def test_the_sample_fits() -> None:
+def test_sample_is_valid() -> None:
     REPORT.validate(json.loads(SAMPLE.read_text()))
 
 
-def test_a_passport_of_ours_fits() -> None:
+def test_own_passport_is_valid() -> None:
     PASSPORT.validate(evidence.passport(json.loads(SAMPLE.read_text())))
 
 
-def test_the_number_of_the_schema_is_the_code_s() -> None:
+def test_schema_number_matches_the_code() -> None:
     schema = json.loads((SCHEMAS / "smoke-report.schema.json").read_text())
     assert schema["properties"]["schema"]["const"] == model.SCHEMA
     assert schema["properties"]["kind"]["const"] == model.KIND
@@ -54,7 +54,7 @@ def test_the_number_of_the_schema_is_the_code_s() -> None:
     }
 
 
-def test_what_inside_writes_of_a_run_that_went_wrong_fits() -> None:
+def test_report_of_a_failed_run_is_valid() -> None:
     finding = model.ReportedFinding("wrong-value", "fail", [1], "1 wrong", "check")
     phases = [
         model.ReportedPhase("facts", "fail", 0.0, "torch is broken", {}, [finding]),
@@ -91,7 +91,7 @@ WHOLE = evidence.report(evidence.phase(verdict="fail", findings=[evidence.findin
 
 
 @pytest.mark.parametrize("path", list(places(WHOLE)), ids=lambda path: ".".join(map(str, path)))
-def test_without_any_key_neither_side_reads_it(path: tuple[Any, ...]) -> None:
+def test_missing_key_is_refused_by_schema_and_code(path: tuple[Any, ...]) -> None:
     REPORT.validate(WHOLE)
     model.loads(json.dumps(WHOLE))
     broken = copy.deepcopy(WHOLE)
@@ -108,7 +108,7 @@ def test_without_any_key_neither_side_reads_it(path: tuple[Any, ...]) -> None:
     {"schema": 1}, {"schema": "2"}, {"kind": "stuck"}, {"verdict": "fine"}, {"duration_s": -1}, {"world_size": 0}, {"world_size": 1.5},
     {"hosts": []}, {"hosts": "node1"}, {"started_at": "yesterday"}, {"skipped": None}, {"phases": {}}, {"more": 1},
 ])  # fmt: skip
-def test_other_values_do_not_fit(change: dict[str, Any]) -> None:
+def test_invalid_values_are_refused(change: dict[str, Any]) -> None:
     assert not REPORT.is_valid({**WHOLE, **change})
 
 
@@ -123,6 +123,6 @@ def test_other_values_do_not_fit(change: dict[str, Any]) -> None:
         {"advice": None},
     ],
 )
-def test_other_findings_do_not_fit(change: dict[str, Any]) -> None:
+def test_invalid_findings_are_refused(change: dict[str, Any]) -> None:
     finding = {**evidence.finding(), **change}
     assert not REPORT.is_valid(evidence.report(evidence.phase(verdict="fail", findings=[finding])))

@@ -18,13 +18,13 @@ LONG = (
 )
 
 
-def test_a_phase_that_passed_is_one_line_when_piped() -> None:
+def test_piped_passing_phase_is_one_line() -> None:
     assert table.phase_lines(phase(message=LONG), None) == [
         f"pass     barrier        0.1 s  {LONG}"
     ]
 
 
-def test_each_finding_has_one_line_and_one_of_advice_when_piped() -> None:
+def test_piped_finding_has_one_line_and_one_of_advice() -> None:
     found = [finding(), finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2, 3, 7], advice="")]
     assert table.phase_lines(
         phase(verdict="fail", message="what the findings say", findings=found), None
@@ -36,20 +36,20 @@ def test_each_finding_has_one_line_and_one_of_advice_when_piped() -> None:
     ]
 
 
-def test_a_failure_without_findings_says_its_message() -> None:
+def test_failure_without_findings_shows_its_message() -> None:
     assert table.phase_lines(phase(verdict="unknown", message="not finished"), None)[0].endswith(
         "not finished"
     )
 
 
-def test_a_warning_keeps_what_was_measured() -> None:
+def test_warning_shows_the_measurements() -> None:
     lines = table.phase_lines(phase(verdict="warn", findings=[finding(verdict="warn")]), None)
     assert lines[0].endswith("200 barriers")
     assert len(lines) == 3
 
 
 @pytest.mark.parametrize("width", [50, 80, 132])
-def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+def test_lines_fit_the_terminal(width: int) -> None:
     found = finding(message=LONG, advice=LONG, ranks=list(range(0, 40, 2)))
     lines = table.phase_lines(phase(verdict="fail", findings=[found]), width)
     assert max(map(len, lines)) <= width
@@ -62,17 +62,17 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     assert [word for line in lines for word in line.split()] == words
 
 
-def test_lines_after_the_first_stand_below_what_they_go_on_with() -> None:
+def test_continuation_lines_are_indented() -> None:
     lines = table.phase_lines(phase(message=LONG), 80)
     assert len(lines) == 2
     assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {table.MESSAGE_COLUMN}
 
 
-def test_a_message_cannot_make_lines_of_its_own() -> None:
+def test_message_newlines_are_escaped() -> None:
     assert len(table.phase_lines(phase(message="one\npass     checkpoint\r\ntwo"), None)) == 1
 
 
-def test_a_word_that_is_too_long_stays_whole() -> None:
+def test_overlong_word_is_not_split() -> None:
     path = "/" + "folder/" * 20
     assert any(
         path in line for line in table.phase_lines(phase(message=f"written to {path} twice"), 80)
@@ -86,17 +86,17 @@ def test_a_word_that_is_too_long_stays_whole() -> None:
     (list(range(64)), "ranks 0-63"),
     (list(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
 ])  # fmt: skip
-def test_ranks_in_words(ranks: list[int], words: str) -> None:
+def test_rank_lists_are_formatted(ranks: list[int], words: str) -> None:
     assert table.name_ranks(ranks) == words
 
 
-def test_a_whole_report_has_a_head_and_names_what_was_left_out() -> None:
+def test_full_report_has_a_header_and_lists_skipped_phases() -> None:
     lines = table.lines({"phases": [phase()], "skipped": ["ddp"]}, None)
     assert lines[0] == table.HEAD
     assert lines[2] == f"skipped  ddp                   {table.SKIPPED}"
 
 
-def test_width_is_the_terminals_and_none_for_a_pipe() -> None:
+def test_width_is_the_terminals_or_none_in_a_pipe() -> None:
     reader, writer = os.pipe()
     controller, terminal = pty.openpty()
     try:

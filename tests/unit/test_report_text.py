@@ -36,5 +36,5 @@ def test_undecodable_file_names_can_be_printed() -> None:
     assert escape_terminal("lab\udcff").encode() == rb"lab\udcff"
 
 
-def test_a_value_in_a_line_starts_no_line_of_its_own() -> None:
+def test_newlines_in_values_are_escaped() -> None:
     assert escape_line("a\nb\tc\x07") == r"a\nb c\x07"

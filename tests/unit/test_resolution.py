@@ -23,7 +23,7 @@ def requirements(resolution: Resolution) -> list[str]:
     return [pin.requirement for pin in resolution.pins]
 
 
-def test_the_main_request() -> None:
+def test_main_request() -> None:
     resolution = resolve(torch="2.3", cuda="12.1")
     assert resolution.spec.name == "torch2.3-cuda12.1-py311"
     assert (resolution.torch, resolution.local_version, resolution.source) == (
@@ -66,7 +66,7 @@ def test_the_index_default_of_every_release_resolves_to_wheels(release: catalog.
             Requirement(pin.requirement)
 
 
-def test_auto_decides_by_facts() -> None:
+def test_auto_source_is_decided_by_facts() -> None:
     assert resolve(torch="2.3", cuda="11.8").source == "pytorch"
     assert resolve(torch="2.6", cuda="12.6").source == "conda-forge"
     beyond = resolve(torch="2.9", cuda="13.0")
@@ -74,7 +74,7 @@ def test_auto_decides_by_facts() -> None:
     assert "torch==2.9.1+cu130" in requirements(beyond)
 
 
-def test_a_build_that_may_fit_is_taken_before_one_that_does_not() -> None:
+def test_possible_fit_is_preferred_to_no_fit() -> None:
     """The wheels need glibc 2.17; which one the pytorch channel's build needs no source says."""
     resolution = resolve(torch="2.3", cuda="12.1", glibc="2.12")
     assert resolution.source == "pytorch"
@@ -83,7 +83,7 @@ def test_a_build_that_may_fit_is_taken_before_one_that_does_not() -> None:
     ]
 
 
-def test_pytorch_channel_pins_the_build_string_and_the_order() -> None:
+def test_pytorch_channel_pins_build_string_and_channel_order() -> None:
     resolution = resolve(torch="2.3", cuda="12.1", source="pytorch")
     assert resolution.spec.name == "torch2.3-cuda12.1-py311-pytorch"
     assert resolution.channels == ("pytorch", "nvidia", "conda-forge")
@@ -94,14 +94,14 @@ def test_pytorch_channel_pins_the_build_string_and_the_order() -> None:
     } <= set(requirements(resolution))
 
 
-def test_conda_forge_pins_the_build_string_and_lets_nccl_be_chosen() -> None:
+def test_conda_forge_pins_the_build_string_and_leaves_nccl_open() -> None:
     resolution = resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26")
     assert {"pytorch=2.6.0=cuda126*", "cuda-version=12.6", "nccl=2.26.*"} <= set(
         requirements(resolution)
     )
 
 
-def test_cpu_is_asked_for_as_a_cpu_build() -> None:
+def test_cpu_request_pins_a_cpu_build() -> None:
     resolution = resolve(torch="2.13", cpu=True, companions=False)
     assert (resolution.spec.name, resolution.local_version, resolution.cuda) == (
         "torch2.13-cpu-py311",
@@ -128,13 +128,13 @@ def refused(**options: Any) -> str:
     return str(caught.value)
 
 
-def test_unknown_torch_says_what_is_known() -> None:
+def test_unknown_torch_lists_known_releases() -> None:
     message = refused(torch="9.9", cuda="12.1")
     assert "torch 9.9 is not in the table of known releases (1.12.0 to 2.15.0)" in message
     assert "Nearest: `--torch 2.5.1 --cuda 12.1` (pytorch)" in message
 
 
-def test_absent_combination_says_what_each_source_has_and_what_is_nearest() -> None:
+def test_missing_combination_lists_each_sources_builds_and_the_nearest() -> None:
     message = refused(torch="2.3", cuda="12.6")
     for source, cudas in (
         ("the wheels have", "11.8, 12.1"),
@@ -148,7 +148,7 @@ def test_absent_combination_says_what_each_source_has_and_what_is_nearest() -> N
     )
 
 
-def test_never_rounded_1_12_has_no_12_1() -> None:
+def test_torch_1_12_is_never_rounded_to_cuda_12_1() -> None:
     assert "There is no build for torch 1.12, CUDA 12.1" in refused(torch="1.12", cuda="12.1")
 
 
@@ -164,14 +164,14 @@ def test_conda_forge_never_had_12_1() -> None:
     )
 
 
-def test_the_pytorch_channel_ended() -> None:
+def test_pytorch_channel_ended() -> None:
     for options in ({"cuda": "12.8"}, {"cpu": True}):
         assert "the pytorch channel has no torch 2.9 (pytorch/pytorch#138506" in refused(
             torch="2.9", source="pytorch", **options
         )
 
 
-def test_unsupported_python_lists_the_supported() -> None:
+def test_unsupported_python_lists_supported_ones() -> None:
     message = refused(torch="2.3", cuda="12.1", python="3.13")
     assert re.search(
         r"no build for Python 3\.13 from the wheels.* only for 3\.8, 3\.9, 3\.10, 3\.11, 3\.12 \(PyPI file list",
@@ -183,7 +183,7 @@ def test_unsupported_python_lists_the_supported() -> None:
     )
 
 
-def test_nccl_of_wheels_cannot_be_exchanged() -> None:
+def test_nccl_of_wheels_cannot_be_replaced() -> None:
     assert resolve(torch="2.3", cuda="12.1", nccl="2.20").nccl == "2.20.5"
     message = refused(torch="2.9", cuda="12.8", nccl="2.28")
     assert (
@@ -197,7 +197,7 @@ def test_nccl_of_wheels_cannot_be_exchanged() -> None:
     assert "not known" in refused(torch="1.13", cuda="11.6", nccl="2.14", source="wheels")
 
 
-def test_nccl_on_conda_forge_is_within_what_is_known_of_it() -> None:
+def test_conda_forge_nccl_is_within_the_known_range() -> None:
     assert "nccl=2.26.*" in requirements(
         resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26")
     )
@@ -216,12 +216,12 @@ def test_nccl_on_conda_forge_is_within_what_is_known_of_it() -> None:
     )
 
 
-def test_an_nccl_version_that_does_not_exist_is_refused_and_not_suggested() -> None:
+def test_nonexistent_nccl_is_refused_and_not_suggested() -> None:
     for cuda in ("12.0", "12.1"):
         assert "2.99" not in refused(torch="2.3", cuda=cuda, nccl="2.99").partition("Nearest:")[2]
 
 
-def test_where_only_the_builds_own_floor_is_unknown_that_is_a_warning() -> None:
+def test_unknown_driver_floor_is_a_warning() -> None:
     cells = [
         (release, build)
         for release in catalog.releases().values()
@@ -258,7 +258,7 @@ def test_where_only_the_builds_own_floor_is_unknown_that_is_a_warning() -> None:
         ("<=2.3.1", "torch2.3.1", "2.3.1"),
     ],
 )
-def test_only_what_means_a_whole_minor_release_is_named_by_it(
+def test_minor_version_is_named_only_for_whole_minor_requests(
     torch: str, named: str, written: str
 ) -> None:
     resolution = resolve(torch=torch, cuda="12.1")
@@ -266,7 +266,7 @@ def test_only_what_means_a_whole_minor_release_is_named_by_it(
     assert resolution.spec.torch == written
 
 
-def test_cudnn_is_chosen_as_nccl_is() -> None:
+def test_cudnn_is_chosen_like_nccl() -> None:
     assert resolve(torch="2.3", cuda="12.1", cudnn="8.9").cudnn == "8.9.2.26"
     assert "carries cuDNN 8.9.2.26, not 9" in refused(torch="2.3", cuda="12.1", cudnn="9")
     assert "cudnn=9.8.*" in requirements(
@@ -306,7 +306,7 @@ def test_cudnn_is_chosen_as_nccl_is() -> None:
         ({"torch": ">=2", "cpu": True, "python": "3.8"}, "2.4.1", None, "torch2.4-cpu-py38"),
     ],
 )
-def test_what_is_left_open_becomes_the_newest_that_fits_the_rest(
+def test_open_choices_become_the_newest_that_fits(
     options: dict[str, Any], torch: str, cuda: str | None, name: str
 ) -> None:
     resolution = resolve(**options)
@@ -320,7 +320,7 @@ def test_what_is_left_open_becomes_the_newest_that_fits_the_rest(
 H100 = Machine(driver="535.183.01", gpus=("sm_90",))
 
 
-def test_auto_is_the_newest_cuda_that_the_machine_runs() -> None:
+def test_auto_cuda_is_the_newest_the_machine_runs() -> None:
     wanted = spec.combine({}, {"torch": "2.5", "cuda": "auto", "source": "wheels"}, name="")
     resolution = resolver.resolve(wanted, H100)
     assert (resolution.cuda, resolution.spec.cuda, resolution.spec.gpu, resolution.spec.driver) == (
@@ -339,7 +339,7 @@ def test_auto_is_the_newest_cuda_that_the_machine_runs() -> None:
     assert old.cuda == "11.8"
 
 
-def test_auto_never_goes_beyond_the_builds_architectures() -> None:
+def test_auto_cuda_respects_the_builds_architectures() -> None:
     """2.8's cu129 and cu128 have sm_70; CUDA 13 and 2.11's cu128 do not."""
     options = {"cuda": "auto", "gpu": ["V100"], "driver": "590.44.01", "source": "wheels"}
     assert resolve(torch="2.8", **options).cuda == "12.9"
@@ -347,7 +347,7 @@ def test_auto_never_goes_beyond_the_builds_architectures() -> None:
     assert "compiles for 7.5 and newer" in refused(torch="2.15", **options)
 
 
-def test_auto_takes_what_is_known_to_run_before_what_may() -> None:
+def test_auto_cuda_prefers_known_to_possible() -> None:
     """Of 2.4 with CUDA 12.4 the pytorch channel is the usual source, and for which GPUs its build
     is, is not known; of the wheel it is. What is found for this machine is written down so that it
     is the same on the next."""
@@ -376,7 +376,7 @@ def test_auto_takes_what_is_known_to_run_before_what_may() -> None:
     )
 
 
-def test_auto_takes_what_may_run_only_where_nothing_is_known_to() -> None:
+def test_auto_cuda_takes_a_possible_fit_only_as_last_resort() -> None:
     resolution = resolve(
         torch="2.3", cuda="auto", gpu=["V100"], driver="535.129.03", source="pytorch"
     )  # no source says what it holds
@@ -384,7 +384,7 @@ def test_auto_takes_what_may_run_only_where_nothing_is_known_to() -> None:
     assert "gpu" in [warning.what for warning in resolution.warnings]
 
 
-def test_auto_needs_a_machine() -> None:
+def test_auto_cuda_needs_a_machine() -> None:
     with pytest.raises(
         InvalidSpec,
         match=r"--cuda auto needs a GPU.*there is no nvidia-smi.*--gpu H100 --driver 535",
@@ -395,7 +395,7 @@ def test_auto_needs_a_machine() -> None:
         )
 
 
-def test_a_gpu_that_the_build_has_no_code_for_is_refused_with_both_facts() -> None:
+def test_gpu_without_build_code_is_refused_with_both_facts() -> None:
     message = refused(torch="2.3", cuda="12.1", gpu=["B200"])
     assert re.search(
         r"holds code for sm_50, .*sm_90 \(pytorch/builder@.*\), and B200 is sm_100 \(NVIDIA, CUDA GPU Compute",
@@ -405,7 +405,7 @@ def test_a_gpu_that_the_build_has_no_code_for_is_refused_with_both_facts() -> No
     assert resolve(torch="2.3", cuda="12.1", gpu=["H100", "RTX 4090", "8.0"]).source == "wheels"
 
 
-def test_an_old_driver_is_refused_with_both_facts() -> None:
+def test_old_driver_is_refused_with_both_facts() -> None:
     message = refused(torch="2.3", cuda="12.1", driver="470")
     assert (
         "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470 (NVIDIA CUDA Toolkit release notes"
@@ -425,7 +425,7 @@ def test_drivers_are_known_for_x86_only() -> None:
     )
 
 
-def test_an_old_glibc_is_refused_and_a_newer_one_is_passed_to_the_solver() -> None:
+def test_old_glibc_is_refused_and_newer_is_passed_to_the_solver() -> None:
     assert "needs glibc 2.28 or later, and 2.17 was asked for" in refused(
         torch="2.6", cuda="12.6", glibc="2.17", source="wheels"
     )
@@ -460,7 +460,7 @@ def test_ptx_is_a_warning_and_never_the_first_choice() -> None:
     )
 
 
-def test_aarch64_has_what_the_table_says() -> None:
+def test_aarch64_builds_match_the_table() -> None:
     resolution = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64", "linux-64"])
     assert (resolution.platforms, resolution.needs_local_build) == (
         ("linux-64", "linux-aarch64"),
@@ -477,7 +477,7 @@ def test_aarch64_has_what_the_table_says() -> None:
     assert "Nearest: `--torch 2.3 --cuda 12.1 --platform linux-64`" in message
 
 
-def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_once() -> None:
+def test_wheel_with_platform_dependent_name_is_not_for_both() -> None:
     message = refused(
         torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], source="wheels"
     )
@@ -496,7 +496,7 @@ def test_a_wheel_that_is_named_differently_on_two_platforms_is_not_for_both_at_o
     )
 
 
-def test_a_refusal_mentions_wheels_that_were_seen_but_not_released() -> None:
+def test_refusal_mentions_unreleased_wheels() -> None:
     message = refused(torch="2.11", cuda="12.9", source="wheels")
     assert (
         "wheels of torch 2.11.0 with CUDA 12.9 are no part of the release: built for Linux but left out of the release matrix"
@@ -506,13 +506,13 @@ def test_a_refusal_mentions_wheels_that_were_seen_but_not_released() -> None:
     assert "no part of the release" not in refused(torch="2.11", cuda="12.9", source="pytorch")
 
 
-def test_a_gpu_that_no_toolkit_of_that_age_compiles_for() -> None:
+def test_gpu_newer_than_every_suitable_toolkit() -> None:
     assert "sm_70, for which CUDA compiles up to 12.9 (" in refused(
         torch="2.15", cuda="13.0", gpu=["V100"]
     )
 
 
-def test_without_jupyter_there_is_no_ipykernel_and_the_choice_says_why() -> None:
+def test_ipykernel_is_omitted_without_jupyter_with_a_reason() -> None:
     for source in ("wheels", "pytorch", "conda-forge"):
         cuda = "11.8" if source == "conda-forge" else "12.1"
         options = {"torch": "2.3", "cuda": cuda, "source": source}
@@ -524,7 +524,7 @@ def test_without_jupyter_there_is_no_ipykernel_and_the_choice_says_why() -> None
         assert "ipykernel" in requirements(resolve(**options, jupyter=False, conda=["ipykernel"]))
 
 
-def test_without_fast_checkpoints_there_is_no_xxhash_and_the_choice_says_why() -> None:
+def test_xxhash_is_omitted_without_fast_checkpoints_with_a_reason() -> None:
     """Under the name that whoever installs it knows."""
     for source, name in (
         ("wheels", "xxhash>=2"),
@@ -544,7 +544,7 @@ def test_without_fast_checkpoints_there_is_no_xxhash_and_the_choice_says_why() -
         assert message == ["asked for with --no-fast-checkpoints"]
 
 
-def test_infiniband_brings_the_library_that_nccl_loads() -> None:
+def test_infiniband_adds_the_library_nccl_loads() -> None:
     assert "rdma-core" in requirements(resolve(torch="2.3", cuda="12.1", infiniband=True))
     assert "rdma-core" not in requirements(resolve(torch="2.3", cuda="12.1"))
 
@@ -578,7 +578,7 @@ def test_packages_that_conflict_with_torch_are_refused(options: dict[str, Any], 
         resolve(torch="2.3", cuda="12.1", **options)
 
 
-def test_all_conflicting_packages_are_named_at_once() -> None:
+def test_all_conflicting_packages_are_named() -> None:
     with pytest.raises(InvalidSpec, match=r"`torchelastic`.*`torch==2.4`"):
         resolve(torch="2.3", cuda="12.1", conda=["torchelastic"], pip=["torch==2.4"])
 
@@ -622,7 +622,7 @@ def test_cpu_builds_from_every_source(source: str) -> None:
     assert ("pytorch::cpuonly" in requirements(resolution)) == (source == "pytorch")
 
 
-def test_channels_by_era() -> None:
+def test_channels_by_release() -> None:
     assert resolve(torch="1.12", cuda="11.6", source="pytorch").channels == (
         "pytorch",
         "conda-forge",
@@ -646,7 +646,7 @@ def test_channels_by_era() -> None:
     assert "cudatoolkit=11.3" in requirements(resolve(torch="1.12", cuda="11.3", source="pytorch"))
 
 
-def test_the_wrong_order_of_channels_is_a_warning_and_is_set_right() -> None:
+def test_wrong_channel_order_is_corrected_with_a_warning() -> None:
     resolution = resolve(
         torch="2.3", cuda="12.1", source="pytorch", channels=["conda-forge", "pytorch"]
     )

@@ -92,7 +92,7 @@ def resolved(request: Spec) -> Resolution | None:
 
 
 @of_a_release
-def test_every_build_can_be_asked_for_and_is_what_one_gets(rows: Cells) -> None:
+def test_every_build_can_be_requested_exactly(rows: Cells) -> None:
     for release, source, build in rows:
         resolution = resolver.resolve(exact(release, source, build))
         assert (resolution.torch, resolution.source, resolution.cuda) == (
@@ -184,7 +184,7 @@ def _holds(rule: catalog.Rule, resolution: Resolution) -> bool:
 
 @settings(deadline=None, max_examples=60)
 @given(request=requests)
-def test_what_is_written_down_gives_the_same_again(
+def test_written_spec_resolves_the_same(
     tmp_path_factory: pytest.TempPathFactory, request: Spec
 ) -> None:
     resolution = resolved(request)
@@ -231,7 +231,7 @@ machines = st.builds(
 
 @settings(deadline=None, max_examples=60)
 @given(request=open_requests, machine=machines)
-def test_what_is_left_open_is_settled_for_every_machine(request: Spec, machine: Machine) -> None:
+def test_open_choices_are_decided_for_every_machine(request: Spec, machine: Machine) -> None:
     """No machine is needed to resolve it again, and nothing of this one is written down."""
     try:
         resolution = resolver.resolve(request, machine)
@@ -308,7 +308,7 @@ def conda_spec(text: str) -> Any:
     return importlib.import_module("conda_lock._vendor.conda.models.match_spec").MatchSpec(text)
 
 
-def test_every_line_is_read_by_condas_parser_and_by_rattlers() -> None:
+def test_conda_and_rattler_parse_every_line() -> None:
     """And the build string that is pinned takes the CUDA build and leaves the CPU build, by both."""
     import rattler
 
@@ -342,7 +342,7 @@ RECORDS = [  # build strings as they stand on the channels
 
 
 @pytest.mark.parametrize("version,source,cuda,taken,left", RECORDS)
-def test_the_build_string_takes_one_build_and_leaves_the_other(
+def test_build_string_selects_exactly_one_build(
     version: str, source: str, cuda: str | None, taken: str, left: str
 ) -> None:
     flavor = {"cuda": cuda} if cuda else {"cpu": True}
@@ -365,7 +365,7 @@ def test_the_build_string_takes_one_build_and_leaves_the_other(
     assert takes(taken) and not takes(left)
 
 
-def test_the_parsers_refuse_an_invalid_requirement() -> None:
+def test_parsers_refuse_an_invalid_requirement() -> None:
     import rattler
 
     for parser in (conda_spec, rattler.MatchSpec):
@@ -395,7 +395,7 @@ well_formed = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=60)
 @given(asked=well_formed)
-def test_whatever_is_well_formed_is_resolved_or_refused(asked: dict[str, Any]) -> None:
+def test_well_formed_requests_are_resolved_or_refused(asked: dict[str, Any]) -> None:
     try:
         resolution = resolver.resolve(
             spec.combine({}, asked, name=""), Machine(driver="535.54.03", gpus=("sm_80",))

@@ -36,7 +36,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_only_code_and_its_tables_belong_to_it(source: Path) -> None:
+def test_package_contains_only_code_and_data(source: Path) -> None:
     (source / "smoke" / "table.json").write_text("{}")
     (source / "smoke" / "__pycache__").mkdir()
     (source / "smoke" / "__pycache__" / "runner.cpython-311.pyc").write_text("byte code")
@@ -54,7 +54,7 @@ def test_only_code_and_its_tables_belong_to_it(source: Path) -> None:
     ]
 
 
-def test_the_same_code_gives_the_same_bytes(source: Path) -> None:
+def test_package_bytes_are_reproducible(source: Path) -> None:
     first = runtime_package.load(source, "1.2")
     (source / "smoke" / "runner.py").touch()
     assert runtime_package.load(source, "1.2") == first
@@ -75,7 +75,7 @@ def test_record_has_the_hash_and_size_of_every_file_but_itself() -> None:
             assert (digest, size) == (runtime_package.record_hash(content), str(len(content)))
 
 
-def test_python_imports_it_and_sees_its_metadata(prefix: Path) -> None:
+def test_python_imports_it_and_reads_its_metadata(prefix: Path) -> None:
     runtime_package.install(prefix, runtime_package.load())
     site = runtime_package.site_packages(prefix)
     (distribution,) = metadata.distributions(path=[str(site)])
@@ -91,7 +91,7 @@ def test_python_imports_it_and_sees_its_metadata(prefix: Path) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", script, site], check=True)
 
 
-def test_installed_once_it_is_current_until_a_file_changes(prefix: Path) -> None:
+def test_installation_is_current_until_a_file_changes(prefix: Path) -> None:
     package = runtime_package.load()
     assert runtime_package.installed(prefix) is None
     assert not runtime_package.is_current(prefix, package)
@@ -107,7 +107,7 @@ def test_installed_once_it_is_current_until_a_file_changes(prefix: Path) -> None
     assert runtime_package.is_current(prefix, package)
 
 
-def test_another_version_is_replaced_wholly(prefix: Path, source: Path) -> None:
+def test_other_version_is_replaced_completely(prefix: Path, source: Path) -> None:
     (source / "old.py").write_text("")
     runtime_package.install(prefix, runtime_package.load(source, "0.0.1"))
     package = runtime_package.load()
@@ -118,7 +118,7 @@ def test_another_version_is_replaced_wholly(prefix: Path, source: Path) -> None:
     assert not (site / "provision_runtime" / "old.py").exists()
 
 
-def test_what_a_killed_installation_left_is_removed(prefix: Path, source: Path) -> None:
+def test_leftovers_of_a_killed_installation_are_removed(prefix: Path, source: Path) -> None:
     site = runtime_package.site_packages(prefix)
     for leftover in (
         ".provision_runtime.provision-building",
@@ -134,7 +134,7 @@ def test_what_a_killed_installation_left_is_removed(prefix: Path, source: Path) 
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_killed_update_counts_as_not_installed_and_is_repaired(
+def test_killed_update_is_repaired(
     prefix: Path, source: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     runtime_package.install(prefix, runtime_package.load(source, "0.0.1"))
@@ -157,7 +157,7 @@ def test_a_killed_update_counts_as_not_installed_and_is_repaired(
     assert runtime_package.is_current(prefix, package)
 
 
-def test_the_link_that_conda_adds_is_not_taken_for_another_python(prefix: Path) -> None:
+def test_condas_python_link_is_not_another_python(prefix: Path) -> None:
     (prefix / "lib" / "python3.1").symlink_to("python3.11")
     assert runtime_package.site_packages(prefix).parent.name == "python3.11"
 
@@ -167,7 +167,7 @@ def test_a_prefix_without_python_is_refused(tmp_path: Path) -> None:
         runtime_package.install(tmp_path, runtime_package.load())
 
 
-def test_a_prefix_that_cannot_be_written_says_so(
+def test_unwritable_prefix_is_reported(
     prefix: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(self: Path, content: bytes) -> int:
@@ -181,9 +181,7 @@ def test_a_prefix_that_cannot_be_written_says_so(
         runtime_package.install(prefix, runtime_package.load(source, "1.2"))
 
 
-def test_verbs_take_the_environments_lock_only_if_there_is_something_to_install(
-    prefix: Path, tmp_path: Path
-) -> None:
+def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path) -> None:
     """So that `smoke` and `kernel add` also work in a prefix that they may not write to."""
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
     context = Context(folders=folders, progress=Quiet())

@@ -20,7 +20,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
 
 
-def test_it_runs_from_a_copy_in_any_place(tmp_path: Path) -> None:
+def test_runs_from_a_copy_anywhere(tmp_path: Path) -> None:
     copy = tmp_path / "any 'place" / "inside"
     shutil.copytree(FOLDER, copy)
     ran = run(copy, "--help")
@@ -28,7 +28,7 @@ def test_it_runs_from_a_copy_in_any_place(tmp_path: Path) -> None:
     assert "smoke" in ran.stdout
 
 
-def test_it_runs_as_a_module_of_the_package() -> None:
+def test_runs_as_a_module() -> None:
     assert run("-m", "provision_runtime", "smoke", "--help").returncode == 0
 
 
@@ -49,14 +49,14 @@ def test_its_own_folder_does_not_shadow_modules(tmp_path: Path) -> None:
         ["smoke", "--out", "x", "--deadline", "never=1"],
     ],
 )
-def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+def test_usage_errors_exit_with_2(arguments: list[str]) -> None:
     assert run(FOLDER, *arguments).returncode == 2
 
 
 @pytest.mark.parametrize(
     "path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER))
 )
-def test_syntax_is_of_the_oldest_python(path: Path) -> None:
+def test_syntax_fits_the_oldest_python(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=OLDEST)
     future = [
         node

@@ -34,12 +34,12 @@ def wheel(prefix: Path, name: str, *headers: str) -> None:
         (["Classifier: Programming Language :: Python"], None),
     ],
 )
-def test_what_a_wheel_says(tmp_path: Path, headers: list[str], said: str | None) -> None:
+def test_license_of_a_wheel(tmp_path: Path, headers: list[str], said: str | None) -> None:
     wheel(tmp_path, "Some_Name", *headers)
     assert prefix_licenses(tmp_path).get(("pip", "some-name")) == said
 
 
-def test_what_conda_says_and_what_cannot_be_read(tmp_path: Path) -> None:
+def test_license_of_a_conda_package_and_unreadable_metadata(tmp_path: Path) -> None:
     meta = tmp_path / "conda-meta"
     meta.mkdir()
     (meta / "a.json").write_text(json.dumps({"name": "python", "license": "Python-2.0"}))

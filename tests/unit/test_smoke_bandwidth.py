@@ -34,7 +34,7 @@ def test_a_curve_stays_within_its_points(points: dict[int, float], size: int) ->
     assert all(found.at(known) == rate for known, rate in points.items())
 
 
-def test_between_two_points_it_is_by_the_logarithm_of_the_size() -> None:
+def test_curve_interpolates_by_log_size() -> None:
     found = curve((MIB, 10.0), (4 * MIB, 30.0))
     assert found.at(2 * MIB) == pytest.approx(20.0)
     assert (found.at(1), found.at(GIB)) == (10.0, 30.0)
@@ -66,7 +66,7 @@ def test_every_shipped_curve_names_its_source_and_grows() -> None:
         (bandwidth.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
     ],
 )
-def test_published_values_are_found_by_hardware(
+def test_reference_values_are_found_by_hardware(
     hardware: bandwidth.Hardware, collective: str, size: int, gb_s: float
 ) -> None:
     found = bandwidth.load_curves().find(hardware, collective)
@@ -84,7 +84,7 @@ def test_published_values_are_found_by_hardware(
         bandwidth.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
     ],
 )
-def test_other_hardware_is_not_known(hardware: bandwidth.Hardware) -> None:
+def test_unknown_hardware_has_no_reference(hardware: bandwidth.Hardware) -> None:
     assert bandwidth.load_curves().find(hardware, "all_reduce") is None
 
 
@@ -99,7 +99,7 @@ def test_other_hardware_is_not_known(hardware: bandwidth.Hardware) -> None:
         ({"NCCL_ALGO": "Ring,NVLS"}, "2.20.5", True),
     ],
 )
-def test_whether_the_switch_may_add_up(
+def test_in_switch_reduction_support(
     environment: dict[str, str], nccl: str | None, answer: bool
 ) -> None:
     assert bandwidth.may_use_nvls(environment, nccl) is answer
@@ -121,7 +121,7 @@ def written(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_custom_reference_file(tmp_path: Path) -> None:
     (found,) = bandwidth.load_curves(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
     assert (found.points, found.from_bytes, found.collective) == (
         ((MIB, 5.0), (16 * MIB, 8.5)),
@@ -140,7 +140,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ("NVIDIA H200", "nccl", ["nccl"]),
     ],
 )
-def test_a_curve_is_of_one_backend_named_or_the_devices_own(
+def test_curve_backend_is_named_or_the_devices_default(
     tmp_path: Path, device: str, named: str | None, fitting: list[str]
 ) -> None:
     known = bandwidth.load_curves(written(tmp_path / "own.json", device=device, backend=named))
@@ -166,7 +166,7 @@ def test_a_curve_is_of_one_backend_named_or_the_devices_own(
         ({"from": "large"}, "'large' is not a size"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(
+def test_mistakes_in_a_reference_file_are_reported(
     tmp_path: Path, changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(bandwidth.ReferenceUnreadable) as caught:
@@ -176,7 +176,7 @@ def test_what_is_wrong_with_a_file_is_said(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "curves": []}', "not json"])
-def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_that_is_no_reference_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.json").write_text(text)
     with pytest.raises(bandwidth.ReferenceUnreadable):
         bandwidth.load_curves(tmp_path / "own.json")
@@ -200,7 +200,7 @@ def saved(path: Path, *rows: dict[str, Any]) -> dict[str, Any]:
     return baseline.load(path)
 
 
-def test_a_baseline_is_compared_by_the_median_on_a_gpu_and_by_the_best_on_a_cpu(
+def test_baseline_compares_median_on_gpu_and_best_on_cpu(
     tmp_path: Path,
 ) -> None:
     then = saved(tmp_path / "b.json", line(MIB, 100.0, 90.0))
@@ -211,13 +211,13 @@ def test_a_baseline_is_compared_by_the_median_on_a_gpu_and_by_the_best_on_a_cpu(
     assert len(baseline.regressions(then, [line(MIB, 100.0, 271.0)], on_gpu=False)) == 1
 
 
-def test_latencies_are_kept_and_not_judged(tmp_path: Path) -> None:
+def test_latencies_are_recorded_but_not_judged(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(8, 10.0, 9.0))
     assert baseline.regressions(then, [line(8, 100.0, 90.0)], on_gpu=True) == []
     assert len(baseline.pairs(then, [line(8, 100.0, 90.0)])) == 1
 
 
-def test_a_regression_names_the_message_and_both_times(tmp_path: Path) -> None:
+def test_regression_names_the_message_size_and_both_times(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(GIB, 1000.0, 1000.0))
     data, findings = baseline.compare(then, NOW, [line(GIB, 2500.0, 2500.0)], on_gpu=True)
     assert data == {"compared": 1, "slower": 1, "answer": "compared"}
@@ -228,7 +228,7 @@ def test_a_regression_names_the_message_and_both_times(tmp_path: Path) -> None:
     )
 
 
-def test_a_baseline_of_something_else_is_refused_in_words(tmp_path: Path) -> None:
+def test_baseline_of_something_else_is_refused_with_a_message(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(GIB, 1.0, 1.0))
     other = baseline.Identity("gloo", "NVIDIA H200", 2, 1, "2.3.1+cu121")
     data, findings = baseline.compare(then, other, [line(GIB, 9.0, 9.0)], on_gpu=False)
@@ -240,7 +240,7 @@ def test_a_baseline_of_something_else_is_refused_in_words(tmp_path: Path) -> Non
     assert data["compared"] == 0
 
 
-def test_another_nccl_is_a_reason_to_compare(tmp_path: Path) -> None:
+def test_different_nccl_is_still_compared(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(GIB, 1.0, 1.0))
     assert (
         baseline.differences(
@@ -250,7 +250,7 @@ def test_another_nccl_is_a_reason_to_compare(tmp_path: Path) -> None:
     )
 
 
-def test_a_baseline_of_another_profile_has_nothing_to_compare(tmp_path: Path) -> None:
+def test_baseline_of_another_profile_has_no_common_rows(tmp_path: Path) -> None:
     then = saved(tmp_path / "b.json", line(8, 1.0, 1.0))
     _, findings = baseline.compare(then, NOW, [line(GIB, 9.0, 9.0)], on_gpu=True)
     assert "use the same --profile" in findings[0].message
@@ -265,7 +265,7 @@ def test_a_baseline_of_another_profile_has_nothing_to_compare(tmp_path: Path) ->
         '{"schema": 1, "kind": "smoke-baseline", "identity": {}, "rows": [{}]}',
     ],
 )
-def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_that_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "b.json").write_text(text)
     with pytest.raises(baseline.BaselineUnreadable, match=r"b\.json"):
         baseline.load(tmp_path / "b.json")
@@ -277,19 +277,19 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @given(st.lists(st.floats(1, 100), min_size=1, max_size=20))
-def test_ranks_within_a_factor_of_three_of_each_other_are_no_stragglers(rates: list[float]) -> None:
+def test_ranks_within_a_factor_of_three_are_no_stragglers(rates: list[float]) -> None:
     near = [min(rate, min(rates) * 3) for rate in rates]
     assert compute.stragglers([{"copy": rate} for rate in near], compute.SLOW["cpu"]) == {}
 
 
 @given(st.integers(2, 64), st.data())
-def test_a_rank_far_below_the_others_is_the_straggler(ranks: int, data: st.DataObject) -> None:
+def test_rank_far_below_the_others_is_the_straggler(ranks: int, data: st.DataObject) -> None:
     slow = data.draw(st.integers(0, ranks - 1))
     rates = [{"copy": 1.0 if rank == slow else 10.0} for rank in range(ranks)]
     assert compute.stragglers(rates, compute.SLOW["cpu"]) == {"copy": [slow]}
 
 
-def test_ranks_that_take_turns_on_a_core_are_not_judged() -> None:
+def test_ranks_sharing_a_core_are_not_judged() -> None:
     seat = {"host": "a", "cpus": "0x3", "quota": None}
     assert compute.why_not_judged([seat] * 2, on_gpu=False) == ""
     assert compute.why_not_judged([seat] * 16, on_gpu=False) == "not judged: 16 ranks on 2 cores"
@@ -297,7 +297,7 @@ def test_ranks_that_take_turns_on_a_core_are_not_judged() -> None:
     assert compute.why_not_judged([seat], on_gpu=False) == "not judged: there is only one rank"
 
 
-def test_measured_twice_the_better_counts() -> None:
+def test_better_of_two_measurements_counts() -> None:
     assert compute.best_rates(
         {"copy": 1.0, "matmul_float32": 5.0}, {"copy": 4.0, "matmul_float32": 2.0}
     ) == {

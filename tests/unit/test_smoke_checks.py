@@ -67,7 +67,7 @@ def ids(findings: list[Finding]) -> list[str]:
 # promises
 
 
-def test_a_clean_environment_keeps_its_promises() -> None:
+def test_clean_environment_meets_its_expectations() -> None:
     promised = chosen(
         "--expect-torch",
         "2.3.1",
@@ -116,7 +116,7 @@ def test_a_clean_environment_keeps_its_promises() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_broken_promise_is_one_finding_with_both_values(
+def test_unmet_expectation_is_one_finding_with_both_values(
     torch: dict[str, Any], promised: list[str], id: str, message: str
 ) -> None:
     assert expectation.differences(facts(torch), chosen(*promised), 0) == [Finding(id, message)]
@@ -133,17 +133,17 @@ def test_both_reasons_for_no_gpu_are_one_finding() -> None:
     ]
 
 
-def test_a_gpu_that_was_hidden_on_purpose_is_not_lost() -> None:
+def test_deliberately_hidden_gpu_is_not_lost() -> None:
     hidden = facts({"cuda_available": False}, environment={"CUDA_VISIBLE_DEVICES": ""})
     assert expectation.differences(hidden, chosen()) == []
 
 
-def test_the_loaded_nccl_counts_and_not_the_compiled_one() -> None:
+def test_loaded_nccl_counts_not_the_compiled_one() -> None:
     newer = {"nccl": {"compiled": "2.20.5", "loaded": "2.21.5", "file": OWN}}
     assert expectation.differences(facts(newer), chosen("--expect-nccl", "2.21.5")) == []
 
 
-def test_a_rehearsal_is_called_one() -> None:
+def test_rehearsal_is_labelled() -> None:
     without, cpu = facts({"cuda_available": False}), facts({"cuda": None, "cuda_available": False})
     assert expectation.is_rehearsal(without, chosen())
     assert expectation.is_rehearsal(cpu, chosen("--expect-cuda", "12.1"))
@@ -174,7 +174,7 @@ def test_a_rehearsal_is_called_one() -> None:
         ("torch cannot be used: ZeroDivisionError: division by zero", ""),
     ],
 )
-def test_why_torch_is_broken_leads_to_advice(error: str, advice: str) -> None:
+def test_reason_for_broken_torch_gives_advice(error: str, advice: str) -> None:
     found = expectation.broken(error)
     assert (found.id, found.message) == ("torch-broken", error)
     assert advice in found.advice
@@ -203,7 +203,7 @@ def test_why_torch_is_broken_leads_to_advice(error: str, advice: str) -> None:
         ("gfx90a", ["sm_90"], None),
     ],
 )
-def test_which_gpu_a_build_runs_on(gpu: str, built: list[str], runs: bool | None) -> None:
+def test_gpus_a_build_runs_on(gpu: str, built: list[str], runs: bool | None) -> None:
     assert expectation.runs_on(gpu, built) is runs
 
 
@@ -211,7 +211,7 @@ architectures = st.tuples(st.integers(3, 12), st.integers(0, 9))
 
 
 @given(gpu=architectures, code=architectures, others=st.lists(architectures))
-def test_rules_of_compatibility(
+def test_compatibility_rules(
     gpu: tuple[int, int], code: tuple[int, int], others: list[tuple[int, int]]
 ) -> None:
     name = "sm_{}{}".format(*gpu)
@@ -234,7 +234,7 @@ def test_a_clean_host_has_no_findings() -> None:
     assert surroundings.pitfalls(facts(), RANK_ENV, {}) == []
 
 
-def test_a_shadowed_nccl_is_named_with_the_variable_that_let_it_in() -> None:
+def test_shadowed_nccl_is_named_with_its_variable() -> None:
     path = "/x/lib/libnccl.so.2"
     found = facts(
         {"nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": path}},
@@ -248,7 +248,7 @@ def test_a_shadowed_nccl_is_named_with_the_variable_that_let_it_in() -> None:
     )
 
 
-def test_foreign_libraries_of_one_folder_are_one_finding() -> None:
+def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
     names = [f"/usr/local/cuda/lib64/{name}" for name in ("libcublas.so.12", "libcudart.so.12")]
     found = facts(
         libraries={"loaded": names, "foreign": names, "own": [], "loadable": []},
@@ -261,7 +261,7 @@ def test_foreign_libraries_of_one_folder_are_one_finding() -> None:
     )
 
 
-def test_an_nccl_that_torch_does_not_use_is_foreign_and_not_a_shadow() -> None:
+def test_unused_nccl_is_foreign_not_shadowing() -> None:
     path = "/x/libnccl.so.2"
     found = facts(
         libraries={"loaded": [OWN, path], "foreign": [path], "own": [OWN], "loadable": []}
@@ -269,7 +269,7 @@ def test_an_nccl_that_torch_does_not_use_is_foreign_and_not_a_shadow() -> None:
     assert ids(surroundings.contaminations(found)) == ["foreign-library"]
 
 
-def test_what_the_library_path_offers_is_a_warning_where_torch_uses_cuda() -> None:
+def test_libraries_on_the_library_path_warn_with_cuda() -> None:
     loaded = {
         "loaded": [],
         "foreign": [],
@@ -282,7 +282,7 @@ def test_what_the_library_path_offers_is_a_warning_where_torch_uses_cuda() -> No
     assert surroundings.contaminations(facts({"cuda": None}, libraries=loaded)) == []
 
 
-def test_contamination_shows_where_torch_is_broken() -> None:
+def test_contamination_is_reported_with_a_broken_torch() -> None:
     path = "/x/libnccl.so.2"
     found = {
         **facts(libraries={"loaded": [path], "foreign": [path], "own": [], "loadable": []}),
@@ -307,13 +307,13 @@ def test_contamination_shows_where_torch_is_broken() -> None:
         ({"pythonpath": {"entries": ["/a", "/b"], "modules": []}}, "pythonpath-on-path"),
     ],
 )
-def test_modules_from_elsewhere_fail_and_what_may_bring_them_warns(
+def test_foreign_modules_fail_and_their_possible_causes_warn(
     source: dict[str, Any], id: str | None
 ) -> None:
     assert ids(surroundings.contaminations(facts(**source))) == ([id] if id else [])
 
 
-def test_costly_settings_are_named_with_source_and_effect_where_there_is_nccl() -> None:
+def test_costly_nccl_settings_are_named_with_source_and_effect() -> None:
     setting = {
         "name": "NCCL_P2P_DISABLE",
         "value": "1",
@@ -391,9 +391,7 @@ def test_more_open_files_are_needed_for_more_ranks() -> None:
         (False, {"PMI_SIZE": "many"}, None),
     ],
 )
-def test_tasks_that_do_not_know_of_one_another(
-    launched: bool, environment: dict[str, str], id: str | None
-) -> None:
+def test_isolated_tasks(launched: bool, environment: dict[str, str], id: str | None) -> None:
     here = dataclasses.replace(RANK_ENV, ends_at=1.0 if launched else None)
     assert ids(surroundings.pitfalls(facts(), here, environment)) == ([id] if id else [])
 
@@ -414,23 +412,23 @@ def row(rank: int, **others: Any) -> dict[str, Any]:
     return {**dict.fromkeys(facts_phase.COMPARED, "same"), **clean, "backend": "nccl", **others}
 
 
-def test_ranks_that_are_alike_have_no_findings() -> None:
+def test_identical_ranks_have_no_findings() -> None:
     assert facts_phase.differences_between_ranks([row(rank) for rank in range(16)]) == []
 
 
-def test_the_rank_that_differs_from_most_is_named_also_where_it_is_rank_0() -> None:
+def test_deviating_rank_is_named_even_rank_0() -> None:
     assert facts_phase.differences_between_ranks(
         [row(0, torch="2.4.0"), row(1, torch="2.3.1"), row(2, torch="2.3.1")]
     ) == [Finding("environment-drift", "torch is 2.4.0 on rank 0, but 2.3.1 on ranks 1, 2", (0,))]
 
 
-def test_of_two_ranks_either_may_be_the_wrong_one() -> None:
+def test_two_differing_ranks_are_both_named() -> None:
     assert facts_phase.differences_between_ranks([row(0), row(1, lock_hash=None)]) == [
         Finding("environment-drift", "lock_hash is same on rank 0, absent on rank 1", (0, 1))
     ]
 
 
-def test_every_other_value_is_a_finding_of_its_own() -> None:
+def test_each_deviating_value_is_a_finding() -> None:
     rows = [
         row(0, nccl="a"),
         row(1, nccl="b"),
@@ -447,7 +445,7 @@ def test_every_other_value_is_a_finding_of_its_own() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=8))
-def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(
+def test_ranks_without_the_majority_value_are_named_or_all(
     values: list[str | None],
 ) -> None:
     found = facts_phase.differences_between_ranks(
@@ -459,7 +457,7 @@ def test_the_named_ranks_are_those_without_the_majoritys_value_or_all(
     assert len(found) == (len(set(values)) - 1 if majority else 1)
 
 
-def test_ranks_on_one_gpu_are_named_together_unless_gloo_was_asked_for() -> None:
+def test_ranks_sharing_a_gpu_are_named_unless_gloo_was_requested() -> None:
     rows = [row(0), row(1, gpu="GPU-0"), row(2), row(3, gpu="GPU-0")]
     assert facts_phase.differences_between_ranks(rows) == [
         Finding("gpu-shared", "3 ranks are on one GPU (GPU-0)", (0, 1, 3))
@@ -473,7 +471,7 @@ def test_ranks_on_one_gpu_are_named_together_unless_gloo_was_asked_for() -> None
     )
 
 
-def test_unlike_gpus_are_named() -> None:
+def test_different_gpus_are_named() -> None:
     assert facts_phase.differences_between_ranks(
         [row(0), row(1), row(2, gpu_name="NVIDIA A100")]
     ) == [
@@ -494,7 +492,7 @@ def test_unlike_gpus_are_named() -> None:
         (2, 4096, 10, "shm-full"),
     ],
 )
-def test_room_in_shared_memory(ranks: int, mib: int, free: int, id: str | None) -> None:
+def test_shared_memory_size(ranks: int, mib: int, free: int, id: str | None) -> None:
     rows = [
         row(
             rank, host="one", shm_bytes=mib * facts_phase.MIB, shm_free_bytes=free * facts_phase.MIB
@@ -532,7 +530,7 @@ def said(rank: int, *found: Finding, **others: Any) -> outcome.Outcome:
     )
 
 
-def test_the_phase_keeps_a_row_for_every_rank_and_the_slowest_collecting() -> None:
+def test_phase_has_a_row_per_rank_and_the_slowest_collection() -> None:
     merged = phases.facts.merge([said(rank) for rank in range(3)])
     assert (merged.verdict, merged.message, merged.broken) == ("pass", "fine", False)
     assert ([one["rank"] for one in merged.data["ranks"]], merged.data["collect_s"]) == (
@@ -541,7 +539,7 @@ def test_the_phase_keeps_a_row_for_every_rank_and_the_slowest_collecting() -> No
     )
 
 
-def test_what_a_rank_found_and_what_shows_between_ranks_are_told_together() -> None:
+def test_findings_of_ranks_and_between_ranks_are_merged() -> None:
     merged = phases.facts.merge(
         [said(0), said(1, Finding("user-site", "x")), said(2, torch="2.4.0")]
     )
@@ -552,11 +550,11 @@ def test_what_a_rank_found_and_what_shows_between_ranks_are_told_together() -> N
     assert not merged.broken
 
 
-def test_nothing_follows_two_ranks_on_one_gpu() -> None:
+def test_two_ranks_on_one_gpu_end_the_run() -> None:
     assert phases.facts.merge([said(0), said(1, gpu="GPU-0")]).broken
 
 
-def test_every_contamination_can_be_asked_for() -> None:
+def test_every_contamination_can_be_injected() -> None:
     assert set(fault_injection.ENVIRONMENT_KINDS) <= set(options.FAULTS)
 
 
@@ -611,13 +609,13 @@ def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, s
         ),
     ],
 )
-def test_backend_and_device_are_what_was_asked_for(
+def test_backend_and_device_follow_the_options(
     count: int, local_rank: int, arguments: list[str], expected: tuple[str, str, str]
 ) -> None:
     assert chosen_on(count, local_rank, *arguments) == expected
 
 
-def test_facts_alone_of_several_ranks_meet() -> None:
+def test_facts_phase_alone_gathers_over_ranks() -> None:
     alone = chosen("--only", "facts")
     assert options.for_world(alone, 1).planned == ("facts",)
     assert options.for_world(alone, 2).planned == ("facts", "rendezvous")

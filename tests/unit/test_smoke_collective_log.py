@@ -19,12 +19,12 @@ def differing(*logs: collective_log.CallLog) -> outcome.Finding | None:
     return collective_log.compare({rank: log.latest() for rank, log in enumerate(logs)})
 
 
-def test_ranks_with_the_same_calls_do_not_differ() -> None:
+def test_equal_call_logs_do_not_differ() -> None:
     assert log_of("barrier", "all_reduce 8").summary == log_of("barrier", "all_reduce 8").summary
     assert differing(log_of("barrier"), log_of("barrier")) is None
 
 
-def test_a_rank_in_another_collective_is_named_with_both_call_sites() -> None:
+def test_rank_in_another_collective_is_named_with_both_call_sites() -> None:
     logs = [
         log_of("barrier", "all_reduce 8"),
         log_of("barrier", "broadcast 8"),
@@ -38,7 +38,7 @@ def test_a_rank_in_another_collective_is_named_with_both_call_sites() -> None:
     assert finding.message.count("in log_of < ") == 2
 
 
-def test_a_rank_with_fewer_calls_left_one_out() -> None:
+def test_rank_with_fewer_calls_skipped_one() -> None:
     finding = differing(
         log_of("barrier"), log_of("barrier", "barrier"), log_of("barrier", "barrier")
     )
@@ -47,9 +47,7 @@ def test_a_rank_with_fewer_calls_left_one_out() -> None:
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=400), st.integers(0, 400), st.integers(0, 2))
-def test_one_changed_call_is_found_wherever_it_is_remembered(
-    names: list[str], place: int, rank: int
-) -> None:
+def test_changed_call_is_found_anywhere_in_the_log(names: list[str], place: int, rank: int) -> None:
     changed = [*names[:place], "c", *names[place + 1 :]] if place < len(names) else [*names, "c"]
     logs = [log_of(*(changed if which == rank else names)) for which in range(3)]
     assert logs[rank].summary != logs[(rank + 1) % 3].summary

@@ -66,7 +66,7 @@ def test_busbw_is_algbw_by_the_factor_of_nccl_tests(collective: str, factors: li
 @given(
     st.sampled_from(COLLECTIVES), st.integers(1, 1 << 34), st.floats(1e-6, 10), st.integers(2, 4096)
 )
-def test_busbw_lies_between_half_of_algbw_and_twice_of_it(
+def test_busbw_is_between_half_and_twice_algbw(
     collective: str, size: int, seconds: float, ranks: int
 ) -> None:
     algbw, busbw = (
@@ -80,14 +80,14 @@ def test_busbw_lies_between_half_of_algbw_and_twice_of_it(
 
 
 @given(st.integers(2, 512), st.floats(1.0, 500.0))
-def test_what_a_ring_of_links_carries_comes_out_as_busbw(ranks: int, link_gb_s: float) -> None:
+def test_ring_link_bandwidth_equals_busbw(ranks: int, link_gb_s: float) -> None:
     """t = S * 2(n-1) / (n B): the derivation of nccl-tests' doc/PERFORMANCE.md, backwards."""
     seconds = 1e9 * 2 * (ranks - 1) / (ranks * link_gb_s * 1e9)
     assert measurement.busbw_gb_s("all_reduce", 10**9, seconds, ranks) == pytest.approx(link_gb_s)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
-def test_the_deviation_is_that_of_all_values(times: list[float]) -> None:
+def test_deviation_covers_all_values(times: list[float]) -> None:
     assert 0 <= measurement.deviation(times) <= max(times) - min(times) + 1e-6
 
 
@@ -108,11 +108,11 @@ def test_sums_of_the_largest_values_are_exact(dtype: str, ranks: int) -> None:
     ("dtype", "ranks", "most"),
     [("float32", 64, 1023), ("float16", 64, 31), ("bfloat16", 64, 3), ("bfloat16", 2, 127)],
 )
-def test_the_largest_value_shrinks_with_the_ranks(dtype: str, ranks: int, most: int) -> None:
+def test_largest_value_shrinks_with_the_ranks(dtype: str, ranks: int, most: int) -> None:
     assert test_values.largest(dtype, ranks) == most
 
 
-def test_too_many_ranks_for_a_type_are_an_answer() -> None:
+def test_too_many_ranks_for_a_dtype_are_reported() -> None:
     assert plan.why_unsuited("all_reduce", "bfloat16", 256) == ""
     assert (
         plan.why_unsuited("all_reduce", "bfloat16", 257)
@@ -131,7 +131,7 @@ def test_too_many_ranks_for_a_type_are_an_answer() -> None:
     st.integers(1, 300),
     st.floats(1, 100),
 )
-def test_every_row_is_whole(profile: str, device: str, ranks: int, crowding: float) -> None:
+def test_every_row_is_complete(profile: str, device: str, ranks: int, crowding: float) -> None:
     given_scope = scope(profile=profile, device=device, ranks=ranks, crowding=crowding)
     rows = plan.rows(given_scope, plan.candidates(given_scope))
     assert len(set(rows)) == len(rows)
@@ -142,11 +142,11 @@ def test_every_row_is_whole(profile: str, device: str, ranks: int, crowding: flo
         assert each.warm_up >= 1
 
 
-def test_a_quick_run_is_all_reduce_in_float32() -> None:
+def test_quick_run_is_all_reduce_in_float32() -> None:
     assert plan.candidates(scope(profile="quick")) == [("all_reduce", "float32")]
 
 
-def test_a_default_run_tries_the_short_types_at_one_size() -> None:
+def test_default_run_tests_short_dtypes_at_one_size() -> None:
     rows = plan.rows(scope(), plan.candidates(scope()))
     assert {(r.collective, r.dtype): sum(q.name == r.name for q in rows) for r in rows} == {
         ("all_reduce", "float32"): 6,
@@ -155,13 +155,13 @@ def test_a_default_run_tries_the_short_types_at_one_size() -> None:
     }
 
 
-def test_a_full_run_has_every_collective() -> None:
+def test_full_run_has_every_collective() -> None:
     assert {collective for collective, _ in plan.candidates(scope(profile="full"))} == set(
         COLLECTIVES
     )
 
 
-def test_ranks_that_share_cores_repeat_less_and_send_less() -> None:
+def test_ranks_sharing_cores_repeat_less_and_send_less() -> None:
     alone, crowded = (
         plan.rows(scope(crowding=crowding), [("all_reduce", "float32")]) for crowding in (1.0, 32.0)
     )
@@ -169,7 +169,7 @@ def test_ranks_that_share_cores_repeat_less_and_send_less() -> None:
     assert (alone[-1].bytes, crowded[-1].bytes) == (16 << 20, 256 << 10)
 
 
-def test_no_message_is_larger_than_the_memory_allows() -> None:
+def test_messages_fit_the_memory() -> None:
     rows = plan.rows(
         scope(device="cuda", profile="full", most_bytes=3e8), [("all_reduce", "float32")]
     )
@@ -178,16 +178,14 @@ def test_no_message_is_larger_than_the_memory_allows() -> None:
 
 @pytest.mark.parametrize("profile", ["quick", "default", "full"])
 @given(device=st.sampled_from(["cpu", "cuda"]), most_bytes=st.floats(0, 1e10))
-def test_however_little_memory_is_free_nothing_is_left_out(
-    profile: str, device: str, most_bytes: float
-) -> None:
+def test_little_memory_omits_no_row(profile: str, device: str, most_bytes: float) -> None:
     little = scope(device=device, profile=profile, most_bytes=most_bytes, ranks=1)
     rows = plan.rows(little, plan.candidates(little))
     assert {(row.collective, row.dtype) for row in rows} == set(plan.candidates(little))
     assert all(row.bytes <= max(most_bytes, 8) for row in rows)
 
 
-def test_a_short_type_is_tried_at_the_largest_size_that_fits() -> None:
+def test_short_dtype_is_tested_at_the_largest_fitting_size() -> None:
     rows = plan.rows(
         scope(device="cuda", most_bytes=200e6),
         [("all_reduce", "bfloat16"), ("all_reduce", "float16")],
@@ -221,7 +219,7 @@ def test_ranks_per_core(rank_cpus: list[dict[str, Any]], per_core: float) -> Non
 # table
 
 
-def test_bandwidth_is_by_the_slowest_rank() -> None:
+def test_bandwidth_comes_from_the_slowest_rank() -> None:
     (line,) = results.table([row()], [[entry([1000.0] * 3)], [entry([2000.0, 2000.0, 1500.0])]])
     assert (
         line["slowest_rank"],
@@ -233,7 +231,7 @@ def test_bandwidth_is_by_the_slowest_rank() -> None:
     assert line["time_us_by_rank"] == [1000.0, 2000.0]
 
 
-def test_one_rank_has_no_bus_and_no_verdict() -> None:
+def test_single_rank_has_no_busbw_and_no_verdict() -> None:
     (line,) = results.table([row()], [[entry([1000.0])]])
     assert line["busbw_gb_s"] is None
     assert "busbw not applicable" in results.summary([line])
@@ -245,14 +243,14 @@ def test_one_rank_has_no_bus_and_no_verdict() -> None:
     )
 
 
-def test_a_collective_that_works_only_out_of_place_says_so() -> None:
+def test_in_place_failure_is_reported() -> None:
     found = {**entry([1.0], wrong=[0, None])}
     del found["in_place"]
     (line,) = results.table([row("all_to_all")], [[found], [found]])
     assert line["in_place"] is None
 
 
-def test_who_sent_another_value_is_named_and_not_who_saw_the_sum() -> None:
+def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
     seen = entry([1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4])
     sent = entry(
         [1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4], inputs_wrong=1, inputs_first_wrong=[7, 3.0, 2]
@@ -265,7 +263,7 @@ def test_who_sent_another_value_is_named_and_not_who_saw_the_sum() -> None:
     )
 
 
-def test_a_wrong_sum_of_right_values_names_those_who_saw_it() -> None:
+def test_wrong_sum_of_right_values_names_its_receivers() -> None:
     findings = results.wrong_value_findings(
         [row()], [[entry([1.0])], [entry([1.0], wrong=[3, 0], first_wrong=[0, 9.0, 8])]]
     )
@@ -296,7 +294,7 @@ def judged(
 
 
 @given(st.floats(0.1, 1000))
-def test_the_bands_are_at_nine_and_eight_tenths(busbw: float) -> None:
+def test_bands_are_at_90_and_80_percent(busbw: float) -> None:
     wanted = (
         "" if busbw / 100 >= 0.9 else "bandwidth-reduced" if busbw / 100 >= 0.8 else "bandwidth-low"
     )
@@ -311,7 +309,7 @@ def test_small_messages_are_never_judged(busbw: float, size: int) -> None:
     )
 
 
-def test_answers_that_are_no_findings() -> None:
+def test_results_without_findings() -> None:
     assert judged(5.0, device="NVIDIA Y1") == bandwidth.LineVerdict("not known for this hardware")
     assert judged(5.0, device="cpu") == bandwidth.LineVerdict("Gloo on CPUs: not judged")
     assert judged(5.0, backend="gloo") == bandwidth.LineVerdict(
@@ -325,7 +323,7 @@ def test_answers_that_are_no_findings() -> None:
     )
 
 
-def test_a_finding_is_of_the_worst_line_and_says_by_what_it_is_judged() -> None:
+def test_finding_is_the_worst_row_and_names_its_reference() -> None:
     curves = bandwidth.ReferenceCurves((curve(algorithm="ring", source="there"),))
     lines = [
         {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": rate}
@@ -344,7 +342,7 @@ def test_a_finding_is_of_the_worst_line_and_says_by_what_it_is_judged() -> None:
     )
 
 
-def test_below_what_the_switch_reaches_the_advice_asks_for_the_switch() -> None:
+def test_advice_mentions_in_switch_reduction() -> None:
     line = {"collective": "all_reduce", "dtype": "float32", "bytes": 4 * GIB, "busbw_gb_s": 367.6}
     switched, ring = (bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
     (finding,) = bandwidth.judge_lines([line], switched, bandwidth.load_curves())[1]
@@ -365,7 +363,7 @@ def test_below_what_the_switch_reaches_the_advice_asks_for_the_switch() -> None:
         AttributeError("module 'torch.distributed' has no attribute 'reduce_scatter_tensor'"),
     ],
 )
-def test_a_refusal_is_told_from_a_failure(error: Exception) -> None:
+def test_refusal_is_distinguished_from_failure(error: Exception) -> None:
     assert operations.is_refusal(error)
 
 
@@ -377,11 +375,11 @@ def test_a_refusal_is_told_from_a_failure(error: Exception) -> None:
         KeyError("x"),
     ],
 )
-def test_a_failure_is_no_refusal(error: Exception) -> None:
+def test_failure_is_no_refusal(error: Exception) -> None:
     assert not operations.is_refusal(error)
 
 
-def test_the_fabric_is_named_by_the_driver_of_its_cards(tmp_path: Path) -> None:
+def test_fabric_is_named_after_its_driver(tmp_path: Path) -> None:
     for card, driver in (("rdmap0s6", "efa"), ("rdmap1s6", "efa")):
         (tmp_path / "cards" / card / "device").mkdir(parents=True)
         (tmp_path / driver).mkdir(exist_ok=True)
@@ -416,7 +414,7 @@ def document(rows: list[plan.Row] | None = None, **changes: Any) -> dict[str, An
     return dict(json.loads(json.dumps(nccl_tests.document(run(**changes), rows, answers))))
 
 
-def test_the_keys_are_nccl_tests_own() -> None:
+def test_keys_are_those_of_nccl_tests() -> None:
     """As src/util.cu of nccl-tests 2.19 writes them, in its order."""
     found = document()
     assert list(found) == [
@@ -463,7 +461,7 @@ def test_the_keys_are_nccl_tests_own() -> None:
     ]
 
 
-def test_the_figures_are_of_the_slowest_rank_in_each_iteration() -> None:
+def test_times_are_of_the_slowest_rank_per_iteration() -> None:
     found = document()
     result = found["results"][0]
     assert result["out_of_place_per_iter"]["times_us"] == [12.0, 20.0, 36.0]
@@ -483,7 +481,7 @@ def test_the_figures_are_of_the_slowest_rank_in_each_iteration() -> None:
     }
 
 
-def test_wrong_elements_of_both_placements_are_out_of_bounds() -> None:
+def test_wrong_elements_of_both_placements_are_counted() -> None:
     found = nccl_tests.document(run(), [row()], [[entry([1.0])], [entry([1.0], wrong=[2, 1])]])
     assert found["out_of_bounds"] == {"count": 3, "okay": "false"}
 
@@ -497,12 +495,12 @@ def test_wrong_elements_of_both_placements_are_out_of_bounds() -> None:
         ("reduce_scatter", "float16", "nccl-tests-reduce_scatter-float16.json"),
     ],
 )
-def test_one_document_is_one_collective_and_type(collective: str, dtype: str, name: str) -> None:
+def test_one_document_per_collective_and_dtype(collective: str, dtype: str, name: str) -> None:
     assert nccl_tests.file_name(collective, dtype) == name
 
 
 @pytest.mark.parametrize(
     ("version", "code"), [("2.20.5", 22005), ("2.27.7", 22707), ("2.14", 21400), (None, 0)]
 )
-def test_nccls_version_as_its_code(version: str | None, code: int) -> None:
+def test_nccl_version_code(version: str | None, code: int) -> None:
     assert nccl_tests.nccl_code(version) == code

@@ -21,14 +21,12 @@ def shared_out(samples: int, ranks: int, seed: int) -> list[list[int]]:
 
 
 @given(some.integers(1, 60), some.integers(1, 9), some.integers(0, 99))
-def test_samples_that_are_shared_out_are_accepted(samples: int, ranks: int, seed: int) -> None:
+def test_correctly_sharded_samples_are_accepted(samples: int, ranks: int, seed: int) -> None:
     assert dataloader.sampler_finding(shared_out(samples, ranks, seed), samples) is None
 
 
 @given(some.integers(2, 60), some.integers(1, 9), some.data())
-def test_a_sample_in_the_place_of_another_is_found(
-    samples: int, ranks: int, data: some.DataObject
-) -> None:
+def test_replaced_sample_is_found(samples: int, ranks: int, data: some.DataObject) -> None:
     """Where the place was not one of those that only fill up the last round."""
     by_rank = shared_out(samples, ranks, 0)
     rank = data.draw(some.integers(0, ranks - 1))
@@ -44,7 +42,7 @@ def test_a_sample_in_the_place_of_another_is_found(
     assert finding.message == f"no rank got sample {removed} of {samples} (1 are missing)"
 
 
-def test_a_rank_with_fewer_samples_is_named() -> None:
+def test_rank_with_fewer_samples_is_named() -> None:
     finding = dataloader.sampler_finding([[0, 1], [2, 3], [4]], 6)
     assert finding is not None
     assert (finding.id, finding.ranks, finding.message) == (
@@ -54,13 +52,13 @@ def test_a_rank_with_fewer_samples_is_named() -> None:
     )
 
 
-def test_a_sample_that_is_none_is_named_with_its_rank() -> None:
+def test_invalid_sample_is_named_with_its_rank() -> None:
     finding = dataloader.sampler_finding([[0, 1], [2, 9]], 3)
     assert finding is not None
     assert (finding.ranks, finding.message) == ((1,), "sample 9 does not exist: there are 3")
 
 
-def test_equal_runs_are_equal_to_the_last_bit() -> None:
+def test_equal_runs_are_bit_identical() -> None:
     losses = [(0.1).hex(), (0.3).hex(), "digest"]
     assert ddp.repeat_finding(losses, list(losses)) is None
     finding = ddp.repeat_finding(losses, [(0.1).hex(), (0.1 + 0.2).hex(), "digest"])
@@ -71,7 +69,7 @@ def test_equal_runs_are_equal_to_the_last_bit() -> None:
     assert "two different models after the last step" in finding.message
 
 
-def test_ranks_whose_gradients_differ_from_most_are_named() -> None:
+def test_ranks_with_deviating_gradients_are_named() -> None:
     assert ddp.digest_finding(["a", "a"]) is None
     finding = ddp.digest_finding(["b", "a", "a"])
     assert finding is not None
@@ -81,7 +79,7 @@ def test_ranks_whose_gradients_differ_from_most_are_named() -> None:
     assert finding.ranks == (0, 1)
 
 
-def test_scaling_is_the_time_alone_by_the_time_together() -> None:
+def test_scaling_is_single_time_over_joint_time() -> None:
     assert ddp.scaling_data(1.0, 1.25, 4)["efficiency"] == 0.8
 
 
@@ -102,11 +100,11 @@ def test_scaling_is_the_time_alone_by_the_time_together() -> None:
         ),
     ],
 )
-def test_ranks_that_lost_different_workers_say_the_same(text: str, expected: str) -> None:
+def test_lost_workers_give_one_message_on_all_ranks(text: str, expected: str) -> None:
     assert dataloader.describe_loader_error(RuntimeError(text)) == expected
 
 
-def test_ranks_whose_loader_failed_are_one_finding() -> None:
+def test_failed_loaders_are_one_finding() -> None:
     assert dataloader.loader_finding([None, None], 1) is None
     finding = dataloader.loader_finding([None, "OSError: full", "RuntimeError: killed"], 2)
     assert finding is not None

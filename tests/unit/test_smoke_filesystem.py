@@ -64,7 +64,7 @@ def judge(said: list[dict[str, Any]]) -> Outcome:
     return filesystem_findings.judge("/shared/run", said)
 
 
-def test_a_good_folder_has_no_finding_and_its_figures_are_said() -> None:
+def test_good_folder_has_no_finding_and_its_measurements() -> None:
     outcome = judge(answers(3))
     assert (outcome.findings, outcome.broken, outcome.verdict) == ((), False, "pass")
     assert outcome.data["mounts"] == {"0": "nfs4 server:/x mounted at /shared"}
@@ -76,7 +76,7 @@ def test_a_good_folder_has_no_finding_and_its_figures_are_said() -> None:
     )
 
 
-def test_one_rank_alone_is_judged_by_what_it_can_do_alone() -> None:
+def test_single_rank_is_judged_without_peers() -> None:
     outcome = judge(answers(1, _0={"reads": None, "locks": None}))
     assert (outcome.verdict, outcome.data["locks"]) == ("pass", None)
 
@@ -95,12 +95,12 @@ def test_one_rank_alone_is_judged_by_what_it_can_do_alone() -> None:
         (None, "folder-error"),
     ],
 )
-def test_an_error_of_the_system_has_a_finding(number: int | None, expected: str) -> None:
+def test_system_error_has_a_finding(number: int | None, expected: str) -> None:
     assert filesystem_findings.finding_id(number) == expected
     assert CATALOG[expected].verdict == "fail"
 
 
-def test_a_fault_met_at_several_steps_is_one_finding() -> None:
+def test_fault_at_several_steps_is_one_finding() -> None:
     gone: dict[str, Any] = {
         "visible_s": {},
         "sync_s": None,
@@ -128,7 +128,7 @@ def test_a_fault_met_at_several_steps_is_one_finding() -> None:
     assert outcome.broken
 
 
-def test_a_full_disk_is_not_called_nearly_full_too() -> None:
+def test_full_disk_is_not_also_nearly_full() -> None:
     full = {"problems": [["disk-full", "writing a file: full"]]}
     assert found(answers(2, _0=full, _1={"space": {"free_bytes": 5, "free_inodes": 5}})) == [
         ("disk-full", (0,))
@@ -152,7 +152,7 @@ def test_a_full_disk_is_not_called_nearly_full_too() -> None:
         ((DISK, DISK, DISK, DISK), "aabb", [[0, 1], [2, 3]], ("folder-not-shared", (2, 3))),
     ],
 )
-def test_ranks_that_see_another_folder_are_named(
+def test_ranks_with_another_folder_are_named(
     locations: tuple[Any, ...],
     hosts: str,
     groups: list[list[int]],
@@ -174,7 +174,7 @@ def test_ranks_that_see_another_folder_are_named(
     assert "/shared/run" in outcome.findings[0].message
 
 
-def test_a_folder_that_swallows_files_is_an_error() -> None:
+def test_folder_that_loses_files_is_an_error() -> None:
     gone: dict[str, Any] = {
         "visible_s": {},
         "reads": None,
@@ -185,7 +185,7 @@ def test_a_folder_that_swallows_files_is_an_error() -> None:
     assert found(answers(2, _0=gone, _1=gone)) == [("folder-error", (0, 1))]
 
 
-def test_another_device_is_no_fault_where_the_files_are_seen() -> None:
+def test_different_device_is_fine_if_files_are_visible() -> None:
     """Two FUSE mounts or two containers show one bucket through two devices."""
     assert found(answers(2, _1={"location": OTHER})) == []
 
@@ -195,7 +195,7 @@ def test_another_device_is_no_fault_where_the_files_are_seen() -> None:
         some.lists(some.integers(0, 4), unique=True, max_size=5).map(sorted), min_size=1, max_size=5
     )
 )
-def test_the_crew_are_ranks_that_see_the_same_ranks_and_themselves(
+def test_crew_is_the_ranks_with_mutual_visibility(
     seen_by: list[list[int]],
 ) -> None:
     together = filesystem_findings.largest_consistent_group(seen_by)
@@ -204,7 +204,7 @@ def test_the_crew_are_ranks_that_see_the_same_ranks_and_themselves(
     assert together or all(rank not in seen for rank, seen in enumerate(seen_by))
 
 
-def test_what_is_slow_is_slow_for_the_ranks_that_say_so() -> None:
+def test_slowness_names_only_the_slow_ranks() -> None:
     outcome = judge(answers(3, _2={"sync_s": 7.0}))
     assert [(one.id, one.ranks) for one in outcome.findings] == [("folder-slow", (2,))]
     assert (
@@ -215,7 +215,7 @@ def test_what_is_slow_is_slow_for_the_ranks_that_say_so() -> None:
     assert found(answers(2, _0={"visible_s": {"0": 0.1, "1": 6.0}})) == [("folder-slow", (0,))]
 
 
-def test_little_space_and_few_inodes_are_said() -> None:
+def test_little_space_and_few_inodes_are_reported() -> None:
     assert found(answers(2, _1={"space": {"free_bytes": 1 << 20, "free_inodes": None}})) == [
         ("space-low", (1,))
     ]
@@ -225,13 +225,13 @@ def test_little_space_and_few_inodes_are_said() -> None:
     assert found(answers(2, _1={"space": {"free_bytes": None, "free_inodes": None}})) == []
 
 
-def test_a_torn_reading_names_the_reader() -> None:
+def test_torn_read_names_the_reader() -> None:
     assert found(answers(2, _1={"reads": {"count": 3, "generations": 1, "torn": "no file"}})) == [
         ("rename-not-atomic", (1,))
     ]
 
 
-def test_a_race_of_makers_is_a_warning() -> None:
+def test_folder_creation_race_is_a_warning() -> None:
     outcome = judge(answers(2, _1={"races": 3}))
     assert ([(one.id, one.ranks) for one in outcome.findings], outcome.verdict) == (
         [("makedirs-unsafe", (1,))],
@@ -250,14 +250,12 @@ def test_a_race_of_makers_is_a_warning() -> None:
         ({}, None),
     ],
 )
-def test_locks_are_judged_by_what_both_were_told(
-    said: dict[str, str], expected: str | None
-) -> None:
+def test_locks_are_judged_by_both_results(said: dict[str, str], expected: str | None) -> None:
     wrong = filesystem_findings.lock_problem(said)
     assert wrong == expected or (wrong and expected and wrong.startswith(expected))
 
 
-def test_a_lock_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
+def test_hanging_lock_is_abandoned(tmp_path: Path) -> None:
     """A real lock that is held: the call waits in the kernel, as before a lock service that is gone."""
     with (tmp_path / "lock").open("w") as held, (tmp_path / "lock").open("w") as wanted:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -287,7 +285,7 @@ def read_while(path: Path, write: Any) -> dict[str, Any]:
         writer.join()
 
 
-def test_a_reader_sees_whole_files_while_they_are_replaced(tmp_path: Path) -> None:
+def test_reader_sees_complete_files_during_replacement(tmp_path: Path) -> None:
     said = read_while(
         tmp_path / "file", lambda: filesystem.write_generations(tmp_path / "file", 50)
     )
@@ -295,7 +293,7 @@ def test_a_reader_sees_whole_files_while_they_are_replaced(tmp_path: Path) -> No
     assert said["count"] > 0
 
 
-def test_a_reader_notices_a_writer_that_is_not_atomic(tmp_path: Path) -> None:
+def test_reader_detects_a_non_atomic_writer(tmp_path: Path) -> None:
     def write_in_place() -> None:
         for generation in range(1, 51):
             (tmp_path / "file").write_bytes(
@@ -310,14 +308,14 @@ def test_a_reader_notices_a_writer_that_is_not_atomic(tmp_path: Path) -> None:
     )  # also just after it was emptied
 
 
-def test_what_is_torn_is_said() -> None:
+def test_torn_content_is_described() -> None:
     mixed = filesystem.generation_content(1)[:-8] + filesystem.generation_content(2)[:8]
     assert filesystem.torn_problem(mixed) == "the old content and the new one in one file"
     assert filesystem.torn_problem(b"") == f"0 of {filesystem.FILE_BYTES} bytes"
     assert filesystem.torn_problem(filesystem.generation_content(7)) is None
 
 
-def test_many_makers_of_one_folder(tmp_path: Path) -> None:
+def test_many_ranks_create_one_folder(tmp_path: Path) -> None:
     makers = [
         threading.Thread(target=filesystem.make_counting_races, args=(tmp_path / "a" / "b" / "c",))
         for _ in range(8)
@@ -329,7 +327,7 @@ def test_many_makers_of_one_folder(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "c").is_dir()
 
 
-def test_making_is_tried_again_after_a_race_and_counted(
+def test_folder_creation_is_retried_after_a_race_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os
@@ -346,7 +344,7 @@ def test_making_is_tried_again_after_a_race_and_counted(
     assert filesystem.make_counting_races(tmp_path / "folder") == 2
 
 
-def test_making_in_a_folder_without_permission_is_not_tried_again(tmp_path: Path) -> None:
+def test_folder_creation_without_permission_is_not_retried(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         filesystem.make_counting_races(tmp_path / "file" / "folder")

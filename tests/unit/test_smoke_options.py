@@ -17,7 +17,7 @@ def parse(*arguments: str) -> options.Options:
     return options.from_namespace(parser.parse_args(["--out", "out", *arguments]))
 
 
-def test_paths_are_made_absolute_and_checkpoints_go_to_the_out_folder() -> None:
+def test_paths_become_absolute_and_checkpoints_go_to_the_out_folder() -> None:
     parsed = parse()
     assert parsed.out == Path.cwd() / "out"
     assert parsed.checkpoint_dir == parsed.out
@@ -42,29 +42,29 @@ def test_faults_are_parsed() -> None:
         ("hang:1:lunch", "no such phase; there are facts, rendezvous"),
     ],
 )
-def test_a_wrong_fault_lists_the_right_ones(text: str, complaint: str) -> None:
+def test_unknown_fault_lists_the_known_ones(text: str, complaint: str) -> None:
     with pytest.raises(options.UsageError, match=complaint):
         options.parse_fault(text)
 
 
-def test_a_fault_for_a_rank_that_is_not_there_is_refused() -> None:
+def test_fault_for_a_missing_rank_is_refused() -> None:
     with pytest.raises(options.UsageError, match="no rank 2 among 2"):
         options.check_faults(parse("--inject", "wrong-value:2"), 2)
 
 
-def test_deadlines_for_a_phase_go_before_those_for_all() -> None:
+def test_phase_deadline_overrides_the_general_one() -> None:
     parsed = parse("--deadline", "20", "--deadline", "barrier=5")
     assert [parsed.deadline_s(phase, 60) for phase in ("facts", "barrier")] == [20, 5]
     assert parse().deadline_s("facts", 60) == 60
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "lunch=3", "barrier=", "nan"])
-def test_a_wrong_deadline_is_refused(text: str) -> None:
+def test_invalid_deadline_is_refused(text: str) -> None:
     with pytest.raises(options.UsageError, match="--deadline"):
         options.parse_deadline(text)
 
 
-def test_phases_are_left_out_or_chosen() -> None:
+def test_phases_are_skipped_or_selected() -> None:
     assert parse("--skip", "ddp").planned == tuple(
         phase for phase in options.PHASES if phase != "ddp"
     )
@@ -82,10 +82,10 @@ def test_phases_are_left_out_or_chosen() -> None:
         ("--skip", "ddp", "--inject", "wrong-shape:1"),
     ],
 )
-def test_what_proves_nothing_is_refused(arguments: tuple[str, ...]) -> None:
+def test_selection_that_proves_nothing_is_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(options.UsageError, match=r"nothing can be tested without it|is skipped"):
         parse(*arguments)
 
 
-def test_the_phases_that_options_name_are_those_that_run() -> None:
+def test_phases_of_the_options_match_those_that_run() -> None:
     assert tuple(phase.name for phase in all_phases.ALL) == options.PHASES

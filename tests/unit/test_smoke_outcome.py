@@ -9,7 +9,7 @@ from provision_runtime.report import model
 from provision_runtime.smoke import findings, outcome
 
 
-def test_a_failure_on_any_rank_is_the_phases_and_names_the_rank() -> None:
+def test_failure_on_any_rank_fails_the_phase_naming_the_rank() -> None:
     folded = outcome.combine(
         [outcome.Outcome(message="fine"), outcome.with_finding("wrong-value", "too hot")]
     )
@@ -17,7 +17,7 @@ def test_a_failure_on_any_rank_is_the_phases_and_names_the_rank() -> None:
     assert folded.findings == (outcome.Finding("wrong-value", "too hot", (1,)),)
 
 
-def test_a_finding_brings_the_advice_of_its_rule_unless_it_has_its_own() -> None:
+def test_finding_has_its_rules_advice_unless_overridden() -> None:
     assert (
         outcome.Finding("wrong-value", "").reported().advice
         == findings.CATALOG["wrong-value"].advice
@@ -25,7 +25,7 @@ def test_a_finding_brings_the_advice_of_its_rule_unless_it_has_its_own() -> None
     assert outcome.Finding("wrong-value", "", (), "cool it").reported().advice == "cool it"
 
 
-def test_ranks_that_say_the_same_are_named_together() -> None:
+def test_equal_findings_of_ranks_are_merged() -> None:
     outcomes = [outcome.with_finding("wrong-value", text) for text in ("a", "b", "a")]
     assert [str(finding) for finding in outcome.combine(outcomes).findings] == [
         "ranks 0, 2: a",
@@ -34,7 +34,7 @@ def test_ranks_that_say_the_same_are_named_together() -> None:
     assert name_ranks(list(range(6))) == "ranks 0-5"
 
 
-def test_a_warning_leaves_the_phase_its_own_words() -> None:
+def test_warning_leaves_the_phase_message() -> None:
     warned = outcome.Outcome("50 barriers", (outcome.Finding("slow-rank", "waited for", (1,)),))
     assert (warned.verdict, warned.summary) == ("warn", "50 barriers")
 
@@ -45,19 +45,19 @@ def test_one_broken_rank_breaks_the_phase() -> None:
     ).broken
 
 
-def test_an_outcome_survives_the_store() -> None:
+def test_outcome_round_trips_through_the_store() -> None:
     broken = outcome.with_finding("wrong-value", "too hot", [3], {"size": 8}, broken=True)
     assert outcome.from_json(json.loads(json.dumps(broken.as_json()))) == broken
 
 
-def test_every_rule_has_a_verdict_that_reports_know_and_says_what_to_do() -> None:
+def test_every_rule_has_a_known_verdict_and_advice() -> None:
     for name, rule in findings.CATALOG.items():
         assert rule.verdict in model.WORST_FIRST[:3], name
         assert rule.meaning, name
         assert rule.advice, name
 
 
-def test_the_guesses_of_gloo_are_cut_from_its_errors() -> None:
+def test_gloo_guesses_are_removed_from_errors() -> None:
     text = "[/a/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:68.\n This is typically caused by a crash. GLHF!"
     assert (
         outcome.describe_error(RuntimeError(text))

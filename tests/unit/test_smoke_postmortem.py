@@ -57,17 +57,17 @@ def blamed(
     ]
 
 
-def test_the_rank_behind_is_blamed() -> None:
+def test_rank_behind_is_blamed() -> None:
     evidence = evidence_of(at("barrier", 3, 7, site="b.py:1"), at("barrier", 3, 6, "begin barrier"))
     assert blamed(evidence, 2) == [("rank-stuck", (1,))]
 
 
-def test_the_rank_that_left_out_a_collective_is_blamed_though_it_is_ahead() -> None:
+def test_rank_that_skipped_a_collective_is_blamed_though_ahead() -> None:
     evidence = evidence_of(at("barrier", 3, 56, site="b.py:1"), at("barrier", 4, 55))
     assert blamed(evidence, 2) == [("collective-skipped", (1,))]
 
 
-def test_ranks_in_different_collectives_are_told_apart() -> None:
+def test_ranks_in_different_collectives_are_distinguished() -> None:
     evidence = evidence_of(
         at("barrier", 3, 7, "barrier", "b.py:1"), at("barrier", 3, 7, "all_reduce", "c.py:1")
     )
@@ -84,14 +84,12 @@ def test_ranks_in_different_collectives_are_told_apart() -> None:
         ("barrier", processes.STOPPED, "rank-stopped"),
     ],
 )
-def test_a_rank_that_says_nothing_is_named_by_what_became_of_it(
-    seen: str, process_state: str, expected: str
-) -> None:
+def test_silent_rank_is_named_with_its_fate(seen: str, process_state: str, expected: str) -> None:
     evidence = evidence_of(at("barrier", 3, 7), None, seen=seen, process_state=process_state)
     assert blamed(evidence, 2) == [(expected, (1,))]
 
 
-def test_an_error_that_follows_from_another_ranks_end_is_no_finding() -> None:
+def test_consequence_of_another_ranks_end_is_no_finding() -> None:
     closed = {0: outcome.with_finding("backend-error", "connection closed", broken=True)}
     evidence = evidence_of(
         at("barrier", 3, 7), None, seen="barrier", process_state=processes.GONE, outcomes=closed
@@ -99,7 +97,7 @@ def test_an_error_that_follows_from_another_ranks_end_is_no_finding() -> None:
     assert blamed(evidence, 2) == [("rank-died", (1,))]
 
 
-def test_a_rank_that_left_with_an_error_of_its_own_is_the_cause() -> None:
+def test_rank_that_left_with_an_error_is_the_cause() -> None:
     left = {1: outcome.with_finding("checkpoint-failed", "no space", broken=True)}
     evidence = evidence_of(
         at("checkpoint", 9, 7, site="c.py:1"), at("checkpoint", 9, 7), outcomes=left
@@ -107,7 +105,7 @@ def test_a_rank_that_left_with_an_error_of_its_own_is_the_cause() -> None:
     assert blamed(evidence, 2) == [("checkpoint-failed", (1,))]
 
 
-def test_an_error_of_the_backend_is_the_cause_where_the_others_only_wait() -> None:
+def test_backend_error_is_the_cause_if_the_others_only_wait() -> None:
     raised = {0: outcome.with_finding("backend-error", "out of memory", broken=True)}
     waiting = evidence_of(
         at("collectives", 3, 7), at("collectives", 3, 8, site="c.py:1"), outcomes=raised
@@ -123,7 +121,7 @@ def test_an_error_of_the_backend_is_the_cause_where_the_others_only_wait() -> No
     assert blamed(alive, 2) == [("backend-error", (0,))]
 
 
-def test_an_error_that_follows_from_another_collective_is_no_finding() -> None:
+def test_consequence_of_a_mismatched_collective_is_no_finding() -> None:
     raised = {0: outcome.with_finding("backend-error", "sizes differ", broken=True)}
     evidence = evidence_of(
         at("collectives", 3, 7, "all_reduce"), at("collectives", 3, 7, "broadcast"), outcomes=raised
@@ -131,7 +129,7 @@ def test_an_error_that_follows_from_another_collective_is_no_finding() -> None:
     assert blamed(evidence, 2) == [("collective-mismatch", (1,))]
 
 
-def test_what_an_earlier_run_left_is_not_this_ones(tmp_path: Path) -> None:
+def test_leftovers_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
     state = postmortem.last_state(
         "earlier", 0, "node1", "", at("barrier", 1, 1), [], outcome.Outcome().as_json()
     )
@@ -143,19 +141,19 @@ def test_what_an_earlier_run_left_is_not_this_ones(tmp_path: Path) -> None:
     assert postmortem.collect_evidence(None, tmp_path, 1, {}, "this").last_states == {}
 
 
-def test_nobody_is_blamed_when_all_are_in_one_place() -> None:
+def test_no_blame_if_all_ranks_are_in_one_place() -> None:
     evidence = evidence_of(*[at("barrier", 3, 7)] * 2)
     assert blamed(evidence, 2) == [("deadline-passed", (0, 1))]
     assert blamed(evidence, 2, "time-over") == [("time-over", (0, 1))]
 
 
-def test_a_rank_that_reaches_only_the_disk_lost_its_link() -> None:
+def test_rank_that_reaches_only_the_disk_lost_its_link() -> None:
     evidence = evidence_of(*[at("barrier", 3, 7)] * 2)
     evidence.cut_off = [1]
     assert blamed(evidence, 2) == [("link-lost", (1,))]
 
 
-def test_the_failing_phase_is_that_of_the_last_rank() -> None:
+def test_failing_phase_is_the_last_ranks() -> None:
     assert (
         postmortem.failing_phase(
             evidence_of(at("rendezvous", 0, 1), at("facts", 0, 0)), "rendezvous"

@@ -15,18 +15,18 @@ RANK_ENVIRONMENT = {
 }
 
 
-def test_without_rank_nobody_started_us() -> None:
+def test_no_rank_variable_means_no_launcher() -> None:
     assert rank_env.from_environment({"MASTER_ADDR": "node1"}) is None
 
 
-def test_place_of_a_slurm_rank() -> None:
+def test_slurm_rank_environment() -> None:
     env = rank_env.from_environment(RANK_ENVIRONMENT)
     assert env is not None
     assert (env.rank, env.world_size, env.master_port) == (1, 4, 29500)
     assert (env.all_local, env.launched, env.store_is_hosted) == (False, False, False)
 
 
-def test_place_of_a_torchrun_rank() -> None:
+def test_torchrun_rank_environment() -> None:
     torchrun = {
         "LOCAL_WORLD_SIZE": "4",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -37,7 +37,7 @@ def test_place_of_a_torchrun_rank() -> None:
     assert (env.all_local, env.store_is_hosted, env.attempt) == (True, True, "2")
 
 
-def test_half_an_environment_is_refused() -> None:
+def test_incomplete_environment_is_refused() -> None:
     with pytest.raises(
         options.UsageError, match="WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not"
     ):

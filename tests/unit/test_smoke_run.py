@@ -21,7 +21,7 @@ def skewed(*skews: float, bound: float = 0.01) -> list[tuple[int, ...]]:
     ]
 
 
-def test_a_clock_is_off_against_what_most_say() -> None:
+def test_clock_skew_is_relative_to_the_majority() -> None:
     assert skewed(0, 0.2, -0.9) == []
     assert skewed(0, 30) == [(1,)]
     assert skewed(0, 30, 30, 30) == [(0,)]
@@ -40,7 +40,7 @@ def test_a_clock_is_off_against_what_most_say() -> None:
         ("2.13.0+cpu", True),
     ],
 )
-def test_releases_that_hang_with_a_device_id_do_not_get_one(version: str, expected: bool) -> None:
+def test_torch_releases_that_hang_get_no_device_id(version: str, expected: bool) -> None:
     assert rendezvous.takes_device_id(version) is expected
 
 
@@ -59,14 +59,14 @@ def empty_report() -> model.Report:
     )
 
 
-def test_an_unfinished_report_is_unknown_and_never_a_success() -> None:
+def test_unfinished_report_is_unknown() -> None:
     unfinished = empty_report()
     assert unfinished.verdict == "unknown"
     assert reporter.first_pending(unfinished) == "facts"
     assert [phase.name for phase in unfinished.phases] == list(options.PHASES)
 
 
-def test_a_failure_takes_its_place_among_the_phases_or_their_end() -> None:
+def test_failure_is_inserted_in_phase_order() -> None:
     stuck = outcome.with_finding("rank-stuck", "stuck", [1])
     failing = reporter.with_failure(empty_report(), "barrier", stuck, 1.0)
     assert (failing.verdict, [phase.name for phase in failing.phases]) == (
@@ -77,7 +77,7 @@ def test_a_failure_takes_its_place_among_the_phases_or_their_end() -> None:
     assert [phase.name for phase in ended.phases] == [*options.PHASES, "teardown"]
 
 
-def test_percentiles_are_by_nearest_rank() -> None:
+def test_percentiles_use_the_nearest_rank() -> None:
     values = [float(value) for value in range(1, 101)]
     assert [measurement.percentile(values, percent) for percent in (0, 50, 99, 100)] == [
         1,
@@ -88,16 +88,16 @@ def test_percentiles_are_by_nearest_rank() -> None:
     assert measurement.percentile([3.0, 1.0], 99) == 3.0
 
 
-def test_times_in_words() -> None:
+def test_times_are_formatted() -> None:
     assert [measurement.format_time(value) for value in (12.4, 15_000)] == ["12 us", "15.0 ms"]
 
 
-def test_the_slowest_rank_at_a_barrier_is_the_one_that_does_not_wait() -> None:
+def test_slowest_rank_at_a_barrier_does_not_wait() -> None:
     summary = barrier.summarize([[100.0, 120.0, 110.0], [10.0, 12.0, 300.0]])
     assert (summary["slowest_rank"], summary["p50_us"], summary["max_us"]) == (1, 120.0, 300.0)
 
 
-def test_a_rank_that_the_others_always_wait_for_is_slow() -> None:
+def test_rank_that_others_always_wait_for_is_slow() -> None:
     waits = [[50_000.0] * 20, [100.0] * 20, [50_100.0] * 20]
     assert [(finding.id, finding.ranks) for finding in barrier.slow_ranks(waits)] == [
         ("slow-rank", (1,))
@@ -105,13 +105,13 @@ def test_a_rank_that_the_others_always_wait_for_is_slow() -> None:
 
 
 @given(st.lists(st.permutations([100.0, 30_000.0, 40_000.0]), min_size=10, max_size=50))
-def test_ranks_that_are_last_in_turn_are_not_slow(turns: list[list[float]]) -> None:
+def test_ranks_that_are_last_by_turns_are_not_slow(turns: list[list[float]]) -> None:
     by_rank = [list(times) for times in zip(*turns)]
     last = max(sum(turn[rank] == 100.0 for turn in turns) for rank in range(3))
     assert bool(barrier.slow_ranks(by_rank)) == (last >= barrier.LAST_SHARE * len(turns))
 
 
-def test_ends_of_processes_in_words() -> None:
+def test_process_exits_are_formatted() -> None:
     assert launcher.describe_exit(-9) == "was ended by SIGKILL"
     assert launcher.describe_exit(3) == "ended with status 3"
 

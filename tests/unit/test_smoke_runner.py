@@ -39,7 +39,7 @@ def one_phase(verdict: str) -> dict[str, Any]:
     return {"verdict": verdict, "phases": [evidence.phase(verdict=verdict)]}
 
 
-def test_the_sample_is_read(tmp_path: Path) -> None:
+def test_sample_is_read(tmp_path: Path) -> None:
     result = smoke_runner.read_report(report(tmp_path), "prefix", 0, "")
     assert result.verdict == "warn"
     assert smoke_runner.failures([result]) == []
@@ -68,7 +68,7 @@ def test_only_a_consistent_pass_passes(
 @pytest.mark.parametrize(
     "content", [None, "", "{", "[]x", "[]", "null", "2", '"pass"', "[" * 100_000]
 )
-def test_no_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
+def test_missing_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / smoke_runner.REPORT).write_text(content)
     with pytest.raises(
@@ -92,9 +92,7 @@ BROKEN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", BROKEN)
-def test_a_report_of_another_shape_is_unknown_everywhere(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_malformed_report_is_unknown_everywhere(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole = {**json.loads(SAMPLE.read_text()), **changes}
     (tmp_path / smoke_runner.REPORT).write_text(
         json.dumps({key: value for key, value in whole.items() if value is not ...})
@@ -107,7 +105,7 @@ def test_a_report_of_another_shape_is_unknown_everywhere(
     assert smoke_lines(result)[0].startswith("smoke test in the prefix: unknown")
 
 
-def test_a_failed_phase_is_named(tmp_path: Path) -> None:
+def test_failed_phase_is_named(tmp_path: Path) -> None:
     finding = {
         "id": "rank-stuck",
         "verdict": "fail",
@@ -124,7 +122,7 @@ def test_a_failed_phase_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_arguments_hold_what_the_lock_promises() -> None:
+def test_arguments_contain_the_locked_expectations() -> None:
     cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
     argv = " ".join(
         smoke_runner.arguments(
@@ -154,7 +152,7 @@ def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list
     ]
 
 
-def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
+def test_junit_has_a_suite_per_place(tmp_path: Path) -> None:
     results = [
         smoke_runner.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")
     ]
@@ -166,7 +164,7 @@ def test_junit_has_a_suite_for_each_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes, status", [({}, 1), ({"schema": 1, "phases": []}, 0), ({"schema": None}, 0)]
 )
-def test_an_untrusted_report_is_an_error_in_junit_too(
+def test_untrusted_report_is_an_error_in_junit(
     tmp_path: Path, changes: dict[str, Any], status: int
 ) -> None:
     rows = cases([smoke_runner.read_report(report(tmp_path, **changes), "prefix", status, "")])
@@ -222,7 +220,7 @@ def test_every_option_of_a_request_is_passed_on() -> None:
         ),
     ],
 )
-def test_contradicting_options_are_refused_before_anything_runs(
+def test_contradicting_options_are_refused_before_the_run(
     smoke_request: smoke_runner.SmokeRequest, message: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=message):
@@ -244,7 +242,7 @@ def test_host_and_runtime_have_the_same_default_timeout() -> None:
     assert timeout.default == smoke_runner.SmokeRequest().timeout_s == options.TIMEOUT_S
 
 
-def test_a_refusal_of_the_test_itself_is_passed_on(tmp_path: Path) -> None:
+def test_smoke_tests_own_refusal_is_passed_on(tmp_path: Path) -> None:
     """Only the test knows how many ranks there are without `--ranks`."""
     command = [
         sys.executable,
@@ -265,14 +263,14 @@ def test_a_refusal_of_the_test_itself_is_passed_on(tmp_path: Path) -> None:
         smoke_runner.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
 
 
-def test_a_damaged_baseline_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_damaged_baseline_is_refused_before_the_run(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     baseline.write_text('{"schema": 1, "kind": "smoke-baseline"}')
     with pytest.raises(InvalidSpec, match=r"baseline\.json is damaged.*--baseline save"):
         smoke_runner.check_baseline(baseline)
 
 
-def test_an_earlier_report_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+def test_earlier_report_is_not_reused(tmp_path: Path) -> None:
     smoke_runner.remove_old_report(report(tmp_path))
     with pytest.raises(CheckFailed, match="left no report"):
         smoke_runner.read_report(tmp_path, "prefix", 2, "")

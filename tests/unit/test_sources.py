@@ -85,14 +85,14 @@ def request(**options: object) -> Spec:
     return spec.combine({}, {"torch": "2.3", **options}, name="")
 
 
-def test_the_names_are_unique_and_the_titles_too() -> None:
+def test_names_and_titles_are_unique() -> None:
     assert len(set(sources.names())) == len(sources.REGISTRY)
     assert len({source.title for source in sources.REGISTRY}) == len(sources.REGISTRY)
     assert sources.AUTO not in sources.names()
 
 
 @pytest.mark.parametrize("name", sources.names())
-def test_every_source_knows_where_its_facts_are_from(name: str) -> None:
+def test_every_source_cites_its_facts(name: str) -> None:
     source = sources.by_name(name)
     for release in catalog.releases().values():
         assert source.origin(release)
@@ -111,13 +111,13 @@ def test_every_source_knows_where_its_facts_are_from(name: str) -> None:
         ("cpu_mkl_py311_h1_104", "conda-forge", None, True),
     ],
 )
-def test_build_strings_say_the_cuda(
+def test_build_strings_contain_the_cuda_version(
     build_string: str, name: str, cuda: str | None, is_so: bool
 ) -> None:
     assert sources.by_name(name).is_build_string_of(build_string, cuda) is is_so
 
 
-def test_a_source_that_is_not_registered_is_refused_with_those_that_are() -> None:
+def test_unregistered_source_is_refused_listing_the_known() -> None:
     with pytest.raises(
         InvalidSpec, match="`source` is one of auto, wheels, pytorch, conda-forge, not `lab`"
     ):
@@ -126,7 +126,7 @@ def test_a_source_that_is_not_registered_is_refused_with_those_that_are() -> Non
         resolver.resolve(request(cuda="12.2"))
 
 
-def test_a_new_source_is_resolved_explained_and_in_the_table(lab: LabChannel) -> None:
+def test_new_source_is_resolved_explained_and_listed(lab: LabChannel) -> None:
     for name in ("auto", "lab"):
         resolution = resolver.resolve(request(cuda="12.2", source=name))
         assert (resolution.source, resolution.torch, resolution.cuda) == ("lab", "2.3.1", "12.2")
@@ -141,7 +141,7 @@ def test_a_new_source_is_resolved_explained_and_in_the_table(lab: LabChannel) ->
         resolver.resolve(request(cuda="12.3", source="lab"))
 
 
-def test_a_new_source_is_rendered_locked_and_guarded(lab: LabChannel, tmp_path: Path) -> None:
+def test_new_source_is_rendered_locked_and_guarded(lab: LabChannel, tmp_path: Path) -> None:
     """A real solve against a channel in a folder."""
     resolution = resolver.resolve(
         request(
@@ -191,7 +191,7 @@ def test_a_new_source_is_rendered_locked_and_guarded(lab: LabChannel, tmp_path: 
         lockfile.guard(on_cpu, resolution)
 
 
-def test_nobody_compares_the_name_of_a_source() -> None:
+def test_code_never_compares_source_names() -> None:
     """What differs between sources is a method of the source."""
     package = Path(sources.__file__).parent.parent
     for path in package.rglob("*.py"):

@@ -62,7 +62,7 @@ def test_bad_names_are_refused(name: str) -> None:
         spec.check_name(name)
 
 
-def test_all_mistakes_at_once_with_lines(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_with_lines(tmp_path: Path) -> None:
     path = write(
         tmp_path, 'torch: 2.3\ncuda: "x"\nfoo: 1\npip: [1]\nchannels: "a"\nsource: nowhere\n'
     )
@@ -92,11 +92,11 @@ def test_options_override_the_file(tmp_path: Path) -> None:
     assert (combined.torch, combined.cuda, combined.pip) == ("2.3", "11.8", ("einops",))
 
 
-def test_cpu_option_replaces_the_files_cuda() -> None:
+def test_cpu_option_overrides_the_files_cuda() -> None:
     assert spec.combine({"torch": "2.3", "cuda": "12.1"}, {"cpu": True}, name="lab").cuda is None
 
 
-def test_no_companions_is_an_answer_not_an_absence() -> None:
+def test_no_companions_is_an_explicit_value() -> None:
     assert (
         spec.combine({"torch": "2.3", "cpu": True}, {"companions": False}, name="lab").companions
         is False
@@ -108,7 +108,7 @@ def test_cuda_with_cpu_is_refused() -> None:
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", "cpu": True}, name="lab")
 
 
-def test_all_missing_keys_are_reported_together() -> None:
+def test_all_missing_keys_are_reported() -> None:
     with pytest.raises(InvalidSpec) as caught:
         spec.combine({}, {}, name="lab")
     assert "which PyTorch" in str(caught.value)
@@ -133,12 +133,12 @@ def test_hostile_requirements_are_refused(value: str) -> None:
         ("torch", "newest"),
     ],
 )
-def test_values_of_the_wrong_form(key: str, value: str) -> None:
+def test_malformed_values(key: str, value: str) -> None:
     with pytest.raises(InvalidSpec, match=f"`{key}` is like"):
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", key: value}, name="lab")
 
 
-def test_content_reads_back_as_the_same_spec() -> None:
+def test_content_round_trip() -> None:
     asked = {
         "torch": "2.3",
         "cuda": "12.1",
@@ -155,7 +155,7 @@ def test_content_reads_back_as_the_same_spec() -> None:
 @pytest.mark.parametrize(
     "value", ["2", "2.3", "2.3.1", "latest", ">=2.3,<2.6", "~=2.3", "==2.3.*", ">= 2.3, != 2.4.0"]
 )
-def test_how_a_torch_may_be_named(value: str) -> None:
+def test_valid_torch_versions(value: str) -> None:
     assert spec.combine({}, {"torch": value, "cpu": True}, name="lab").torch == value
 
 
@@ -176,7 +176,7 @@ def test_how_a_torch_may_be_named(value: str) -> None:
         "2.03",
     ],
 )
-def test_how_it_may_not(value: str) -> None:
+def test_invalid_torch_versions(value: str) -> None:
     with pytest.raises(InvalidSpec, match="torch"):
         spec.combine({}, {"torch": value, "cpu": True}, name="lab")
 
@@ -195,9 +195,7 @@ def test_how_it_may_not(value: str) -> None:
         ("infiniband", (True, False), ("yes", 1)),
     ],
 )  # fmt: skip
-def test_the_forms_of_values(
-    tmp_path: Path, key: str, good: tuple[Any, ...], bad: tuple[Any, ...]
-) -> None:
+def test_value_forms(tmp_path: Path, key: str, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:
     """The same in a file and in options; a file's mistake has its line."""
     base = {"torch": "2.3"} if key == "cuda" else {"torch": "2.3", "cuda": "12.1"}
     for value in good:
@@ -210,7 +208,7 @@ def test_the_forms_of_values(
             spec.read(write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False)))
 
 
-def test_a_date_without_quotes_is_refused_with_the_quotes_to_write(tmp_path: Path) -> None:
+def test_unquoted_date_is_refused_advising_quotes(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r'as_of: "2024-06-30"'):
         spec.read(write(tmp_path, "as_of: 2024-06-30\n"))
 
@@ -227,7 +225,7 @@ def test_a_date_without_quotes_is_refused_with_the_quotes_to_write(tmp_path: Pat
         "driver: 0535",
     ],
 )
-def test_the_quotes_advised_are_around_what_was_written(tmp_path: Path, line: str) -> None:
+def test_advised_quotes_surround_the_original_text(tmp_path: Path, line: str) -> None:
     key, value = line.split(": ")
     with pytest.raises(InvalidSpec, match=re.escape(f'write it in quotes: {key}: "{value}".')):
         spec.read(write(tmp_path, line + "\n"))
@@ -242,9 +240,7 @@ def test_the_quotes_advised_are_around_what_was_written(tmp_path: Path, line: st
         ("cuda: [1]", "one text"),
     ],
 )
-def test_quotes_are_not_advised_where_they_would_not_help(
-    tmp_path: Path, line: str, words: str
-) -> None:
+def test_quotes_are_not_advised_in_vain(tmp_path: Path, line: str, words: str) -> None:
     with pytest.raises(InvalidSpec, match=re.escape(words)) as caught:
         spec.read(write(tmp_path, line + "\n"))
     assert "write it in quotes" not in str(caught.value)
@@ -260,12 +256,12 @@ def test_an_unknown_gpu_is_reported_with_the_other_mistakes() -> None:
 @pytest.mark.parametrize(
     "key,value", [("nccl", "2.20"), ("cudnn", "9"), ("gpu", ["H100"]), ("driver", "535")]
 )
-def test_cpu_with_what_is_about_gpus_is_refused(key: str, value: Any) -> None:
+def test_cpu_with_gpu_keys_is_refused(key: str, value: Any) -> None:
     with pytest.raises(InvalidSpec, match=f"`{key}` is about GPUs"):
         spec.combine({"torch": "2.3", "cpu": True, key: value}, {}, name="lab")
 
 
-def test_the_cpu_option_drops_what_the_file_says_about_gpus() -> None:
+def test_cpu_option_drops_the_files_gpu_keys() -> None:
     file = {
         "torch": "2.3",
         "cuda": "12.1",
@@ -286,7 +282,7 @@ def test_the_cpu_option_drops_what_the_file_says_about_gpus() -> None:
     )
 
 
-def test_lists_hold_each_entry_once_and_an_empty_one_is_the_default() -> None:
+def test_lists_are_deduplicated_and_empty_means_default() -> None:
     result = spec.combine(
         {"torch": "2.3", "cuda": "12.1", "platforms": [], "gpu": ["sm_90", "sm_90"]}, {}, name="lab"
     )
@@ -345,9 +341,7 @@ VALUES = st.recursive(
 @example(text="!!set {torch}")
 @example(text="<<: {torch: '2.3'}\ncpu: true")
 @example(text="!!python/object:os.system {}")
-def test_any_text_is_a_spec_or_a_mistake(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_text_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.yml"
     path.write_bytes(text.encode(errors="surrogatepass"))
     try:
@@ -364,7 +358,7 @@ def test_any_text_is_a_spec_or_a_mistake(
         st.sampled_from(spec.KEYS) | st.text(max_size=5) | st.integers(), VALUES, max_size=6
     )
 )
-def test_any_content_is_a_spec_or_a_mistake(content: dict[Any, Any]) -> None:
+def test_any_content_is_parsed_or_refused(content: dict[Any, Any]) -> None:
     try:
         result = spec.combine({"torch": "2.3", "cuda": "12.1"} | content, {}, name="lab")
     except InvalidSpec as error:
@@ -373,7 +367,7 @@ def test_any_content_is_a_spec_or_a_mistake(content: dict[Any, Any]) -> None:
         assert spec.combine(spec.content(result), {}, name="lab") == result
 
 
-def test_the_table_of_keys_is_made_from_their_declarations() -> None:
+def test_table_of_keys_is_generated_from_the_declarations() -> None:
     root = Path(__file__).parent.parent.parent
     checked = subprocess.run(
         [sys.executable, str(root / "docs" / "make_spec.py"), "--check"],
@@ -383,7 +377,7 @@ def test_the_table_of_keys_is_made_from_their_declarations() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_every_key_is_an_option_a_field_and_a_row() -> None:
+def test_every_key_has_an_option_a_field_and_a_row() -> None:
     """Everything that depends on a key is made from its declaration."""
     page = (Path(__file__).parent.parent.parent / "docs" / "spec.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
@@ -399,9 +393,7 @@ def test_every_key_is_an_option_a_field_and_a_row() -> None:
         assert any(re.search(rf"`{key}[`:]", row) for row in rows), key
 
 
-def test_a_new_key_needs_a_declaration_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Option, validation and the file's content follow from the declaration of a field."""
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -427,7 +419,7 @@ def test_a_new_key_needs_a_declaration_and_no_more(
     assert command.params[0].opts == ["--mpi"]
 
 
-def test_a_free_threaded_python_is_refused_with_where_to_look() -> None:
+def test_free_threaded_python_is_refused_with_a_hint() -> None:
     with pytest.raises(
         InvalidSpec,
         match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t` .* Ask for 3\.13\.",

@@ -238,7 +238,7 @@ on_machines = st.builds(request, **choices, **machine)
 
 @settings(deadline=None, max_examples=25)
 @given(request_spec=requests)
-def test_the_nearest_are_the_nearest(request_spec: Spec) -> None:
+def test_nearest_versions(request_spec: Spec) -> None:
     try:
         resolver.resolve(request_spec)
     except NoSuchBuild:
@@ -326,9 +326,7 @@ def typed(offered: Neighbor, request_spec: Spec) -> Spec:
         ({"torch": "1.12", "cuda": "12.1", "nccl": "2.99", "source": "pytorch"}, "without --nccl"),
     ],
 )
-def test_an_offer_names_what_is_known_or_what_to_leave_out(
-    requested: dict[str, Any], offer: str
-) -> None:
+def test_offer_names_known_values_or_options_to_omit(requested: dict[str, Any], offer: str) -> None:
     with pytest.raises(NoSuchBuild) as caught:
         resolver.resolve(spec.combine({}, requested, name=""))
     assert offer in str(caught.value)
@@ -356,7 +354,7 @@ def test_suggestions_resolve_without_this_machine() -> None:
         assert resolution.cuda == given["cuda"] and resolution.architectures
 
 
-def test_a_machine_is_never_given_up() -> None:
+def test_suggestions_never_drop_the_machine() -> None:
     """Nothing that would not run on the GPU, the driver and the glibc is offered, and no CPU build."""
     request_spec = spec.combine(
         {},
@@ -374,14 +372,14 @@ def test_a_machine_is_never_given_up() -> None:
         assert catalog.runs_on_driver(neighbor.candidate.build.cuda, "575.51.03") == "yes"
 
 
-def test_a_refusal_says_if_no_build_runs_on_the_machine() -> None:
+def test_refusal_says_if_no_build_runs_on_the_machine() -> None:
     with pytest.raises(NoSuchBuild, match=r"Nothing in the table comes near it"):
         resolver.resolve(
             spec.combine({}, {"torch": "2.3", "cuda": "12.1", "driver": "390.10"}, name="")
         )
 
 
-def test_a_suggestion_keeps_what_it_can_of_the_request() -> None:
+def test_suggestion_changes_as_little_as_possible() -> None:
     neighbors = nearest(
         spec.combine(
             {}, {"torch": "2.9", "cuda": "12.8", "nccl": "2.28", "python": "3.12"}, name=""

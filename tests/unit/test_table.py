@@ -195,7 +195,7 @@ QUERIES = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(QUERIES)
-def test_the_table_agrees_with_an_independent_calculation(options: dict[str, Any]) -> None:
+def test_table_agrees_with_an_independent_calculation(options: dict[str, Any]) -> None:
     verdicts = {True, None} if options.get("unknown") else {True}
     answers = {name: expected(options, name) for name in ROWS}
     fitting = {name for name, answer in answers.items() if answer in verdicts}
@@ -282,7 +282,7 @@ def test_driver_535_with_a_v100() -> None:
     assert not [name for name in table if name[0] == "2.15.0"]  # CUDA 13 left it behind
 
 
-def test_what_is_not_known_is_counted_and_shown_only_on_request() -> None:
+def test_unknown_rows_are_counted_and_shown_on_request() -> None:
     known = ask(torch="2.15", driver="580.65.06", gpu=("H100",))
     assert {(table_row.cuda, table_row.platform) for table_row in known.cells} == {
         ("13.2", "linux-64")
@@ -300,7 +300,7 @@ def test_what_is_not_known_is_counted_and_shown_only_on_request() -> None:
         ask(torch="2.15", cuda="13.0", gpu=("H100",))
 
 
-def test_a_driver_branch_without_a_version_gives_a_hint() -> None:
+def test_driver_branch_without_a_version_gives_a_hint() -> None:
     table = ask(driver="525", torch="2.3.1", source=("wheels",))
     assert {table_row.cuda for table_row in table.cells} == {"11.8"}
     assert table.hints == (
@@ -310,7 +310,7 @@ def test_a_driver_branch_without_a_version_gives_a_hint() -> None:
     assert not ask(driver="525.60.13", torch="2.3.1").hints
 
 
-def test_a_gpu_that_only_ptx_reaches_is_marked_with_the_caveat_of_nccl() -> None:
+def test_ptx_only_gpu_is_marked_with_the_nccl_caveat() -> None:
     table = ask(torch="2.3.1", gpu=("B200",))
     assert {table_row.source for table_row in table.cells} == {"conda-forge"}
     assert all(table_row.through_ptx for table_row in table.cells)
@@ -318,7 +318,7 @@ def test_a_gpu_that_only_ptx_reaches_is_marked_with_the_caveat_of_nccl() -> None
     assert "ptx" in shown and "NCCL holds no PTX" in shown
 
 
-def test_nothing_fits_says_what_to_give_up() -> None:
+def test_empty_table_says_what_to_relax() -> None:
     with pytest.raises(NoSuchBuild, match=r"Without --driver, \d+ do\.") as caught:
         ask(driver="470", gpu=("H100",), cuda="12")
     assert "Without --cuda" in str(caught.value)
@@ -341,7 +341,7 @@ def test_free_threaded_pythons_are_in_the_table() -> None:
     assert "3.10-3.14, 3.13t, 3.14t" in formats.csv_text(ask(torch="2.9.1", source=("wheels",)))
 
 
-def test_all_mistakes_of_a_query_at_once() -> None:
+def test_all_query_mistakes_are_reported() -> None:
     with pytest.raises(InvalidSpec) as caught:
         parse_query(
             {
@@ -397,7 +397,7 @@ def test_html_is_escaped() -> None:
 # The command
 
 
-def test_the_command_in_every_format() -> None:
+def test_command_in_every_format() -> None:
     for format in ("table", "csv", "markdown", "html"):
         shown = invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--format", format)
         assert shown.exit_code == 0

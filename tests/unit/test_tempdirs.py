@@ -30,7 +30,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_goes_with_the_block(temporary: Path) -> None:
+def test_directory_is_removed_with_the_block(temporary: Path) -> None:
     with tempdirs.temporary_directory("uv") as path:
         assert path.parent == temporary and not list(path.iterdir())
         (path / "folder").mkdir()
@@ -39,7 +39,7 @@ def test_it_goes_with_the_block(temporary: Path) -> None:
     assert not list(temporary.iterdir())
 
 
-def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
+def test_only_directories_of_killed_processes_are_swept(
     temporary: Path,
 ) -> None:
     with subprocess.Popen(
@@ -56,7 +56,7 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
         assert list(temporary.iterdir()) == [mine]
 
 
-def test_two_threads_leave_each_other_alone(temporary: Path) -> None:
+def test_threads_do_not_interfere(temporary: Path) -> None:
     made, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -73,7 +73,7 @@ def test_two_threads_leave_each_other_alone(temporary: Path) -> None:
     assert not list(temporary.iterdir())
 
 
-def test_only_folders_of_ours_are_swept(temporary: Path) -> None:
+def test_only_own_directories_are_swept(temporary: Path) -> None:
     (temporary / "somebody's").mkdir()
     (temporary / "provision.uv.file").write_text("no folder")
     (temporary / "provision.uv.link").symlink_to(temporary / "somebody's")

@@ -44,7 +44,7 @@ def template(lab: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_a_labs_template_is_used_by_all_verbs_and_says_so(lab: Path) -> None:
+def test_lab_template_is_used_by_all_commands_and_reported(lab: Path) -> None:
     plain = run("render", "lab")
     assert plain.exit_code == 0 and "is rendered from" not in plain.stderr
     environment = lab / "envs" / "lab" / "environment.yml"
@@ -71,7 +71,7 @@ def test_a_labs_template_is_used_by_all_verbs_and_says_so(lab: Path) -> None:
     assert run("render", "lab").exit_code == 0 and environment.read_text() == ours
 
 
-def test_requirements_of_a_template_are_checked(lab: Path) -> None:
+def test_template_requirements_are_checked(lab: Path) -> None:
     template(
         lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - "ein ops =="\n'
     )
@@ -101,7 +101,7 @@ def test_requirements_of_a_template_are_checked(lab: Path) -> None:
         ("a\n{{ channels.append(1) }}\n", 2, "has no attribute 'append'"),
     ],
 )
-def test_what_is_wrong_with_a_template_is_named_with_file_and_line(
+def test_template_mistakes_are_named_with_file_and_line(
     lab: Path, text: str, line: int, message: str
 ) -> None:
     path = template(lab, "environment.yml", text)
@@ -112,7 +112,7 @@ def test_what_is_wrong_with_a_template_is_named_with_file_and_line(
     assert not (lab / "envs" / "lab" / "environment.yml").exists()
 
 
-def test_a_mistake_in_an_included_file_is_named_there(lab: Path) -> None:
+def test_mistake_in_an_included_file_names_that_file(lab: Path) -> None:
     template(lab, "environment.yml", 'a\n{% include "part.j2" %}\n')
     path = template(lab, "part", "\n\n{{ nothing }}\n")
     assert f"{path}, line 3: 'nothing' is undefined" in run("render", "lab").stderr
@@ -123,7 +123,7 @@ def test_a_mistake_in_an_included_file_is_named_there(lab: Path) -> None:
     assert "can't decode byte 0xff" in run("render", "lab").stderr
 
 
-def test_spec_and_pages_of_evidence_are_not_changed(lab: Path) -> None:
+def test_spec_and_evidence_pages_ignore_lab_templates(lab: Path) -> None:
     for name in ("spec.yml", "matrix.html", "report.html"):
         template(lab, name, "torch: 1\n")
     assert (
@@ -144,7 +144,7 @@ def test_spec_and_pages_of_evidence_are_not_changed(lab: Path) -> None:
     assert "torch: 1" not in run("matrix", "--format", "html").stdout
 
 
-def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
+def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
     notices: list[str] = []
     templates = render.Templates(lab / "templates", notices.append)
     template(
@@ -185,7 +185,7 @@ def test_the_dockerfile_and_a_contract_by_a_labs_templates(lab: Path) -> None:
     )
 
 
-def test_a_workflow_by_a_labs_template(lab: Path) -> None:
+def test_workflow_from_a_lab_template(lab: Path) -> None:
     (lab / "runners.yml").write_text(
         "runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n"
     )
@@ -215,7 +215,7 @@ def given() -> dict[str, dict[str, Any]]:
     return values | dict.fromkeys(render.WORKFLOWS.values(), workflow)
 
 
-def test_docs_list_what_each_template_is_given() -> None:
+def test_docs_list_the_variables_of_each_template() -> None:
     """No more and no less, for every template that a lab may change; the entries of a workflow's jobs too."""
     sections = re.split(r"^## ", DOCS.read_text(), flags=re.MULTILINE)[1:]
     listed = {}
@@ -233,7 +233,7 @@ def test_docs_list_what_each_template_is_given() -> None:
     ) | fixed
 
 
-def test_json_is_a_filter_of_a_labs_template_too(lab: Path) -> None:
+def test_lab_templates_have_the_json_filter(lab: Path) -> None:
     template(lab, "contract-devcontainer.json", '{"image": {{ reference | json }}}\n')
     templates = render.Templates(lab / "templates")
     values = image.contract_context(resolution(), 'a"b', (), image.RunOptions())
@@ -242,7 +242,7 @@ def test_json_is_a_filter_of_a_labs_template_too(lab: Path) -> None:
     ) == {"image": 'a"b'}
 
 
-def test_a_copy_of_our_own_template_is_not_a_labs(lab: Path) -> None:
+def test_copy_of_our_template_is_not_a_lab_template(lab: Path) -> None:
     """In a clone of provision, `templates/` of the working folder holds our own templates."""
     templates = render.Templates(TEMPLATES)
     assert {templates.lab_file(name) for name in (render.ENVIRONMENT, render.DOCKERFILE)} == {None}
@@ -254,7 +254,7 @@ def test_a_copy_of_our_own_template_is_not_a_labs(lab: Path) -> None:
     assert "is rendered from" in run("render", "lab").stderr
 
 
-def test_in_a_clone_nothing_is_rendered_from_its_templates(
+def test_own_clone_templates_are_not_lab_templates(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(TEMPLATES.parent)

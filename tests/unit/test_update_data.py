@@ -62,7 +62,7 @@ def test_pins(name: str, machine: str, found: tuple[str | None, ...]) -> None:
     assert (read.cuda, read.toolkit, read.nccl, read.cudnn, read.triton) == found
 
 
-def test_a_wheel_without_pins_is_a_cpu_build_only_if_it_holds_no_cuda() -> None:
+def test_wheel_without_pins_is_cpu_only_if_it_has_no_cuda() -> None:
     def build(names: tuple[str, ...] | None) -> Any:
         rows = wheels.default_rows(
             "1.12.1",
@@ -106,7 +106,7 @@ def test_names() -> None:
     ]
 
 
-def test_a_rebuild_stands_for_its_release() -> None:
+def test_rebuild_counts_as_its_release() -> None:
     found = files(
         "torch-2.10.0-cp310-cp310-manylinux_2_28_x86_64.whl",
         "torch-2.10.0-3-cp310-cp310-manylinux_2_28_x86_64.whl",
@@ -129,7 +129,7 @@ def test_glibc_by_platform_tag(tags: list[str], floor: str | None) -> None:
     assert wheels.glibc(files(*(f"torch-2.0.0-cp310-cp310-{tag}.whl" for tag in tags))) == floor
 
 
-def test_one_wheel_for_every_python_lacks_none() -> None:
+def test_universal_wheel_covers_every_python() -> None:
     torch = files(
         "torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl",
         "torch-2.15.0-cp315-cp315-manylinux_2_28_x86_64.whl",
@@ -155,7 +155,7 @@ def test_one_wheel_for_every_python_lacks_none() -> None:
     assert wheels.fewer_pythons(torch, [limited]) == ["3.15"]
 
 
-def test_architectures_are_read_out_of_the_library() -> None:
+def test_architectures_are_read_from_the_library() -> None:
     # as they stand in the library of torch 2.8.0: the text before it has no end of its own
     found = wheels.architecture_row(
         "2.8.0", "linux-64", "cu128", b"\0ipc_hsm_70 sm_75 sm_120 compute_120\0\0/pytorch/torch"
@@ -198,7 +198,7 @@ def test_companions() -> None:
     ) == ("2.11.0", False)
 
 
-def test_no_more_companions_are_read_than_needed() -> None:
+def test_only_needed_companions_are_read() -> None:
     def candidates() -> Any:
         yield "0.29.2", made_for("torch>=2.14.0")
         yield "0.28.0", made_for("torch==2.13.0")
@@ -207,7 +207,7 @@ def test_no_more_companions_are_read_than_needed() -> None:
     assert wheels.companion("2.15.0", candidates()) == ("0.29.2", False)
 
 
-def test_machines_that_disagree_are_reported() -> None:
+def test_conflicting_platforms_are_reported() -> None:
     mine, other = (
         wheels.pins(captured(name), machine, "3.11")
         for name, machine in (("2.15.0-x86_64", "x86_64"), ("2.11.0-aarch64", "aarch64"))
@@ -248,22 +248,22 @@ def row(path: tuple[str, ...], **values: Any) -> Row:
     return Row(path=path, values=values, source="PyPI metadata torch==2.3.1 (new)")
 
 
-def test_what_the_index_confirms_changes_nothing() -> None:
+def test_confirmed_facts_change_nothing() -> None:
     assert found(row(NCCL, version="2.20.5")) == Findings()
 
 
-def test_a_row_that_was_read_off_is_read_off_again() -> None:
+def test_derived_row_is_updated() -> None:
     findings = found(row(NCCL, version="2.20.6"))
     assert [one.values for one in findings.rows] == [{"version": "2.20.6"}]
     assert "2.20.5 -> 2.20.6" in findings.changed[0]
 
 
-def test_what_was_not_known_is_filled() -> None:
+def test_unknown_facts_are_filled() -> None:
     findings = found(row(("2.3.1", "wheels", "cu121", "cudnn"), version="8.9.2.26"))
     assert findings.rows and "None -> 8.9.2.26" in findings.changed[0]
 
 
-def test_a_fact_from_another_source_is_never_changed() -> None:
+def test_fact_from_another_source_is_never_changed() -> None:
     findings = found(row(("2.3.1", "wheels", "cu118", "nccl"), version="2.21.0"))
     assert not findings.rows
     assert findings.conflicts == [
@@ -272,7 +272,7 @@ def test_a_fact_from_another_source_is_never_changed() -> None:
     assert findings.need_a_person
 
 
-def test_what_is_no_longer_proven_is_said_and_stays() -> None:
+def test_unproven_fact_is_reported_and_stays() -> None:
     findings = found(row(NCCL, version=None))
     assert not findings.rows and "2.20.5" in findings.unproven[0]
     gone = Findings()
@@ -280,7 +280,7 @@ def test_what_is_no_longer_proven_is_said_and_stays() -> None:
     assert gone.unproven == ["2.3.1 index_default linux-64 (PyPI metadata torch==2.3.1)"]
 
 
-def test_what_was_not_looked_at_is_not_called_unproven() -> None:
+def test_unchecked_fact_is_not_called_unproven() -> None:
     compiled = {"sm": ["sm_80"], "source": "PyPI wheel torch==2.15.0 (linux aarch64): the list"}
     table = {"2.15.0": {"index_default": {"linux-aarch64": {"architectures": compiled}}}}
     quiet, looked = Findings(), Findings()
@@ -307,12 +307,12 @@ COMMENTED = """\
 
 
 @pytest.mark.parametrize("name", ["releases.yml", "nccl.yml", "cuda.yml", "gpus.yml"])
-def test_a_file_that_is_not_changed_stays_byte_for_byte(name: str) -> None:
+def test_unchanged_file_stays_byte_identical(name: str) -> None:
     document = Document(DATA / name)
     assert document.changed() == document.text
 
 
-def test_comments_order_and_the_rest_survive_a_change(tmp_path: Path) -> None:
+def test_change_preserves_comments_and_order(tmp_path: Path) -> None:
     text = COMMENTED
     (tmp_path / "a.yml").write_text(text)
     document = Document(tmp_path / "a.yml")
@@ -351,7 +351,7 @@ def test_comments_order_and_the_rest_survive_a_change(tmp_path: Path) -> None:
         (b'"2.3.1": 3', "has no mapping under 2.3.1"),
     ],
 )
-def test_a_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, words: str) -> None:
+def test_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, words: str) -> None:
     (tmp_path / "nccl.yml").write_text("{}")
     if table is not None:
         (tmp_path / "releases.yml").write_bytes(table)

@@ -45,9 +45,7 @@ REQUEST = uv.ResolveRequest(requirements=(), python="3.11", glibc="2.28")
         ("damaged", Unreachable, "does not serve a complete wheel"),
     ],
 )
-def test_failures_of_uv_become_our_errors(
-    case: str, kind: type[ProvisionError], words: str
-) -> None:
+def test_uv_failures_become_our_errors(case: str, kind: type[ProvisionError], words: str) -> None:
     failed = ToolFailed(["uv", "pip"], 1, (CAPTURED / f"{case}.txt").read_text())
     error = uv.translate_failure(failed)
     assert type(error) is kind
@@ -73,7 +71,7 @@ def test_dependencies_from_annotations() -> None:
     }
 
 
-def test_what_only_conda_packages_require_is_not_installed_as_a_wheel() -> None:
+def test_requirements_of_conda_packages_are_not_installed_as_wheels() -> None:
     """conda's pytorch provides torch, so torch's own NVIDIA wheels are not needed; what both
     require is."""
     dependencies = {
@@ -104,7 +102,7 @@ def test_pip_settings_become_uv_options() -> None:
     assert not any("srv" in option for option in found.remote)
 
 
-def test_an_option_that_uv_takes_once_appears_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_use_uv_option_appears_once(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"index-url": "https://one.invalid/simple", "find-links": "/srv/wheels"}
     monkeypatch.setattr(indexes, "pip_settings", lambda: settings)
     monkeypatch.setattr(indexes, "_is_uv_configured", lambda: False)
@@ -119,7 +117,7 @@ def test_an_option_that_uv_takes_once_appears_once(monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_pip_settings_are_read_as_pip_orders_them() -> None:
+def test_pip_settings_follow_pips_precedence() -> None:
     """`pip config list` sorts by name: `:env:` comes first, though it wins; sections of other
     commands do not count."""
     listing = (
@@ -135,7 +133,7 @@ def test_pip_settings_are_read_as_pip_orders_them() -> None:
     }
 
 
-def test_uv_own_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_settings_override_pips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
     assert uv.index_options() == uv.IndexOptions()
 
@@ -193,7 +191,7 @@ def test_a_package_without_a_fitting_file_is_refused() -> None:
         resolver._locked_package({"name": "x", "version": "1"}, {}, REQUEST)
 
 
-def test_a_file_without_an_upload_time_cannot_be_in_a_lock_as_of_a_day() -> None:
+def test_as_of_excludes_files_without_an_upload_time() -> None:
     dated = {"name": "a", "version": "1", "wheels": [{"upload-time": "2024-01-01"}]}
     direct = {"name": "b", "version": "1", "archive": {"url": "https://x.invalid/b.whl"}}
     resolver._require_upload_times([dated, direct], "2024-06-01")
@@ -212,7 +210,7 @@ def test_a_file_without_an_upload_time_cannot_be_in_a_lock_as_of_a_day() -> None
         ("openssl", "1.1.1w", False),
     ],
 )
-def test_only_versions_of_pep_440_bind_wheels(name: str, version: str, expected: bool) -> None:
+def test_only_pep_440_versions_constrain_wheels(name: str, version: str, expected: bool) -> None:
     assert resolver._is_pep440(name, version) is expected
 
 

@@ -38,7 +38,7 @@ def ask(url: str) -> uv.WheelMetadata:
         return uv.fetch_metadata(web, url)
 
 
-def test_the_file_beside_the_wheel_is_enough(server: Server, wheel: Path) -> None:
+def test_metadata_file_next_to_the_wheel_is_enough(server: Server, wheel: Path) -> None:
     text = "Metadata-Version: 2.1\nName: Lab\nVersion: 1.0\nRequires-Python: >=3.9\nSummary: caf\xe9\nRequires-Dist: torch (==2.3.1)\n"
     Path(f"{wheel}.metadata").write_bytes(text.encode("latin-1"))
     found = ask(f"{server.url}/{wheel.name}#sha256=00")
@@ -49,7 +49,7 @@ def test_the_file_beside_the_wheel_is_enough(server: Server, wheel: Path) -> Non
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["small", "large"])
-def test_without_it_pieces_of_the_wheel_are(server: Server, wheel: Path, stored: bool) -> None:
+def test_metadata_from_ranges_of_the_wheel(server: Server, wheel: Path, stored: bool) -> None:
     if not stored:
         with zipfile.ZipFile(wheel, "a") as archive:
             archive.writestr("lab-1.0.data/data/weights", bytes(3_000_000))
@@ -64,7 +64,7 @@ def test_without_it_pieces_of_the_wheel_are(server: Server, wheel: Path, stored:
     )
 
 
-def test_a_wheel_on_the_disk(wheel: Path) -> None:
+def test_local_wheel(wheel: Path) -> None:
     assert ask(wheel.as_uri()) == LAB
 
 
@@ -77,7 +77,7 @@ def test_a_wheel_on_the_disk(wheel: Path) -> None:
         ([(".metadata", "drop"), (".whl", "truncate")], "ended before the file did"),
     ],
 )
-def test_the_reason_for_a_failure_is_named(
+def test_reason_for_a_failure_is_named(
     server: Server, wheel: Path, faults: list[tuple[str, Fault]], reason: str
 ) -> None:
     for part, kind in faults:
@@ -87,14 +87,14 @@ def test_the_reason_for_a_failure_is_named(
     assert reason in failed.value.message.rpartition(": ")[2]
 
 
-def test_a_login_page_is_not_metadata(server: Server, wheel: Path) -> None:
+def test_login_page_is_not_metadata(server: Server, wheel: Path) -> None:
     Path(f"{wheel}.metadata").write_text("<html>Please log in: <a href=/>here</a></html>")
     with pytest.raises(Unreachable, match="is something else"):
         ask(f"{server.url}/{wheel.name}")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"no archive at all" * 100])
-def test_a_file_that_is_not_a_wheel(wheel: Path, content: bytes) -> None:
+def test_file_that_is_not_a_wheel(wheel: Path, content: bytes) -> None:
     wheel.write_bytes(content)
     with pytest.raises(Unreachable, match=r"holds no readable metadata: \w+"):
         ask(wheel.as_uri())
