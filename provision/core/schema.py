@@ -51,8 +51,10 @@ def schema_violations(document: Any, schema: str) -> list[SchemaViolation]:
     """All violations of `provision/schemas/<schema>.schema.json`."""
     try:
         errors = list(_validator(schema).iter_errors(document))
-    except ValueError:  # YAML and Python hold values that JSON does not
+    except ValueError as error:
+        # YAML and Python hold values that JSON does not, and jsonschema-rs has a recursion limit.
         path, problem = _not_json(document, ())
+        problem = problem or f"it cannot be checked ({error})"
         return [SchemaViolation(path=path, keyword="json", names=(), message=problem)]
     return [_violation(error) for error in errors]
 
@@ -86,8 +88,8 @@ def _most_telling(error: Any) -> Any:
 
 
 def _not_json(value: Any, path: DocumentPath) -> tuple[DocumentPath, str]:
-    """Where a document holds what JSON cannot hold, and what that is; the top level if nothing was
-    recognized.
+    """The path of the first value that JSON cannot hold, and the problem; an empty problem if there
+    is no such value.
     """
     if len(path) > DEPTH_LIMIT:
         return path[:2], "it contains itself, or is nested too deeply"
@@ -107,10 +109,10 @@ def _not_json(value: Any, path: DocumentPath) -> tuple[DocumentPath, str]:
     elif value is not None and not isinstance(value, bool | int | float):
         return path, f"a {type(value).__name__} is not text: write it in quotes"
     for step, child in children:
-        place, problem = _not_json(child, (*path, step))
+        child_path, problem = _not_json(child, (*path, step))
         if problem:
-            return place, problem
-    return path, "" if path else "it holds a value that JSON cannot hold"
+            return child_path, problem
+    return path, ""
 
 
 def _location(document: Any, path: Sequence[str | int]) -> str:

@@ -328,7 +328,7 @@ def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
             rules_out=False,
         )
     elif version_key(needed) > version_key(spec.glibc):
-        build = candidate.on(platforms[-1])
+        build = candidate.build_for(platforms[-1])
         source = build.glibc_source if build else None
         yield Violation(
             axis="glibc",

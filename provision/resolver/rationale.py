@@ -216,7 +216,7 @@ def _glibc(spec: Spec, candidate: Candidate) -> Choice:
     needs = f"the build needs {needed}" if needed else "what the build needs is not known"
     source = None
     for platform in spec.platforms:
-        build = candidate.on(platform)
+        build = candidate.build_for(platform)
         if build and build.glibc == needed:
             source = build.glibc_source
             break

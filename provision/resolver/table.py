@@ -216,7 +216,7 @@ def _builds(query: Query) -> Iterator[tuple[Candidate, Platform]]:
 def _row(
     candidate: Candidate, platform: Platform, *, through_ptx: bool, not_known: tuple[str, ...]
 ) -> TableRow:
-    release, build = candidate.release, candidate.on(platform)
+    release, build = candidate.release, candidate.build_for(platform)
     assert build is not None
     toolkit = catalog.toolkits().get(build.cuda)
     driver = None

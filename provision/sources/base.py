@@ -94,7 +94,8 @@ class Candidate:
         """Whether a source says that it exists for a platform."""
         return self.build is not None or self.source.has_cpu_build(self.release, platform)
 
-    def on(self, platform: Platform) -> Build | None:
+    def build_for(self, platform: Platform) -> Build | None:
+        """The build with the facts of one platform; None for the build for CPUs."""
         return self.build.for_platform(platform) if self.build else None
 
     def is_index_default(self, platform: Platform) -> bool:
@@ -121,7 +122,7 @@ class Candidate:
         """The glibc that it needs, or None if no source says for one of the platforms."""
         versions = []
         for platform in platforms:
-            build = self.on(platform)
+            build = self.build_for(platform)
             if build is None or not build.glibc:
                 return None
             versions.append(build.glibc)
@@ -134,7 +135,7 @@ class Candidate:
         of that; None if not known."""
         oldest: tuple[str | None, str | None] = (None, None)
         for platform in self.common_platforms(platforms):
-            build = self.on(platform)
+            build = self.build_for(platform)
             if build is None:
                 continue
             if library == "nccl":

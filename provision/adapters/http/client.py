@@ -1,5 +1,5 @@
-"""The client for indexes and channels: is a file served, small files, ranges of large ones, and
-downloads checked by hash."""
+"""The client for indexes and channels: whether a file is served, small files, ranges of large ones,
+and downloads checked by hash, several at a time."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 GONE_STATUSES = (404, 410)
 # Some servers know no HEAD, or allow only GET.
 NO_HEAD_STATUSES = (400, 401, 403, 405, 501)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,20 +309,13 @@ def _local_text(url: str) -> str:
         raise Unreachable(f"{path} cannot be read: it is not a text.") from error
 
 
-PIECE_BYTES = 1 << 20
-
-
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, which is never in memory as a whole."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(PIECE_BYTES):
+        while piece := file.read(COPY_BYTES):
             digest.update(piece)
     return digest.hexdigest()
-
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
