@@ -12,7 +12,7 @@ from typing import Any, Literal
 from provision.catalog.data_files import load
 from provision.catalog.releases import Build, version_key
 from provision.core.errors import InvalidSpec
-from provision.core.types import PLATFORM, Platform
+from provision.core.platforms import PLATFORM, Platform
 
 Compatibility = Literal["yes", "no", "unknown"]
 # ptx: only by compiling the build's PTX when it starts.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.catalog.data_files import load
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.types import PLATFORM, Platform
+from provision.core.platforms import PLATFORM, Platform
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet

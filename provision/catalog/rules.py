@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from provision.catalog.data_files import load
 from provision.catalog.releases import Build, Release
-from provision.core.types import PLATFORM, BuildSource, Platform
+from provision.core.platforms import PLATFORM, Platform
+from provision.core.types import BuildSource
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet

@@ -26,8 +26,9 @@ from provision.catalog import version_key
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
 from provision.core.errors import ToolMissing
 from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.platforms import PLATFORM
 from provision.core.process import run
-from provision.core.types import PLATFORM, Progress
+from provision.core.types import Progress
 
 # Training code does not need these, and they are large or bound to a display: the test suites, Tk
 # (it pulls in X11), IDLE, the static library and its build folder. Debian's EXTERNALLY-MANAGED

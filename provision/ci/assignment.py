@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from provision import catalog, sources
 from provision.catalog import Build, Gpu, version_key
 from provision.ci.runners import Runner
-from provision.core.types import Platform, Resolution
+from provision.core.platforms import Platform
+from provision.core.types import Resolution
 
 REHEARSAL_RANKS = 2  # on the CPU: one rank alone reduces nothing
 

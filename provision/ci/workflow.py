@@ -17,7 +17,7 @@ from provision.catalog.data_files import load
 from provision.ci.assignment import Job
 from provision.ci.runners import TIMEOUT_MIN
 from provision.core.errors import InvalidSpec
-from provision.core.types import Platform
+from provision.core.platforms import Platform
 
 WorkflowFormat = Literal["github", "gitlab"]
 FORMATS: tuple[WorkflowFormat, ...] = ("github", "gitlab")

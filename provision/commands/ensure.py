@@ -19,8 +19,8 @@ from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
 from provision.core.errors import StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
-from provision.core.host import host_platform
-from provision.core.types import PLATFORM, Kernel, Lock, LockedPackage, Prefix
+from provision.core.platforms import PLATFORM, host_platform
+from provision.core.types import Kernel, Lock, LockedPackage, Prefix
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package

@@ -26,7 +26,8 @@ from provision.commands.image_registry import registry_base
 from provision.commands.passport import write_passport
 from provision.commands.plan import BuildRequest, Plan, PlanStep, make_plan
 from provision.core.errors import InvalidSpec
-from provision.core.types import PLATFORM, BuildResult, Image, Lock, Prefix
+from provision.core.platforms import PLATFORM
+from provision.core.types import BuildResult, Image, Lock, Prefix
 from provision.environment import runtime_package
 
 

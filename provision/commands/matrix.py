@@ -12,8 +12,9 @@ from provision.catalog import minor, version_key
 from provision.commands.plan import BuildRequest
 from provision.commands.resolution import check_requirements, combine, machine_for
 from provision.core.errors import InvalidSpec
+from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
-from provision.core.types import PLATFORM, PLATFORMS, BuildSource, Platform
+from provision.core.types import BuildSource
 from provision.render import SPEC
 from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec

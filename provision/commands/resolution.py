@@ -17,8 +17,9 @@ from provision.adapters import conda
 from provision.commands.context import Context, warn_once
 from provision.core import host
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
+from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Lock, Machine, Platform, Resolution
+from provision.core.types import Lock, Machine, Resolution
 from provision.resolver import spec as specs
 
 PythonSource = Literal["channel", "host"]

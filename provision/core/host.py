@@ -1,4 +1,4 @@
-"""This host: its platform, its NVIDIA driver and GPUs (from nvidia-smi), the CPUs that this process
+"""This host: its NVIDIA driver and GPUs (from nvidia-smi), the CPUs that this process
 may use, and processes by an identity that outlives their numbers (from /proc and cgroups)."""
 
 from __future__ import annotations
@@ -6,26 +6,16 @@ from __future__ import annotations
 import functools
 import math
 import os
-import platform
 import re
 from pathlib import Path, PurePosixPath
 
 from provision.core import process
 from provision.core.errors import TimedOut, ToolMissing
-from provision.core.types import Machine, Platform
+from provision.core.types import Machine
 
-_PLATFORMS: dict[tuple[str, str], Platform] = {
-    ("Linux", "x86_64"): "linux-64",
-    ("Linux", "aarch64"): "linux-aarch64",
-}
 ROOT = Path("/")
 # Fields of /proc/PID/stat after the command (proc(5)): the state is field 3, the start time 22.
 _STATE, _START_TIME = 0, 19
-
-
-def host_platform() -> Platform | None:
-    """The platform of this machine; None if none of our environments can run on it."""
-    return _PLATFORMS.get((platform.system(), platform.machine()))
 
 
 def usable_cpus(root: Path = ROOT) -> int:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from provision.core.types import PLATFORM, PLATFORMS, Platform, PythonFrom, SourceChoice
+from provision.core.platforms import PLATFORM, PLATFORMS, Platform
+
+if TYPE_CHECKING:
+    from provision.core.types import PythonFrom, SourceChoice
 
 # The form of a key's values. `resolver/spec.py` validates each kind, `cli/options.py` makes an
 # option of it.

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from provision.core.platforms import PLATFORM, Platform
+
 if TYPE_CHECKING:
     from provision.core.spec_fields import Spec
 
@@ -20,10 +22,6 @@ Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
 Place = Literal["prefix", "image"]  # where a smoke test runs
-
-Platform = Literal["linux-64", "linux-aarch64"]  # conda's subdirs
-PLATFORMS: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
-PLATFORM: Platform = "linux-64"  # unless a spec names another
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from provision.catalog import DATA
+from provision.core.platforms import Platform
 from provision.core.tempdirs import temporary_directory
-from provision.core.types import Platform
 from provision.lockfile.input_files import (
     ENVIRONMENT,
     VIRTUAL_PACKAGES,

@@ -16,8 +16,9 @@ from packaging.utils import canonicalize_name
 from provision.core import sbom
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.mirrors import without_credentials
+from provision.core.platforms import PLATFORM
 from provision.core.sbom import Sbom, SbomPackage
-from provision.core.types import PLATFORM, Manager
+from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.content_hash import load_conda_lock
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from provision.adapters import conda
 from provision.core.errors import InvalidSpec
-from provision.core.types import PLATFORMS, Platform
+from provision.core.platforms import PLATFORMS, Platform
 from provision.core.yaml_text import YamlError, parse_yaml
 
 ENVIRONMENT = "environment.yml"

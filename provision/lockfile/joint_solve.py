@@ -18,8 +18,8 @@ from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
-from provision.core.host import host_platform
-from provision.core.types import Lock, LockedPackage, Platform, Resolution
+from provision.core.platforms import Platform, host_platform
+from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
 from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose import uv as diagnose_uv

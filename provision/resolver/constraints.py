@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from provision import catalog, sources
 from provision.catalog import Gpu, version_key
 from provision.core.errors import NoSuchBuild
+from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import PLATFORM, Platform
 from provision.resolver import python_versions
 from provision.sources.base import ASKED_FOR, NO_SOURCE, Axis, Candidate, Verdict, Violation, means
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from provision import sources
 from provision.catalog import version_key
+from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Choice, Machine, Pin, Platform
+from provision.core.types import Choice, Machine, Pin
 from provision.resolver import constraints, python_versions
 from provision.resolver.rationale import source_reason
 from provision.resolver.refusal import contradicting_facts

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.catalog import version_key
+from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Platform
 from provision.sources.base import Candidate
 
 # Every release from 1.13 on supports it, from the wheels and from both channels, and no newer

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from provision import catalog, sources
 from provision.catalog import version_key
 from provision.core.errors import NoSuchBuild
+from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
-from provision.core.types import PLATFORM
 from provision.resolver import constraints
 from provision.resolver.suggest import Neighbor, nearest
 from provision.sources.base import Axis, Candidate, Source, Violation, means

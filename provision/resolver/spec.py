@@ -15,8 +15,8 @@ from typing import Any
 
 from provision import sources
 from provision.core.errors import InvalidSpec
+from provision.core.platforms import PLATFORMS
 from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
-from provision.core.types import PLATFORMS
 from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml
 
 # One rule for every place a name goes: a folder, a Docker repository (lower case, no double

@@ -18,8 +18,8 @@ from typing import Any
 
 from provision import catalog, sources
 from provision.catalog import minor, version_key
+from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
-from provision.core.types import PLATFORM
 from provision.resolver import constraints, python_versions
 from provision.resolver.constraints import CHANGEABLE
 from provision.sources.base import Axis, Candidate, means

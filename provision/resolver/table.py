@@ -19,8 +19,9 @@ from typing import Any
 from provision import catalog, sources
 from provision.catalog import Gpu, Release, version_key
 from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.platforms import Platform
 from provision.core.spec_fields import QUERY_KEYS, Spec
-from provision.core.types import BuildSource, Platform
+from provision.core.types import BuildSource
 from provision.resolver import constraints
 from provision.sources.base import Axis, Candidate, Verdict
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from provision.catalog import Build, Release, version_key
+from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Choice, LockedPackage, Manager, Pin, Platform, Resolution
+from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 
 Library = Literal["nccl", "cudnn"]
 # What a candidate is judged by, in the order in which a request is read.

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from provision.catalog import Build, Release, version_key
+from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import PLATFORM, Choice, LockedPackage, Manager, Pin, Platform, Resolution
+from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 from provision.sources.base import (
     COMPANION,
     NO_SOURCE,

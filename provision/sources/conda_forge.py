@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from provision import catalog
 from provision.catalog import Build, CondaForgeNccl, Release, version_key
+from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import PLATFORMS, Choice, Pin, Platform
+from provision.core.types import Choice, Pin
 from provision.sources.base import (
     ASKED_FOR,
     NO_SOURCE,

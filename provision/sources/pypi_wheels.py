@@ -7,17 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from provision.catalog import Build, Release
+from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import (
-    PLATFORM,
-    PLATFORMS,
-    Choice,
-    LockedPackage,
-    Manager,
-    Pin,
-    Platform,
-    Resolution,
-)
+from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 from provision.sources.base import (
     COMPANION,
     NO_SOURCE,

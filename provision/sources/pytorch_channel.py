@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from provision.catalog import Build, Release
+from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Choice, Pin, Platform
+from provision.core.types import Choice, Pin
 from provision.sources.base import (
     NO_SOURCE,
     Candidate,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.core.types import LockedPackage, Platform
+from provision.core.platforms import Platform
+from provision.core.types import LockedPackage
 
 # How far impossibility is followed: what the records of a pin need, what that needs, and once more.
 DEPTH = 2

@@ -17,8 +17,9 @@ import pytest
 from provision import catalog, lockfile, render, resolver, sources
 from provision.adapters import conda
 from provision.core.errors import Unsolvable
+from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import PLATFORMS, BuildSource, LockedPackage, Platform, Resolution
+from provision.core.types import BuildSource, LockedPackage, Resolution
 from provision.resolver import python_versions
 from tests.conftest import SHARED_RECORDS
 from tests.integration import records

@@ -18,7 +18,8 @@ import pytest
 
 from provision.adapters import conda
 from provision.core.errors import IntegrityError, ProvisionError
-from provision.core.types import PLATFORM, LockedPackage
+from provision.core.platforms import PLATFORM
+from provision.core.types import LockedPackage
 from provision.image import conda_files
 from provision.image.cache_key import Recipe
 from tests.unit.test_image_build import BASE, LOCK, RESOLUTION, Quiet

@@ -10,7 +10,8 @@ import pytest
 
 from provision import catalog, sources
 from provision.catalog import Build
-from provision.core.types import PLATFORMS, BuildSource, Platform
+from provision.core.platforms import PLATFORMS, Platform
+from provision.core.types import BuildSource
 from tests.conftest import SHARED_RECORDS
 
 pytestmark = pytest.mark.conda

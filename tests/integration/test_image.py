@@ -41,8 +41,9 @@ from provision.core.errors import (
     ToolMissing,
     Unreachable,
 )
+from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
-from provision.core.types import PLATFORM, Image, Lock, LockedPackage, Prefix, Resolution
+from provision.core.types import Image, Lock, LockedPackage, Prefix, Resolution
 from provision.environment import runtime_package
 from provision.image import conda_files, docker, oci_layout
 

@@ -16,7 +16,8 @@ from provision import catalog, lockfile, render, resolver
 from provision.adapters import conda
 from provision.core import process
 from provision.core.errors import CheckFailed, InvalidSpec, Unsolvable
-from provision.core.types import LockedPackage, Platform, Resolution
+from provision.core.platforms import Platform
+from provision.core.types import LockedPackage, Resolution
 from provision.resolver import spec
 from tests.conftest import ROOT, SHARED_RECORDS
 from tests.integration.conftest import Home, make_home

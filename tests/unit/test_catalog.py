@@ -9,7 +9,7 @@ from packaging.specifiers import SpecifierSet
 from provision import catalog, sources
 from provision.catalog.data_files import check_sources, load
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.types import PLATFORMS
+from provision.core.platforms import PLATFORMS
 
 BUILDS = [
     pytest.param(release, source, build, id=f"{release.version}-{source}-{build.cuda}")

@@ -12,8 +12,9 @@ from provision import catalog, resolver, sources
 from provision.catalog import Build
 from provision.ci import CiTarget, Job, Runner, assign, assignment
 from provision.core.errors import NoSuchBuild
+from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Platform, Resolution
+from provision.core.types import Resolution
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given, settings  # noqa: E402

@@ -10,7 +10,8 @@ import pytest
 
 from provision.adapters import conda
 from provision.core.errors import Unsolvable
-from provision.core.types import Pin, Platform
+from provision.core.platforms import Platform
+from provision.core.types import Pin
 from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose.unsat_core import RULE, USER, PinReasons, minimal
 from tests.records import alias, make_channel, record

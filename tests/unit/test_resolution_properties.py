@@ -17,8 +17,9 @@ from packaging.specifiers import SpecifierSet
 
 from provision import catalog, render, resolver, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.platforms import PLATFORMS
 from provision.core.spec_fields import SPEC_KEYS, Spec
-from provision.core.types import PLATFORMS, Machine, Resolution
+from provision.core.types import Machine, Resolution
 from provision.resolver import spec
 
 GPUS = ["V100", "H100", "sm_86", "B200", "RTX 4090", "sm_121"]

@@ -14,8 +14,9 @@ from provision import catalog, lockfile, render, resolver, sources
 from provision.adapters import conda
 from provision.catalog import Build, Release
 from provision.core.errors import CheckFailed, InvalidSpec, NoSuchBuild
+from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Pin, Platform
+from provision.core.types import Pin
 from provision.resolver import spec, suggest
 from provision.resolver.table import build_table, parse_query
 from provision.sources.base import Candidate

@@ -19,8 +19,9 @@ from provision import catalog, resolver, sources
 from provision.catalog import minor, version_key
 from provision.cli.options import SPEC_OPTIONS
 from provision.core.errors import NoSuchBuild
+from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import PLATFORMS, BuildSource, Machine, Platform
+from provision.core.types import BuildSource, Machine
 from provision.resolver import spec
 from provision.resolver import suggest as nearby
 from provision.resolver.resolution import leads_to

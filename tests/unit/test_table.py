@@ -19,7 +19,7 @@ from provision.catalog.data_files import load
 from provision.cli.format import matrix as formats
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.types import PLATFORMS
+from provision.core.platforms import PLATFORMS
 from provision.render import render_table
 from provision.resolver.table import Table, TableRow, build_table, parse_query
 

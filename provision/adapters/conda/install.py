@@ -26,7 +26,8 @@ from provision.adapters.conda.calls import (
 from provision.adapters.http import TIMEOUT_VARIABLE, sha256_of
 from provision.core.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url, without_login
-from provision.core.types import PLATFORM, LockedPackage, Progress
+from provision.core.platforms import PLATFORM
+from provision.core.types import LockedPackage, Progress
 
 if TYPE_CHECKING:
     import rattler

@@ -18,7 +18,7 @@ from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
-from provision.core.types import Platform
+from provision.core.platforms import Platform
 
 if TYPE_CHECKING:
     import rattler

@@ -20,7 +20,8 @@ from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.http import read_timeout_s
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
-from provision.core.types import PLATFORM, LockedPackage, Platform
+from provision.core.platforms import PLATFORM, Platform
+from provision.core.types import LockedPackage
 
 if TYPE_CHECKING:
     import rattler

@@ -16,8 +16,9 @@ from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.platforms import PLATFORM, Platform
 from provision.core.tempdirs import temporary_directory
-from provision.core.types import PLATFORM, LockedPackage, Platform
+from provision.core.types import LockedPackage
 
 # The glibc versions that uv --python-platform takes (uv pip compile --help); the newest that is not
 # above the requested one is used.

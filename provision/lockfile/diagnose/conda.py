@@ -18,7 +18,7 @@ from provision.adapters import conda, uv
 from provision.adapters.conda import ChannelRecord, ChannelRecords
 from provision.catalog import toolkits, version_key
 from provision.core.errors import ProvisionError, Unsolvable
-from provision.core.types import PLATFORMS
+from provision.core.platforms import PLATFORMS
 from provision.lockfile.diagnose.unsat_core import (
     TORCH,
     Budget,
