@@ -41,7 +41,7 @@ class CallLog:
         self._latest: deque[Call] = deque(maxlen=REMEMBERED)
 
     def log(self, operation: str, depth: int = 2) -> Call:
-        """depth: how many frames above this one the caller of interest is."""
+        """depth: how many frames above this one the reported caller is."""
         self.count += 1
         self._digest = zlib.crc32(operation.encode(), self._digest)
         call = Call(self.count, operation, _site(depth))
@@ -60,8 +60,7 @@ class CallLog:
 
 
 def _site(depth: int) -> str:
-    """`file.py:12 in run < other.py:34 in main`: the line that called, and the line that called
-    that."""
+    """The calling line and its caller: `file.py:12 in run < other.py:34 in main`."""
     frame = sys._getframe(depth)
     places: list[str] = []
     while frame is not None and len(places) < 2:
@@ -72,8 +71,8 @@ def _site(depth: int) -> str:
 
 
 def compare(latest_by_rank: Mapping[int, Sequence[Sequence[Any]]]) -> Finding | None:
-    """The first collective in which ranks differ, by each rank's latest calls: a different one, or
-    one too few.
+    """The first collective in which ranks differ, by each rank's latest calls: a different call, or
+    one call too few.
 
     Names the ranks that differ from the majority; of two halves, the one without rank 0.
     """
@@ -86,18 +85,13 @@ def compare(latest_by_rank: Mapping[int, Sequence[Sequence[Any]]]) -> Finding | 
     common = set.intersection(*(set(by_number) for by_number in calls.values()))
     for number in sorted(common):
         operations = {rank: by_number[number][0] for rank, by_number in calls.items()}
-        usual = _most_common(list(operations.values()))
+        # Of several that are equally common, the first.
+        usual = Counter(operations.values()).most_common(1)[0][0]
         differing = [rank for rank, operation in operations.items() if operation != usual]
         if differing:
             usual_rank = next(rank for rank, operation in operations.items() if operation == usual)
             return _mismatch(number, calls, differing, usual_rank)
     return _shortfall({rank: max(by_number, default=0) for rank, by_number in calls.items()})
-
-
-def _most_common(operations: Sequence[str]) -> str:
-    """Of several that are equally common, the first."""
-    counts = Counter(operations)
-    return max(operations, key=lambda operation: counts[operation])
 
 
 def _mismatch(

@@ -1,7 +1,7 @@
 """Every finding that the smoke test can report: how bad it is, what it means, and what to do.
 
 The ids are part of the report's contract: scripts and dashboards act on them. docs/findings.md is
-made from this catalog; a check compares the two.
+generated from this catalog; a check compares the two.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Rule:
     advice: str
 
 
-# In any phase: who kept the other ranks waiting.
+# In any phase: which rank the others were waiting for.
 RUN = {
     "rank-died": Rule(
         FAIL,
         "the process of a rank ended",
-        "see rank*.log of that rank; after SIGKILL, look for the OOM killer in dmesg",
+        "see that rank's rank*.log; after SIGKILL, look for the OOM killer in dmesg",
     ),
     "rank-stopped": Rule(
         FAIL,
         "the process of a rank is stopped (SIGSTOP, a debugger)",
-        "continue or end that process",
+        "resume or end that process",
     ),
     "rank-silent": Rule(
         FAIL,
@@ -44,12 +44,12 @@ RUN = {
     ),
     "rank-stuck": Rule(
         FAIL,
-        "a rank did not get as far as the others before the deadline",
+        "a rank fell behind the others and did not catch up before the deadline",
         "its Python stack is in rank*.stuck.json",
     ),
     "deadline-passed": Rule(
         FAIL,
-        "all ranks are at the same step, and it took longer than its deadline",
+        "all ranks are at the same step, which took longer than its deadline",
         "look for a slow or blocked network or disk; if it is only slow, raise the deadline with"
         " --deadline PHASE=S",
     ),
@@ -77,7 +77,8 @@ RUN = {
     "interrupted": Rule(
         FAIL,
         "the run was ended from outside (SIGTERM, SIGINT)",
-        "if no person did it: check the scheduler's time limit, and whether the node was drained",
+        "if nobody did this on purpose, check the scheduler's time limit, and whether the node was"
+        " drained",
     ),
     "time-over": Rule(
         FAIL,
@@ -94,13 +95,13 @@ FACTS = {
     ),
     "environment-unlike": Rule(
         FAIL,
-        "the environment is not the promised one",
+        "the environment is not the expected one",
         "install the locked environment again (provision env create), and start it without"
         " variables of other environments",
     ),
     "cpu-build": Rule(
         FAIL,
-        "torch is a CPU build, but CUDA was promised",
+        "torch is a CPU build, but CUDA was expected",
         "install the locked environment again; an index that prefers CPU builds, or a solve without"
         " __cuda, installs one without a warning",
     ),
@@ -149,7 +150,7 @@ FACTS = {
     "pythonpath-on-path": Rule(
         WARN,
         "packages in PYTHONPATH may be loaded instead of the environment's",
-        "unless this is intended, unset PYTHONPATH in the launcher and the kernel",
+        "unset PYTHONPATH in the launcher and the kernel, unless this is intended",
     ),
     "gpu-lost": Rule(
         FAIL,
@@ -179,12 +180,12 @@ FACTS = {
     ),
     "backend-unusable": Rule(
         FAIL,
-        "the requested backend cannot work here",
-        "choose another --backend, or run on a host with its hardware",
+        "the requested backend cannot work on this host",
+        "choose another --backend, or a host with the hardware that it needs",
     ),
     "world-size": Rule(
         FAIL,
-        "several tasks were started, and each is a world of its own",
+        "several tasks were started, but they do not form one world",
         "give every task RANK, WORLD_SIZE and MASTER_ADDR, or start one torchrun per host",
     ),
     "shm-small": Rule(
@@ -196,7 +197,7 @@ FACTS = {
     "shm-full": Rule(
         WARN,
         "/dev/shm is nearly full",
-        "delete what ended jobs left in /dev/shm, or make it larger",
+        "delete what earlier jobs left in /dev/shm, or enlarge it",
     ),
     "cpu-quota": Rule(
         WARN,
@@ -229,16 +230,16 @@ FACTS = {
     ),
     "nccl-setting": Rule(
         WARN,
-        "a setting makes NCCL slow, or hides failures",
-        "unless it is intended, unset it",
+        "a setting slows NCCL down, or hides failures",
+        "unset it, unless it is intended",
     ),
 }
 
 RENDEZVOUS = {
     "rank-missing": Rule(
         FAIL,
-        "a rank never came",
-        "check that WORLD_SIZE ranks were started, and see their logs",
+        "a rank never joined",
+        "check that all WORLD_SIZE ranks were started, and see their logs",
     ),
     "port-busy": Rule(
         FAIL,
@@ -290,7 +291,7 @@ RENDEZVOUS = {
     ),
     "backend-other": Rule(
         FAIL,
-        "the process group runs on another backend than the requested one",
+        "the process group uses a different backend than requested",
         "use a torch that was built with that backend",
     ),
     "clock-skew": Rule(
@@ -303,15 +304,15 @@ RENDEZVOUS = {
 BARRIER = {
     "slow-rank": Rule(
         WARN,
-        "one rank comes last to nearly every barrier, and the others wait for it",
-        "check that rank's host for other work on its cores, thermal throttling, and a slow link",
+        "one rank arrives last at nearly every barrier, and the others wait for it",
+        "check that rank's host for other work on its cores, thermal throttling, or a slow link",
     ),
 }
 
 COLLECTIVES = {
     "wrong-value": Rule(
         FAIL,
-        "an element changed in a rank's memory before it was sent",
+        "a value changed in a rank's memory before it was sent",
         "test the memory of that rank: ECC counters, dcgmi diag -r 3",
     ),
     "wrong-result": Rule(
@@ -322,29 +323,30 @@ COLLECTIVES = {
     ),
     "bandwidth-low": Rule(
         FAIL,
-        "the bandwidth is below 0.8 of the expected one",
+        "the bandwidth is below 80 % of what is expected",
         "run with NCCL_DEBUG=INFO to see the algorithm and transport; look for NCCL_* variables,"
         " links that are down, PCIe ACS, and missing GPUDirect",
     ),
     "bandwidth-reduced": Rule(
         WARN,
-        "the bandwidth is between 0.8 and 0.9 of the expected one",
-        "measure again on an idle machine; if it stays, do as for bandwidth-low",
+        "the bandwidth is between 80 % and 90 % of what is expected",
+        "measure again on an idle machine; if the bandwidth is still low, follow the advice for"
+        " bandwidth-low",
     ),
     "baseline-regressed": Rule(
         WARN,
-        "a collective is slower than the baseline by more than noise",
-        "find out what changed since: driver, NCCL, variables, topology, other jobs",
+        "a collective is slower than in the baseline, by more than noise explains",
+        "find out what has changed since: driver, NCCL, variables, topology, other jobs",
     ),
     "baseline-unlike": Rule(
         UNKNOWN,
-        "the baseline is of another machine, environment or number of ranks",
+        "the baseline was saved with other hardware, another environment, or another number of ranks",
         "save a baseline on this machine (--baseline save)",
     ),
     "baseline-unsaved": Rule(
         FAIL,
         "the baseline could not be written",
-        "name a file in a folder that rank 0 can write to",
+        "choose a file in a folder that rank 0 can write to",
     ),
 }
 
@@ -367,18 +369,18 @@ DDP = {
     "gradient-mismatch": Rule(
         FAIL,
         "the gradients differ from those of a single process",
-        "a sum is wrong or a kernel is nondeterministic: see the phase collectives, and ECC"
+        "a sum is wrong, or a kernel is nondeterministic: see the phase collectives, and check ECC"
         " counters",
     ),
     "not-deterministic": Rule(
         FAIL,
-        "on the CPU, the same seed gives different losses the second time",
+        "on the CPU, a second run with the same seed gives different losses",
         "test the memory and CPU of that rank's host; look for libraries that replace torch's own"
         " (LD_PRELOAD, a foreign MKL)",
     ),
     "sampler-wrong": Rule(
         FAIL,
-        "DistributedSampler skips samples, or gives them to several ranks",
+        "DistributedSampler skips samples, or gives the same samples to several ranks",
         "install the locked torch again: its sampler is not the released one",
     ),
     "dataloader-failed": Rule(
@@ -392,14 +394,14 @@ DDP = {
 FILESYSTEM = {
     "folder-unwritable": Rule(
         FAIL,
-        "the target folder cannot be written",
-        "check owner, mode and mount (ro) of the folder on the named ranks' hosts, or choose"
-        " another one (--checkpoint-dir)",
+        "the target folder is not writable",
+        "check the folder's owner, mode and mount options (ro) on the named ranks' hosts, or choose"
+        " another folder (--checkpoint-dir)",
     ),
     "folder-unmounted": Rule(
         FAIL,
-        "the target folder is not mounted on a rank's host, or it vanished",
-        "mount it there (findmnt shows the mounts), and see that host's kernel log for a lost file"
+        "the target folder is not mounted on a rank's host, or it disappeared",
+        "mount it there (findmnt lists the mounts), and check that host's kernel log for a lost file"
         " server",
     ),
     "folder-not-shared": Rule(
@@ -410,7 +412,7 @@ FILESYSTEM = {
     "folder-error": Rule(
         FAIL,
         "an operation in the target folder failed with a system error",
-        "see the kernel log of the named ranks' hosts for that file system",
+        "check the kernel log of the named ranks' hosts for errors of that file system",
     ),
     "disk-full": Rule(
         FAIL,
@@ -419,30 +421,30 @@ FILESYSTEM = {
     ),
     "rename-not-atomic": Rule(
         FAIL,
-        "while a file was replaced by a rename, a reader saw half of it, or no file",
-        "never replace a file there that others read; write a new file, and tell the readers its"
-        " name when it is complete",
+        "a reader saw half a file, or no file, while a rename replaced it",
+        "never replace a file there that others read; write a new file, and announce its name when"
+        " it is complete",
     ),
     "makedirs-unsafe": Rule(
         WARN,
-        "makedirs with exist_ok fails when several ranks make the same folder",
-        "let one rank make folders while the others wait (fs.make_directory)",
+        "makedirs with exist_ok fails when several ranks create the same folder",
+        "let one rank create folders while the others wait (fs.make_directory)",
     ),
     "locks-unsupported": Rule(
         WARN,
-        "file locks do not work between ranks, or protect nothing",
-        "mount with locks (not nolock or local_lock; on Lustre: flock), or keep lock files"
+        "file locks do not work between ranks, or do not exclude other ranks",
+        "mount with locks (without nolock or local_lock; on Lustre: with flock), or put lock files"
         " elsewhere; hard links can serve as locks",
     ),
     "folder-slow": Rule(
         WARN,
-        "the target folder takes seconds for a small file",
-        "find out what else uses that file system or its network; checkpoints will be slow",
+        "writing or finding a small file in the target folder takes seconds",
+        "find out what else uses that file system or its network; expect slow checkpoints",
     ),
     "space-low": Rule(
         WARN,
-        "the target folder has hardly any space or inodes left",
-        "make room for at least two checkpoints",
+        "the target folder is almost out of space or inodes",
+        "free enough space for at least two checkpoints",
     ),
 }
 
@@ -454,7 +456,7 @@ CHECKPOINT = {
     ),
     "checkpoint-damaged": Rule(
         FAIL,
-        "a checkpoint does not have the bytes that were written",
+        "a checkpoint does not contain the bytes that were written",
         "the storage or its network changed them: check its error counters",
     ),
 }

@@ -112,8 +112,8 @@ class Reporter:
         self._print(next(phase for phase in failed.phases if phase.name == name))
 
     def announce(self) -> None:
-        """Tells the deputy that rank 0 has reported, so that it does not report again, from less
-        knowledge."""
+        """Tells the deputy that rank 0 has reported, so that the deputy, which knows less, does
+        not report again."""
         client = self._context.watchdog_client
         try:
             if self._context.env.rank == 0 and client is not None:
@@ -140,15 +140,13 @@ class Reporter:
 
     @property
     def _is_reporter(self) -> bool:
-        """Rank 0 is; its deputy if rank 0 is known to be gone."""
-        return self._context.env.rank == (DEPUTY if self._is_rank_0_absent() else 0)
-
-    def _is_rank_0_absent(self) -> bool:
+        """Rank 0 reports; its deputy if a finding says that rank 0 is gone."""
+        rank = self._context.env.rank
         for phase in self._finished:
             for finding in phase.findings:
                 if 0 in finding.ranks and finding.id in postmortem.ABSENCES:
-                    return True
-        return False
+                    return rank == DEPUTY
+        return rank == 0
 
     def _write(self, report: model.Report) -> None:
         options = self._context.options

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # The exit status for our launcher, which then takes another port.
 PORT_BUSY = 98
-# Agreeing on a phase gets so long even if the phase used up its deadline.
+# Time for agreeing on a phase, even if the phase used up its deadline.
 AGREE_S = 2.0
 TEARDOWN_S = 20.0
 LEAVE_S = 15.0
@@ -63,19 +63,14 @@ class CompletedPhase:
 
 def run_rank(options: Options, env: RankEnv) -> int:
     watchdog.block_signals()
-    output = _claim_stdout()
+    # The standard output is for the report alone: what libraries print there (NCCL_DEBUG=INFO does)
+    # goes to standard error.
+    output = os.dup(1)
+    os.dup2(2, 1)
     try:
         return RankRunner(options, env, output).run()
     except PortBusy:
         return PORT_BUSY
-
-
-def _claim_stdout() -> int:
-    """Keeps the standard output for the report: what libraries print there (NCCL_DEBUG=INFO does)
-    goes to standard error."""
-    output = os.dup(1)
-    os.dup2(2, 1)
-    return output
 
 
 class RankRunner:
@@ -90,8 +85,8 @@ class RankRunner:
         # What this rank reports of a phase that it left with an error.
         self._abort_outcome = Outcome()
         self._is_complete = False
-        # Kept for good by the watchdog's thread when it ends the rank: the main thread may wake up
-        # while that reports.
+        # The watchdog's thread never releases it after it ended the rank: the main thread may wake
+        # up while the watchdog reports.
         self._report_lock = threading.Lock()
 
     def run(self) -> int:
@@ -203,7 +198,9 @@ class RankRunner:
             "calls": self._context.calls.summary,
         }
         try:
-            answers = self._context.agree(phase.name, payload, _is_broken)
+            answers = self._context.agree(
+                phase.name, payload, lambda answer: bool(answer["outcome"]["broken"])
+            )
             outcomes = [from_json(answer["outcome"]) for answer in answers]
             summaries = [answer["calls"] for answer in answers]
             differing = self._differing_calls(phase.name, outcomes, summaries)
@@ -246,8 +243,8 @@ class RankRunner:
     def _differing_calls(
         self, name: str, outcomes: Sequence[Outcome], summaries: Sequence[Any]
     ) -> Finding | None:
-        """Whether ranks called different collectives. After a rank left with an error of its own
-        they rightly did."""
+        """The finding if ranks called different collectives; None if a rank left with an error, as
+        the calls then differ for that reason."""
         for outcome in outcomes:
             if outcome.broken and _without_consequences(outcome.findings):
                 return None
@@ -258,7 +255,7 @@ class RankRunner:
         )
         differing = compare(dict(enumerate(latest)))
         if differing is not None and differing.id == "collective-skipped":
-            # A rank whose collective raised called fewer because of that.
+            # A rank whose collective raised made fewer calls because of that.
             for outcome in outcomes:
                 if len(_without_consequences(outcome.findings)) < len(outcome.findings):
                     return None
@@ -314,7 +311,7 @@ class RankRunner:
             pass
         fs.remove_if_exists(postmortem.location_path(context.options.out, context.env.rank))
         if broken:
-            # Destructors of a group that lost a peer may wait for it for ever.
+            # Destructors of a group that lost a peer may wait for it forever.
             watchdog.end_rank(False)
         if context.all_gather is not None:
             import torch
@@ -356,8 +353,8 @@ class RankRunner:
             watchdog.end_rank(False)
 
     def _end_of_teardown(self, reason: str, cause: str) -> None:
-        """All phases are reported. A rank that cannot end reports for itself: whoever does not
-        answer now has ended well."""
+        """All phases are reported. A rank that cannot end reports for itself; ranks that do not
+        answer now have ended well."""
         if cause in (watchdog.SIGNALED, watchdog.ABANDONED):
             return
         self._write_last_state(reason)
@@ -403,10 +400,6 @@ class RankRunner:
         self._reporter.fail(phase, outcome, self._phase_s)
         self._reporter.announce()
         self._kill_silent_ranks(evidence, range(context.env.world_size))
-
-
-def _is_broken(answer: dict[str, Any]) -> bool:
-    return bool(answer["outcome"]["broken"])
 
 
 def _without_consequences(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -66,10 +66,10 @@ def test_single_rank_has_no_bus_bandwidth(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_expectations_that_match_pass(tmp_path: Path) -> None:
     torch = facts()["torch"]
-    promised = ["--expect-torch", torch["version"], "--expect-cuda", torch["cuda"] or "none"]
+    expected = ["--expect-torch", torch["version"], "--expect-cuda", torch["cuda"] or "none"]
     if torch["nccl"]["loaded"]:
-        promised += ["--expect-nccl", torch["nccl"]["loaded"]]
-    ran = smoke(tmp_path, *promised)
+        expected += ["--expect-nccl", torch["nccl"]["loaded"]]
+    ran = smoke(tmp_path, *expected)
     assert (ran.status, ran.failed) == (0, [])
     is_rehearsal = torch["cuda"] is not None and not torch["cuda_available"]
     assert ran.phases["facts"].data["rehearsal"] is is_rehearsal
@@ -79,8 +79,8 @@ def test_expectations_that_match_pass(tmp_path: Path) -> None:
 def test_unmet_expectation_fails_with_a_message(tmp_path: Path) -> None:
     ran = smoke(tmp_path, "--expect-torch", "0.1", "--expect-cuda", "9.9")
     assert (ran.status, ran.failed) == (1, ["facts"])
-    assert "but 0.1 was promised" in ran.phases["facts"].message
-    assert "but CUDA 9.9 was promised" in ran.phases["facts"].message
+    assert "but 0.1 was expected" in ran.phases["facts"].message
+    assert "but CUDA 9.9 was expected" in ran.phases["facts"].message
 
 
 def test_missing_required_gpu_fails(tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def ids(findings: list[Finding]) -> list[str]:
     return [finding.id for finding in findings]
 
 
-# promises
+# expectations
 
 
 def test_clean_environment_meets_its_expectations() -> None:
-    promised = chosen(
+    expected = chosen(
         "--expect-torch",
         "2.3.1",
         "--expect-cuda",
@@ -77,7 +77,7 @@ def test_clean_environment_meets_its_expectations() -> None:
         "2.20.5",
         "--require-gpu",
     )
-    assert expectation.differences(facts(), promised, 0) == []
+    assert expectation.differences(facts(), expected, 0) == []
     assert expectation.differences(facts(), chosen("--expect-torch", "2.3.1+cu121"), 0) == []
     assert (
         expectation.differences(
@@ -88,13 +88,13 @@ def test_clean_environment_meets_its_expectations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch", "promised", "id", "message"),
+    ("torch", "expected", "id", "message"),
     [
-        ({}, ["--expect-torch", "2.3.1+cu118"], "environment-unlike", "torch is 2.3.1+cu121, but 2.3.1+cu118 was promised"),
-        ({}, ["--expect-cuda", "11.8"], "environment-unlike", "torch is built for CUDA 12.1, but CUDA 11.8 was promised"),
-        ({}, ["--expect-cuda", "none"], "environment-unlike", "torch is built for CUDA 12.1, but a CPU build was promised"),
-        ({}, ["--expect-nccl", "2.21.5"], "environment-unlike", "NCCL is 2.20.5, but 2.21.5 was promised"),
-        ({"cuda": None}, ["--expect-cuda", "12.1"], "cpu-build", "torch 2.3.1+cu121 is a CPU build, but CUDA 12.1 was promised"),
+        ({}, ["--expect-torch", "2.3.1+cu118"], "environment-unlike", "torch is 2.3.1+cu121, but 2.3.1+cu118 was expected"),
+        ({}, ["--expect-cuda", "11.8"], "environment-unlike", "torch is built for CUDA 12.1, but CUDA 11.8 was expected"),
+        ({}, ["--expect-cuda", "none"], "environment-unlike", "torch is built for CUDA 12.1, but a CPU build was expected"),
+        ({}, ["--expect-nccl", "2.21.5"], "environment-unlike", "NCCL is 2.20.5, but 2.21.5 was expected"),
+        ({"cuda": None}, ["--expect-cuda", "12.1"], "cpu-build", "torch 2.3.1+cu121 is a CPU build, but CUDA 12.1 was expected"),
         (
             {"cuda": None, "cuda_available": False},
             ["--require-gpu"],
@@ -117,9 +117,9 @@ def test_clean_environment_meets_its_expectations() -> None:
     ],
 )  # fmt: skip
 def test_unmet_expectation_is_one_finding_with_both_values(
-    torch: dict[str, Any], promised: list[str], id: str, message: str
+    torch: dict[str, Any], expected: list[str], id: str, message: str
 ) -> None:
-    assert expectation.differences(facts(torch), chosen(*promised), 0) == [Finding(id, message)]
+    assert expectation.differences(facts(torch), chosen(*expected), 0) == [Finding(id, message)]
 
 
 def test_both_reasons_for_no_gpu_are_one_finding() -> None:

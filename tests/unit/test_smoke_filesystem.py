@@ -261,7 +261,8 @@ def test_hanging_lock_is_abandoned(tmp_path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert (
             filesystem.call_within(
-                0.05, lambda: filesystem._ignoring_errors(fcntl.flock, wanted, fcntl.LOCK_EX)
+                0.05,
+                lambda: filesystem._ignoring_errors(lambda: fcntl.flock(wanted, fcntl.LOCK_EX)),
             )
             == filesystem_findings.NO_ANSWER
         )

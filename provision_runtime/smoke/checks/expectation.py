@@ -1,4 +1,4 @@
-"""Is the environment what was promised, and can it use this GPU? Pure: facts and options in,
+"""Is the environment what was expected, and can it use this GPU? Pure: facts and options in,
 findings out.
 
 surroundings.py judges what is around the environment; the phase facts compares the ranks.
@@ -77,7 +77,7 @@ def broken(error: str) -> Finding:
 def differences(
     facts: Mapping[str, Any], options: Options, device: int | None = None
 ) -> list[Finding]:
-    """How this environment differs from the promised one, and why it cannot use the GPU with this
+    """How this environment differs from the expected one, and why it cannot use the GPU with this
     index."""
     torch = facts["torch"]
     findings = [
@@ -138,22 +138,22 @@ def _can_run(code: GpuCode, gpu: GpuCode) -> bool:
 def _release_finding(name: str, expected: str | None, actual: str | None) -> Finding | None:
     if expected is None or actual == expected:
         return None
-    # 2.3.1 promises the release, 2.3.1+cu121 also the build.
+    # 2.3.1 names only the release, 2.3.1+cu121 also the build.
     if actual is not None and "+" not in expected and actual.split("+")[0] == expected:
         return None
-    message = f"{name} is {actual or 'absent'}, but {expected} was promised"
+    message = f"{name} is {actual or 'absent'}, but {expected} was expected"
     return Finding("environment-unlike", message)
 
 
 def _cuda_finding(options: Options, torch: Mapping[str, Any]) -> Finding | None:
     expected, actual = options.expect_cuda, torch["cuda"]
     if actual is None and expected not in (None, CPU_ONLY):
-        message = f"torch {torch['version']} is a CPU build, but CUDA {expected} was promised"
+        message = f"torch {torch['version']} is a CPU build, but CUDA {expected} was expected"
         return Finding("cpu-build", message)
     if expected is None or (actual or CPU_ONLY) == expected:
         return None
-    promised = "a CPU build" if expected == CPU_ONLY else f"CUDA {expected}"
-    message = f"torch is built for CUDA {actual}, but {promised} was promised"
+    expected_build = "a CPU build" if expected == CPU_ONLY else f"CUDA {expected}"
+    message = f"torch is built for CUDA {actual}, but {expected_build} was expected"
     return Finding("environment-unlike", message)
 
 

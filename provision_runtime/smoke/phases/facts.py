@@ -1,5 +1,4 @@
-"""Phase facts: what this environment is, whether it is what was promised, and whether it is the same
-on every rank."""
+"""Phase facts: is this environment the expected one, and the same on every rank?"""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..context import RankContext
 
-# Of this rank's row, what the report also has at the top of the phase's data.
+# The columns of this rank's row that the report repeats at the top of the phase's data.
 SUMMARY_KEYS = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")
 # What must be the same on all ranks: otherwise they have different environments.
 COMPARED = ("python", "torch", "cuda", "nccl", "driver", "lock_hash", "backend")

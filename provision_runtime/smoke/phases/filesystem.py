@@ -1,7 +1,7 @@
 """Phase filesystem: can training code rely on the target folder, on every rank and between ranks?
 
-All ranks take every step. A rank whose folder failed touches it no more, but still comes to every
-exchange. filesystem_findings turns what all ranks observed into findings.
+All ranks take every step. A rank whose folder failed no longer touches it, but still takes part in
+every exchange. filesystem_findings turns what all ranks observed into findings.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ RACE_PAUSE_S = 0.05
 VISIBLE_LIMIT_S = 30.0
 VISIBLE_LIMIT_QUICK_S = 10.0
 VISIBLE_POLL_S = 0.01
-# Files that do not appear may mean that the folder itself is gone: look after so long.
+# Files that do not appear may mean that the folder itself is gone: check that after this time.
 MOVED_CHECK_S = 0.5
 # A busy machine may be slow once: an operation is called slow only when every attempt is.
 SLOW_ATTEMPTS = 2
 
 FILE_BYTES = 64 << 10
-# Each generation of the replaced file repeats its number in words of so many bytes.
+# Each generation of the replaced file repeats its number, encoded in this many bytes.
 WORD_BYTES = 8
 GENERATIONS = 100
 GENERATIONS_QUICK = 30
@@ -122,8 +122,8 @@ class FolderProbe:
             return action()
         except OSError as error:
             self.able = False
-            # A folder that vanished may cause any error; what proves it is that its name leads
-            # elsewhere now.
+            # A folder that vanished may cause any error; the proof is that its name now leads
+            # elsewhere.
             if self.has_moved():
                 finding_id = "folder-unmounted"
             else:
@@ -133,7 +133,7 @@ class FolderProbe:
             return None
 
     def check_moved(self) -> None:
-        """Records a problem if the folder is no longer the same one, although nothing failed."""
+        """Records a problem if the folder was replaced by another one without an error."""
         if self.able and self.has_moved():
             self.able = False
             message = f"{self.target} is no longer the folder that it was when the phase began"
@@ -162,7 +162,8 @@ class FolderProbe:
 
 
 def _make_folders(probe: FolderProbe) -> None:
-    """All ranks make the same folders at once, as training code that calls makedirs everywhere."""
+    """All ranks make the same folders at once, as training code does that calls makedirs on every
+    rank."""
     probe.data["races"] = 0
     probe.initial_location = probe.attempt("looking", lambda: _locate(probe.target))
     probe.attempt(
@@ -225,8 +226,7 @@ def _await_files(probe: FolderProbe) -> list[int]:
 def _await_files_once(probe: FolderProbe, number: int) -> list[dict[str, float]]:
     """For each rank, which ranks' files it saw after how many seconds: the shortest time of all
     attempts."""
-    # A client that was told "no such file" may go on believing it: so every rank asks before the
-    # files exist.
+    # A client may cache "no such file": so every rank looks for the files before they exist.
     probe.attempt("looking", lambda: _look_for_files(probe, number))
     probe.exchange("before writing")
     probe.attempt("writing a file", lambda: _write_own_file(probe, number))
@@ -379,7 +379,9 @@ def _try_locks(probe: FolderProbe, sharing_ranks: Sequence[int]) -> None:
             _lock_all(files, results, attempt)
         probe.exchange(f"locks {attempt}")
     if probe.rank == holder:
-        _unlock_all(files)
+        for kind, file in files.items():
+            unlock = functools.partial(_lock_function(kind), file, fcntl.LOCK_UN)
+            call_within(LOCK_LIMIT_S, functools.partial(_ignoring_errors, unlock))
     probe.exchange("locks released")
     if probe.rank == peer:
         _lock_all(files, results, "after")
@@ -408,19 +410,16 @@ def _lock_all(files: dict[str, Any], results: dict[str, dict[str, str]], attempt
         results[kind][attempt] = call_within(LOCK_LIMIT_S, functools.partial(_lock, kind, file))
 
 
+def _lock_function(kind: str) -> Callable[[Any, int], None]:
+    return fcntl.flock if kind == "flock" else fcntl.lockf
+
+
 def _lock(kind: str, file: Any) -> str:
-    lock = fcntl.flock if kind == "flock" else fcntl.lockf
     try:
-        lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_function(kind)(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return LOCKED
     except OSError as error:
         return REFUSED if error.errno in LOCK_BUSY else str(error.strerror)
-
-
-def _unlock_all(files: dict[str, Any]) -> None:
-    for kind, file in files.items():
-        unlock = fcntl.flock if kind == "flock" else fcntl.lockf
-        call_within(LOCK_LIMIT_S, functools.partial(_ignoring_errors, unlock, file, fcntl.LOCK_UN))
 
 
 def call_within(limit_s: float, action: Callable[[], str]) -> str:
@@ -435,11 +434,11 @@ def call_within(limit_s: float, action: Callable[[], str]) -> str:
     return results[0] if results else NO_ANSWER
 
 
-def _ignoring_errors(action: Callable[..., object], *arguments: object) -> str:
-    """A lock that was never taken may refuse to be released; the failed attempt is recorded
+def _ignoring_errors(action: Callable[[], object]) -> str:
+    """For releasing a lock that may never have been taken: the failed attempt is recorded
     already."""
     try:
-        return str(action(*arguments))
+        return str(action())
     except OSError as error:
         return str(error)
 
@@ -471,7 +470,7 @@ def _free_space(probe: FolderProbe) -> dict[str, Any]:
 
 
 def _can_hard_link(probe: FolderProbe) -> bool:
-    """Tries it: hard links serve as locks where locks do not work."""
+    """Hard links can serve as locks where file locks do not work."""
     path = probe.root / f"linked{probe.rank}"
     path.touch()
     try:

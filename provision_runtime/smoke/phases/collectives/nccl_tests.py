@@ -1,5 +1,5 @@
-"""Our figures in the shape of nccl-tests' own JSON (`-J FILE`), so that tools which read that read
-ours. Pure.
+"""Our figures in the shape of nccl-tests' own JSON (`-J FILE`), so that tools for those files
+also read ours. Pure.
 
 The shape is that of file version 2 (nccl-tests 2.19: src/util.cu), texts for true and false and
 padded roots included. One document is one collective in one type, as one run of nccl-tests is.
@@ -95,6 +95,9 @@ def nccl_code(version: str | None) -> int:
 
 def _config(run_info: RunInfo, rows: Sequence[Row]) -> dict[str, Any]:
     sizes = [row.bytes for row in rows]
+    # Between neighboring sizes; 0 if it differs.
+    factors = {larger / smaller for smaller, larger in zip(sizes, sizes[1:])}
+    step_factor = int(factors.pop()) if len(factors) == 1 else 0
     devices = []
     for device in run_info.devices:
         fields = asdict(device)
@@ -104,7 +107,7 @@ def _config(run_info: RunInfo, rows: Sequence[Row]) -> dict[str, Any]:
         "ngpus": 1,
         "minimum_bytes": min(sizes),
         "maximum_bytes": max(sizes),
-        "step_factor": _step_factor(sizes),
+        "step_factor": step_factor,
         "warmup_iters": max(row.warm_up for row in rows),
         "iterations": max(row.iterations for row in rows),
         "aggregated_iterations": 1,
@@ -115,12 +118,6 @@ def _config(run_info: RunInfo, rows: Sequence[Row]) -> dict[str, Any]:
         "parallel_init": _bool_text(False),
         "devices": devices,
     }
-
-
-def _step_factor(sizes: Sequence[int]) -> int:
-    """Between neighboring sizes; 0 if it differs."""
-    factors = {larger / smaller for smaller, larger in zip(sizes, sizes[1:])}
-    return int(factors.pop()) if len(factors) == 1 else 0
 
 
 def _result(row: Row, entries: Entries) -> dict[str, Any]:

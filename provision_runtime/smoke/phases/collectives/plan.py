@@ -65,8 +65,8 @@ SHORT_TYPE_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
 REHEARSAL_SIZES = (8, 32 * KIB, 256 * KIB, 1 * MIB, 4 * MIB)
 # Two buffers of the largest size live at once; we take no more of the free memory than twice this.
 MEMORY_SHARE = 0.2
-# (ranks per core, largest size): ranks that share cores run one after another, so beyond so many
-# per core a larger message measures nothing and takes minutes.
+# (ranks per core, largest size): ranks that share cores run one after another, so with more
+# ranks per core than this a larger message measures nothing and takes minutes.
 CROWDED_LIMITS = ((16, 1 * MIB), (4, 16 * MIB))
 
 
@@ -78,7 +78,7 @@ class Repeats:
 
 
 REPEATS = {"quick": Repeats(2, 20, 5), "default": Repeats(5, 100, 20), "full": Repeats(5, 100, 20)}
-# On CPUs a large message takes a tenth of a second and more: fewer of them say as much.
+# On CPUs a large message takes a tenth of a second and more: fewer repetitions are enough.
 LARGE_ON_CPU = 16 * MIB
 FEWEST = 3
 
@@ -180,19 +180,21 @@ def _row(scope: Scope, collective: str, dtype: str, size: int) -> Row:
     item_bytes = ITEM_BYTES[dtype]
     shares = scope.ranks if collective in DIVIDED else 1
     count = max(size // (item_bytes * shares), 1)
-    profile = "quick" if _is_rehearsal(scope, collective, dtype) else scope.profile
-    warm_up, iterations = _repeats(scope, REPEATS[profile], size)
-    largest = test_values.largest(dtype, _summands(collective, scope.ranks))
-    return Row(collective, dtype, count * item_bytes * shares, count, warm_up, iterations, largest)
-
-
-def _summands(collective: str, ranks: int) -> int:
-    return ranks if collective in SUMMED else 1
-
-
-def _repeats(scope: Scope, repeats: Repeats, size: int) -> tuple[int, int]:
+    repeats = REPEATS["quick" if _is_rehearsal(scope, collective, dtype) else scope.profile]
     iterations = repeats.latency if size <= LATENCY_BYTES else repeats.bandwidth
     if scope.device == "cpu" and size >= LARGE_ON_CPU:
         iterations //= 2
     crowding = max(scope.crowding, 1)
-    return max(int(repeats.warm_up / crowding), 1), max(int(iterations / crowding), FEWEST)
+    return Row(
+        collective,
+        dtype,
+        bytes=count * item_bytes * shares,
+        count=count,
+        warm_up=max(int(repeats.warm_up / crowding), 1),
+        iterations=max(int(iterations / crowding), FEWEST),
+        largest=test_values.largest(dtype, _summands(collective, scope.ranks)),
+    )
+
+
+def _summands(collective: str, ranks: int) -> int:
+    return ranks if collective in SUMMED else 1
