@@ -73,22 +73,22 @@ def save(
 ) -> SaveReport:
     """Commits the state dict as checkpoint `step`; all ranks call it.
 
-    If several ranks hold a value under one name, one of them writes it: what differs from rank to
-    rank (the state of a random generator) needs a name per rank. Each rank writes its own parts of
-    DTensors and ShardedTensors. A step that exists is replaced: readers see the old one until the
-    new one is whole.
+    If several ranks hold a value under one name, one of them writes it, so a value that differs from
+    rank to rank (the state of a random generator) needs a name per rank. Each rank writes its own
+    parts of DTensors and ShardedTensors. An existing step is replaced: readers see the old one until
+    the new one is whole.
 
-    root: a folder, or a URL that fsspec knows, with its `options`. ranks: how the ranks exchange
-    values; by default through the store of the default process group. incremental: link what the
-    latest checkpoint has too. for_dcp: also write what `dcp.load` needs; rank 0 then imports
-    torch.distributed.checkpoint, which takes seconds on a slow disk. progress: called on every rank
-    at least once a second, with the bytes of all; an exception in it ends the save. deadline_s: how
-    long a rank may be silent.
+    root: a folder, or a URL that fsspec supports, with its `options`. ranks: how the ranks exchange
+    values; by default through the store of the default process group. incremental: link what has not
+    changed since the latest checkpoint. for_dcp: also write what `dcp.load` needs; rank 0 then
+    imports torch.distributed.checkpoint, which takes seconds on a slow disk. progress: called on
+    every rank at least once a second, with the bytes of all ranks; an exception in it ends the save.
+    deadline_s: how long a rank may be silent.
 
     Raises NotCommitted, on every rank, if a rank failed or fell silent: nothing new is visible, and
     the earlier checkpoints are untouched. CheckpointError, on every rank, if a state dict cannot be
     saved, or those of the ranks do not fit together. ValueError, on the rank that passed it, if the
-    step is not a number from 0 on.
+    step is not a whole number of 0 or more.
     """
     return saver.save(
         state_dict,
@@ -118,15 +118,15 @@ def save_async(
     The future's result is the report, or it raises NotCommitted. Call result() before the process
     group is destroyed. The process does not end before the save is over.
 
-    Waits first for a save that is still running; if that failed and nobody checked its future, a
-    warning says so. The copy is kept for the next save: what still equals it is neither copied nor
-    hashed again. Raises ValueError for ranks that use collectives (ranks.through_group).
+    Waits first for a save that is still running, and warns if that failed and its future was never
+    checked. The copy stays for the next save, which neither copies nor hashes what still equals it.
+    Raises ValueError for ranks that use collectives (ranks.through_group).
     """
     ranks = _default_ranks(ranks, deadline_s)
     if ranks.uses_collectives:
         raise ValueError(
             "save_async cannot use ranks that exchange values by collectives: "
-            "those belong to the training, which goes on meanwhile"
+            "the training goes on meanwhile and needs them for itself"
         )
     return saver.save_async(
         state_dict,
@@ -154,16 +154,16 @@ def load(
 
     Verifies every file and matches every name before it changes anything. The number of ranks, and
     how tensors are cut, may differ from the save's, and so may dtypes of the same kind (a float
-    never becomes an integer). All names of the state dict must be in the checkpoint; names that
-    only the checkpoint has are ignored, so a part of it can be read.
+    never becomes an integer). The checkpoint must have all names of the state dict; its other names
+    are ignored, so part of a checkpoint can be read.
 
     on_damage="previous": skips a damaged checkpoint, with a warning and in the report, for the
-    newest intact one before it. allow_pickle: also reads objects that only unpickling makes, which
-    can run code; numbers, texts, tensors, and lists and dicts of them do not need it.
+    newest intact one before it. allow_pickle: also reads objects that must be unpickled, which can run
+    code; numbers, strings, tensors, and lists and dicts of them do not need it.
 
     Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint, which lists the
-    steps that exist; CheckpointError, with all names that are missing or that stand for something
-    else, or if a rank is missing; OSError if the store fails. Always on every rank, with the state
+    steps that exist; CheckpointError, with all names that are missing or do not fit, or if a rank is
+    missing; OSError if the store fails. Always on every rank, with the state
     dict unchanged (unless the store fails while it is read). An invalid option is a ValueError on
     its rank and a CheckpointError on the others.
     """
@@ -227,10 +227,10 @@ def prune(
     dry_run: bool = False,
     **options: Any,
 ) -> Pruned:
-    """Removes old checkpoints, and what dead writers left. One process calls it.
+    """Removes old checkpoints, and unfinished ones whose writers died. One process calls it.
 
-    Keeps the `keep` steps that were committed last, those that `every` divides, and the latest.
-    What later checkpoints share with the removed ones stays.
+    Keeps the last `keep` committed steps, the multiples of `every`, and the latest. Files that the
+    remaining checkpoints share with the removed ones stay.
     """
     return retention.prune(open_root(root, **options), keep, every=every, dry_run=dry_run)
 

@@ -40,7 +40,7 @@ MIN_COMPARED_BYTES = 1 << 20
 
 
 class SaveFuture(Future, Generic[T]):  # type: ignore[type-arg]
-    """A future that knows whether anybody looked at its outcome."""
+    """A future that knows whether its outcome was checked."""
 
     was_checked = False
 
@@ -79,7 +79,7 @@ class BackgroundSave:
     def finish(self) -> None:
         """Waits for a running save.
 
-        Warns if it failed and nobody checked its outcome: a lost checkpoint must not go unnoticed.
+        Warns if it failed and its outcome was never checked: a lost checkpoint must not go unnoticed.
         """
         last, self._last = self._last, None
         if last is None:
@@ -144,11 +144,11 @@ class HostSnapshot:
         return replace(plan, items=tuple(items), digests=dict(self._digests))
 
     def learn(self, digests: Mapping[Place, str]) -> None:
-        """The digests with which the pieces of the copy were committed."""
+        """Remembers the digests with which the pieces of the copy were committed."""
         self._digests = dict(digests)
 
     def _make_room(self, tensors: Mapping[Place, Item]) -> set[Place]:
-        """The places whose memory is new. Frees what is no longer of use first."""
+        """Frees memory that no longer fits, then allocates what is missing. Returns the new places."""
         reusable = {}
         for place, memory in self._memory.items():
             if place in tensors and _fits(memory, tensors[place]):

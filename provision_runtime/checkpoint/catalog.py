@@ -1,4 +1,4 @@
-"""Which checkpoints a root holds, which of them is the latest, and what dead writers left.
+"""Which checkpoints a root holds, which is the latest, and what dead writers left behind.
 
 Works without torch.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .layout import CheckpointName
     from .manifest import Manifest
 
-# How often a root is listed that changes each time.
+# How often to list a root that changes each time.
 TRIES = 100
 
 
@@ -36,8 +36,8 @@ def steps(backend: Backend) -> list[CheckpointName]:
 
 
 def read_manifest(backend: Backend, folder: str) -> Manifest:
-    """Raises DamagedFile if it is missing, not what was committed, or of another step than its
-    folder.
+    """Raises DamagedFile if the manifest is missing, not what was committed, or of another step than
+    its folder.
     """
     path = f"{backend.root}/{folder}/{manifest.NAME}"
     try:
@@ -58,10 +58,10 @@ def manifest_if_intact(backend: Backend, folder: str) -> Manifest | None:
 
 
 def latest(backend: Backend) -> str | None:
-    """The folder to go on from; None if there is no checkpoint.
+    """The folder that `latest` names, or else the last commit that can be read; None if there is no
+    checkpoint.
 
-    The one that `latest` names; if it names none, the one that was committed last, of those that
-    can be read. Who reads its content must hear of damage: use `named` and `newest_first`.
+    Ignores damage. To load a checkpoint, use `named` and `newest_first`, which do not.
     """
     folder = None
     with suppress(DamagedFile):
@@ -90,8 +90,8 @@ def named(backend: Backend) -> str | None:
 def newest_first(backend: Backend) -> list[str]:
     """All folders, the last commit first.
 
-    The age of one whose manifest cannot be read is known only from a checkpoint that was committed
-    after it. If there is none, it may be the newest, and comes before all others.
+    If a manifest cannot be read, only a checkpoint that was committed after it tells its age. If
+    there is none, it may be the newest, and comes first.
     """
     return _list_settled(backend, lambda names: _newest_first(backend, names))
 
@@ -145,10 +145,10 @@ def intact_newest_first(backend: Backend, names: list[CheckpointName] | None = N
 
 
 def _list_settled(backend: Backend, look: Callable[[list[CheckpointName]], list[str]]) -> list[str]:
-    """What `look` finds in a listing of the root.
+    """The result of `look` for a listing of the root.
 
-    It finds nothing only if the next listing is the same: while a step is saved again, folders of
-    the first listing may be gone before they are read.
+    An empty result counts only if the next listing is the same: while a step is saved again, folders
+    of the first listing may be gone before they are read.
     """
     names = committed(backend)
     for _ in range(TRIES):
@@ -162,10 +162,10 @@ def _list_settled(backend: Backend, look: Callable[[list[CheckpointName]], list[
 
 
 def remove_leftovers(backend: Backend) -> None:
-    """Removes what writers that have certainly ended did not finish, and what could not be removed
-    before.
+    """Removes unfinished folders of writers that have certainly ended, and what an earlier removal
+    left.
     """
     leftovers = [name for name in backend.folders() if layout.is_leftover(name)]
     for name in leftovers:
-        with suppress(OSError):  # another user's, perhaps: the others can go
+        with suppress(OSError):  # perhaps another user's; continue with the others
             backend.remove(name)

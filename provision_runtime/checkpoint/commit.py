@@ -6,8 +6,8 @@
     all ranks  wait until they see the checkpoint (_wait_until_visible)
 
 The ranks communicate through `Ranks` alone, so it works with any store, and nothing here calls a
-collective. While they write they exchange their progress, so that a rank that dies is missed soon,
-however long the others write.
+collective. While they write they exchange their progress, so a rank that dies is missed soon, however
+long the others write.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from .writer import RankPart
 
 VISIBLE_S = 30.0
-# Of the free space that is asked for: folders, archives around the tensors, the manifest, and
-# other programs that write too.
+# Extra free space that a save requires: for folders, archives around the tensors, the manifest,
+# and other programs that write meanwhile.
 SPACE_MARGIN = 1.1
 
 
@@ -77,8 +77,9 @@ class Committed:
 
 @dataclass
 class _Stage:
-    """How far a save came, which decides what a failure means. begun, published: folders, on rank
-    0.
+    """How far a save came, which decides what a failure means.
+
+    begun, published: folders, on rank 0.
     """
 
     begun: list[str] = field(default_factory=list)
@@ -88,8 +89,7 @@ class _Stage:
 
 @dataclass(frozen=True)
 class _WrittenParts:
-    """rewritten: files that a rank knows to be corrupt in other checkpoints, and that this save
-    wrote again.
+    """rewritten: files that are corrupt in other checkpoints, and that this save wrote again.
 
     digests: of this rank's pieces.
     """
@@ -154,13 +154,13 @@ def _broadcast_slow(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
 
 
 def _begin(backend: Backend, step: int, incremental: bool, stage: _Stage) -> dict[str, Any]:
-    """Rank 0 alone: makes the temporary folder; returns what all ranks must know."""
+    """Runs on rank 0 only. Makes the temporary folder; returns what all ranks must know."""
     with suppress(OSError):
         catalog.remove_leftovers(backend)
     parent = catalog.latest(backend)
     content = catalog.manifest_if_intact(backend, parent) if parent else None
     if parent and content is None:
-        # It is damaged: the order of commits goes on from those that can be read.
+        # It is damaged: continue from the last commit that can be read.
         parent = next(iter(catalog.intact_newest_first(backend)), None)
         content = catalog.manifest_if_intact(backend, parent) if parent else None
     folder = backend.begin(step, parent if content and incremental else None)
@@ -185,8 +185,8 @@ def _write_parts(
 ) -> _WrittenParts:
     """Writes this rank's files into the temporary folder, and a list of them.
 
-    opened: what `_begin` returned on rank 0. On return all files are durable, and none of them is
-    one that any rank knows to be corrupt.
+    opened: what `_begin` returned on rank 0. On return all files are durable, and no rank knows any
+    of them to be corrupt.
     """
     folder = opened["folder"]
     collective.run_on_all("checkpoint/enter", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
@@ -222,8 +222,8 @@ def _write_parts(
 def _check_space(backend: Backend, writer: Writer, items: Sequence[Item], ranks: Ranks) -> None:
     """Raises RankFailed (ENOSPC) on every rank if the checkpoint does not fit.
 
-    Assumes first that nothing is in the parent. Only if that does not fit, every piece is hashed to
-    know what must be written.
+    Assumes first that the parent has nothing to link. Only if that does not fit, hashes every piece
+    to learn what must be written.
     """
     free_by_rank = collective.run_on_all("checkpoint/free", ranks, backend.free)
     least = min((free for free in free_by_rank if free is not None), default=None)
@@ -239,10 +239,10 @@ def _check_space(backend: Backend, writer: Writer, items: Sequence[Item], ranks:
         return
 
     def refuse() -> None:
-        """On the ranks that see too little."""
+        """Raises on the ranks that see too little space."""
         free = free_by_rank[ranks.rank]
         if free is not None and needed * SPACE_MARGIN > free:
-            text = f"{needed} bytes are to be written, plus a tenth as a margin; {free} are free"
+            text = f"the save needs {needed} bytes and a tenth more as a margin; {free} are free"
             raise OSError(errno.ENOSPC, text, backend.root)
 
     collective.run_on_all("checkpoint/space", ranks, refuse)
@@ -253,8 +253,8 @@ def _run_writer(
 ) -> tuple[SaveProgress, RankPart, frozenset[str]]:
     """All ranks' bytes, this rank's part, and the parent's files that any rank knows to be corrupt.
 
-    The ranks exchange their progress at least every LONGEST_PAUSE_S: one that is gone is missed,
-    and a failure on one stops all.
+    The ranks exchange their progress at least every LONGEST_PAUSE_S, so a lost rank is missed, and a
+    failure on one rank stops all.
     """
     started = time.monotonic()
     total = SaveProgress(0, 0, 0, 0.0)
@@ -292,10 +292,7 @@ def _run_writer(
 def _unlink_corrupt(
     backend: Backend, folder: str, writer: Writer, corrupt: frozenset[str], ranks: Ranks
 ) -> frozenset[str]:
-    """Takes the corrupt files out of the folder that any rank linked before one of them knew.
-
-    Returns them.
-    """
+    """Removes from the folder the corrupt files that a rank linked before it knew; returns them."""
     linked: set[str] = set()
     for names in collective.run_on_all(
         "checkpoint/linked", ranks, lambda: writer.linked_files(corrupt)
@@ -331,10 +328,10 @@ def _part_bytes(plan: SavePlan, part: RankPart) -> bytes:
 def _publish_together(
     backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks, stage: _Stage
 ) -> str:
-    """The folder's name. What rank 0 did counts, even if another rank or the store is lost while it
-    says so.
+    """Returns the folder's name. The step counts as committed once rank 0 has committed it, even if
+    another rank or the store is lost before the news arrives.
 
-    Rank 0 first checks that all ranks still answer: it may have been stopped for so long that they
+    Rank 0 first checks that all ranks still answer: it may have been suspended for so long that they
     gave up.
     """
     collective.barrier("checkpoint/ready", ranks)
@@ -360,13 +357,14 @@ def _publish_together(
             raise
         folder = published[0]
         warnings.warn(
-            f"step {step} was committed, but not every rank heard of it: {error}", stacklevel=4
+            f"step {step} was committed, but the ranks were lost before all of them knew: {error}",
+            stacklevel=4,
         )
     return folder
 
 
 def _publish(backend: Backend, opened: dict[str, Any], step: int, world_size: int) -> str:
-    """Rank 0 alone, when all ranks' files are durable."""
+    """Runs on rank 0 only, when all ranks' files are durable."""
     folder = opened["folder"]
     parts = [json.loads(backend.read(folder, _part_name(rank))) for rank in range(world_size)]
     for rank in range(world_size):
@@ -409,7 +407,7 @@ def _remove_older_generations(backend: Backend, folder: str) -> None:
 
 
 def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> Manifest:
-    """Raises CheckpointError if the boxes of a tensor do not make up the whole."""
+    """The manifest. Raises CheckpointError if the boxes of a tensor do not make up the whole."""
     entries = []
     boxes: dict[str, list[manifest.Record]] = {}
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -447,7 +445,8 @@ def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> Ma
 def _wait_until_visible(backend: Backend, folder: str, ranks: Ranks) -> None:
     """Waits until all ranks see the checkpoint, unless another job has already replaced it.
 
-    A rank that is missing here is missed by the next exchange too; the checkpoint exists.
+    A rank that is lost meanwhile is ignored: the checkpoint exists, and the next exchange misses the
+    rank too.
     """
     end = time.monotonic() + VISIBLE_S
 

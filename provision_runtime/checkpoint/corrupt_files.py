@@ -1,8 +1,8 @@
-"""Files that this process knows to be corrupt: no save links them, so the next one writes their
-content again.
+"""Files that this process knows to be corrupt: a save does not link them, but writes their content
+again.
 
-By root and name: a name is the hash of the content, and one file may be linked into many
-checkpoints under it. During a save the ranks tell each other which of these files they know.
+Kept by root and name: a name is the hash of the content, and one file may be linked into many
+checkpoints under it. During a save the ranks exchange the names.
 """
 
 from __future__ import annotations

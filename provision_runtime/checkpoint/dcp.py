@@ -1,8 +1,8 @@
 """What torch's own `dcp.load` needs to read a checkpoint: its `.metadata` file, made from the
 manifest.
 
-Only torch reads the pickle. Nothing here does: the manifest holds all that is in it but the nesting
-of names.
+Only torch reads the pickle; provision never does, since the manifest holds all of it except how
+names are nested.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def metadata(
 ) -> Any:
     """torch.distributed.checkpoint.metadata.Metadata of these tensors of a checkpoint, or None.
 
-    This torch must know the dtypes of these tensors, and of no others. What later releases added
-    to it (storage_meta, version) stays empty, so that 2.3 reads what 2.13 wrote.
+    This torch must have the dtypes of these tensors, but not of the others. Fields that later
+    releases added (storage_meta, version) stay empty, so that 2.3 reads what 2.13 wrote.
     """
     try:
         from torch.distributed.checkpoint.filesystem import _StorageInfo

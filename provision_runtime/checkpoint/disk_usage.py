@@ -1,4 +1,4 @@
-"""Which bytes checkpoints share with each other, and so what removing some of them frees.
+"""Which bytes checkpoints share, and so what removing some of them frees.
 
 Works without torch.
 """
@@ -21,10 +21,10 @@ Usage = Dict[Hashable, Stat]
 
 
 def usage(backend: Backend, folder: str) -> Usage:
-    """Of a committed or an unfinished folder; of one that vanishes meanwhile, what could still be
-    read.
+    """The files of a committed or unfinished folder; if it vanishes meanwhile, those read before.
 
-    Where folders refer to files, the manifest gives the sizes: otherwise each would take a request.
+    In stores where folders refer to files, the sizes come from the manifest, which saves a request
+    per file.
     """
     content = None
     if _has_references(backend) and layout.parse(folder):
@@ -43,7 +43,7 @@ def usage(backend: Backend, folder: str) -> Usage:
 
 
 def key(backend: Backend, folder: str, entry: FileEntry) -> Hashable:
-    """The same for two files of two checkpoints only if they are one. Raises FileNotFoundError."""
+    """Equal for the files of two checkpoints only if they are one file. Raises FileNotFoundError."""
     home = entry.home or folder
     if _has_references(backend):
         return (home, entry.name)
@@ -51,7 +51,7 @@ def key(backend: Backend, folder: str, entry: FileEntry) -> Hashable:
 
 
 def folder_bytes(files: Usage) -> int:
-    """Bytes of all files of one folder, whoever shares them."""
+    """Bytes of all files of one folder, shared or not."""
     return sum(stat.size for stat in files.values())
 
 
@@ -64,8 +64,8 @@ def total_bytes(usages: Iterable[Usage]) -> int:
 
 
 def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
-    """Bytes that are free once these folders are removed: a file goes with the last of its names,
-    wherever that is.
+    """Bytes that removing these folders frees: a file goes with the last of its names, wherever that
+    is.
     """
     folders = _count_folders(usages)
     names_left: dict[Hashable, int] = {}

@@ -23,13 +23,12 @@ ADVICE = {
 
 
 class CheckpointError(Exception):
-    """Something about a checkpoint is wrong; the text names the file or the rank."""
+    """A checkpoint cannot be saved or read; the text names the file or the rank."""
 
 
 class DamagedFile(CheckpointError):
-    """A file of a checkpoint is not what was committed.
-
-    `tensors` are the names of what the file holds, as far as that is known.
+    """A file of a checkpoint is not what was committed. `tensors`: the names of those in it, if
+    known.
     """
 
     def __init__(self, path: object, problem: str, tensors: tuple[str, ...] = ()) -> None:
@@ -48,7 +47,7 @@ class OtherSchema(CheckpointError):
 
 
 class NoCheckpoint(CheckpointError):
-    """No such checkpoint was committed."""
+    """The step, or any step, was never committed under this root."""
 
 
 class Vanished(CheckpointError):
@@ -58,9 +57,9 @@ class Vanished(CheckpointError):
 class NotCommitted(CheckpointError):
     """The new checkpoint does not exist.
 
-    ranks: those that failed, empty where that is not known. errno: of the first of them, 0 where it
-    has none. is_certain: False where rank 0 fell silent, or the store of the ranks was lost, while
-    rank 0 published: the checkpoint may exist then, and `list_steps` tells.
+    ranks: those that failed; empty if unknown. errno: that of the first failed rank, or 0.
+    is_certain: False if rank 0 fell silent, or the ranks' store was lost, while rank 0 published: the
+    checkpoint may then exist; `list_steps` shows it.
     """
 
     def __init__(self, step: int, failure: RankFailed, is_certain: bool = True) -> None:

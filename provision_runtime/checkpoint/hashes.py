@@ -1,8 +1,8 @@
 """The two hashes of a file: SHA-256, always, and XXH128 where the package xxhash is installed.
 
 SHA-256 names the file. XXH128 is several times as fast; `save` and `load` use it to tell whether
-content is still the same: two contents have the same XXH128 by accident in 1 of 2**128 cases. It is
-not cryptographic, so it neither names nor finds anything, and `verify` uses SHA-256. Its values are
+content is unchanged: two contents share an XXH128 by accident in 1 of 2**128 cases. It is not
+cryptographic, so files are neither named nor looked up by it, and `verify` uses SHA-256. Its values are
 fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); large updates
 release the interpreter's lock.
 """
@@ -32,10 +32,7 @@ XXH3_128 = _import_xxh3_128()
 
 @dataclass(frozen=True)
 class FileHashes:
-    """Hexadecimal digits. xxh128:
-
-    None if the package is not installed, or the hash is not needed.
-    """
+    """Hexadecimal digits. xxh128: None if xxhash is not installed, or the hash is not needed."""
 
     sha256: str
     xxh128: str | None

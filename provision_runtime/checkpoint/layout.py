@@ -1,14 +1,14 @@
 """The names below the root of a run's checkpoints.
 
-step-000000000042        a committed checkpoint: whoever sees the name sees all of it
-step-000000000042.1      the same step, saved again; the highest generation counts, the others are
-                         about to be removed
+step-000000000042        a committed checkpoint: it is whole as soon as the name is visible
+step-000000000042.1      the same step, saved again; the highest generation counts, the others will
+                         be removed
 step-000000000042.1-5f…  in stores without rename: written under its final name, committed once it
                          has a manifest
 latest                   the name of the checkpoint that was committed last, and its SHA-256
-.tmp~...                 what a writer has not finished writing or removing; the name says who the
-                         writer is (in stores without rename: an object next to the folder that it
-                         writes, with that folder's name in its own)
+.tmp~...                 what a writer has not finished writing or removing; the name identifies the
+                         writer (in stores without rename: an object next to the folder that it
+                         writes, and with that folder's name in its own)
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ abandoned: set[str] = set()
 class CheckpointName(NamedTuple):
     """The name of a committed checkpoint. Sorts in the order of steps and generations.
 
-    token: separates writers in stores where several can write under one name; "" where a rename
-    does that.
+    token: distinguishes writers in stores without rename, where several could write under one name;
+    else "".
     """
 
     step: int
@@ -51,7 +51,7 @@ class CheckpointName(NamedTuple):
 
 
 class FolderWriter(NamedTuple):
-    """Who made a temporary folder.
+    """The process that made a temporary folder.
 
     Process numbers are counted per boot and per container, hence `namespace`.
     """
@@ -62,10 +62,10 @@ class FolderWriter(NamedTuple):
     namespace: str
 
     def state(self) -> str:
-        """alive, stopped or gone; unknown for a process that cannot be seen from this one.
+        """alive, stopped or gone; unknown for a process of another host, boot or container.
 
-        That is any of another host, boot or container. On a file system that hosts share, the age
-        of its folder says nothing about it.
+        On a file system that hosts share, the age of a folder does not tell whether its writer is
+        alive.
         """
         if (self.host, self.namespace) != (_host(), _namespace_digest()):
             return processes.UNKNOWN
@@ -108,7 +108,7 @@ def temporary(purpose: str) -> str:
 
 
 def target(temporary_name: str) -> str | None:
-    """The checkpoint that the writer of a temporary name works on; None if it works on none."""
+    """The checkpoint that the writer of a temporary name works on; None if there is none."""
     if writer(temporary_name) is None:
         return None
     purpose = temporary_name.split(SEPARATOR)[1]
@@ -124,7 +124,7 @@ def writer(folder: str) -> FolderWriter | None:
 
 
 def is_leftover(folder: str) -> bool:
-    """Whether it is certain that nobody works on a temporary folder any more."""
+    """Whether the writer of a temporary folder has certainly ended or given it up."""
     if folder in abandoned:
         return True
     folder_writer = writer(folder)

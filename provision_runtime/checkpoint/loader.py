@@ -35,7 +35,7 @@ LATEST = "latest"
 REFUSE, PREVIOUS = "refuse", "previous"
 # Kinds of failures of a rank; the first in this order is what all ranks raise.
 ERROR, STORE, VANISHED, DAMAGE = "error", "store", "vanished", "damage"
-# How often a checkpoint that is overwritten or pruned while it is read is looked for again.
+# How often a load starts again when its checkpoint is overwritten or pruned meanwhile.
 TRIES = 100
 
 
@@ -43,8 +43,8 @@ TRIES = 100
 class LoadReport:
     """What was loaded.
 
-    bytes: what this rank read into the state dict. refused: the damage of newer checkpoints that
-    were skipped (`on_damage="previous"`), or of `latest`, in words.
+    bytes: what this rank read into the state dict. refused: a sentence per damage of a newer
+    checkpoint that was skipped (`on_damage="previous"`), or of `latest`.
     """
 
     step: int
@@ -63,9 +63,7 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What a rank has once nothing prevents reading any more. values: of the objects, in the plan's
-    order.
-    """
+    """What a rank holds once it may read. values: of the objects, in the plan's order."""
 
     expanded: dict[str, Any]
     reader: Reader
@@ -84,7 +82,7 @@ def load(
     on_damage: str,
     allow_pickle: bool,
 ) -> LoadReport:
-    # A save in the background uses these ranks' exchanges too, and may be what is to be loaded.
+    # A background save uses these ranks' exchanges too, and may be the checkpoint to load.
     BACKGROUND.finish()
     backend = _check_arguments(open_backend, step, on_damage, ranks)
     try:
@@ -104,20 +102,20 @@ def load(
                 continue
     except (RanksMissing, StoreLost) as error:
         raise CheckpointError(f"nothing was loaded from {backend.root}: {error}") from error
-    raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times while it was read")
+    raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times during the load")
 
 
 def _check_arguments(
     open_backend: Callable[[], Backend], step: int | str, on_damage: str, ranks: Ranks
 ) -> Backend:
-    """Raises what is wrong with this rank's arguments on all ranks.
+    """Opens the backend. Raises on all ranks what is wrong with the arguments of one.
 
-    If only this rank raised it, it would be one load behind the others from then on.
+    If that rank alone raised, it would lag the others by one load from then on.
     """
     backend, problem = None, None
     try:
         if on_damage not in (REFUSE, PREVIOUS):
-            raise ValueError(f"on_damage={on_damage!r}: it is {REFUSE!r} or {PREVIOUS!r}")
+            raise ValueError(f"on_damage={on_damage!r}: pass {REFUSE!r} or {PREVIOUS!r}")
         _step_number(step)
         backend = open_backend()
     except Exception as error:
@@ -141,15 +139,15 @@ def _step_number(step: int | str) -> int | None:
     try:
         return int(step) if isinstance(step, str) else operator.index(step)
     except (TypeError, ValueError):
-        raise ValueError(f"step={step!r}: it is the number of a step, or {LATEST!r}") from None
+        raise ValueError(f"step={step!r}: pass the number of a step, or {LATEST!r}") from None
 
 
 def choose(
     backend: Backend, step: int | str, on_damage: str
 ) -> tuple[list[str], DamagedFile | None]:
-    """The folders to try in order, and the damage of `latest`, if that was to say which one it is.
+    """The folders to try, in order; and the damage of `latest`, if it was needed to choose.
 
-    With on_damage="previous" the folders that were committed before follow, newest first.
+    With on_damage="previous", the folders that were committed before follow, newest first.
     """
     number = _step_number(step)
     first, damage = None, None
@@ -177,7 +175,7 @@ def choose(
 def folder_of(backend: Backend, step: int | str) -> str:
     """The folder of a step.
 
-    Raises NoCheckpoint; DamagedFile if the latest is asked for and `latest` is damaged.
+    Raises NoCheckpoint; DamagedFile if the step is the latest and `latest` is damaged.
     """
     folder, damage = look_up(backend, step)
     if damage:
@@ -186,9 +184,9 @@ def folder_of(backend: Backend, step: int | str) -> str:
 
 
 def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
-    """The folder of a step, and the damage of `latest`, if that was to say which one it is.
+    """The folder of a step; and the damage of `latest`, if it was needed to choose.
 
-    The folder is then the one that seems to be the latest. Raises NoCheckpoint.
+    The folder is then the most likely latest one. Raises NoCheckpoint.
     """
     folders, damage = choose(backend, step, REFUSE)
     if not folders:
@@ -200,7 +198,7 @@ def _describe_absence(backend: Backend, step: int | str) -> str:
     which = "" if step == LATEST else f" of step {step}"
     steps = [str(name.step) for name in catalog.steps(backend)]
     if not steps:
-        present = "nothing was committed there"
+        present = "it has no committed step"
     elif len(steps) == 1:
         present = f"it has step {steps[0]}"
     else:
@@ -211,9 +209,9 @@ def _describe_absence(backend: Backend, step: int | str) -> str:
 def _choose_on_rank_0(
     backend: Backend, step: int | str, on_damage: str, ranks: Ranks
 ) -> tuple[list[str], list[str]]:
-    """The folders, and the damage of `latest` in words.
+    """The folders, and a sentence about the damage of `latest`, if any.
 
-    Raises DamagedFile on every rank unless it may be skipped.
+    Raises DamagedFile on every rank unless damage may be skipped.
     """
 
     def choose_as_json() -> dict[str, Any]:
@@ -247,7 +245,7 @@ def _load_first_intact(
         try:
             return _load_folder(state_dict, backend, folder, ranks, tuple(refused), allow_pickle)
         except DamagedFile as error:
-            # On all ranks: any of them may be about to link the file.
+            # On all ranks, since the next save of any of them may link the file.
             corrupt_files.add(backend.root, error.path.rpartition("/")[2])
             if number + 1 == len(folders):
                 raise
@@ -334,7 +332,7 @@ def _verify_share(
 def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, prepared: _Prepared) -> None:
     reads = prepared.plan.tensors
     devices = streams.devices_of(read.target() for read in reads)
-    streams.wait_for(devices)  # work that was launched before would overwrite what is read
+    streams.wait_for(devices)  # earlier work could still overwrite what is read
     try:
         prepared.reader.read_tensors(reads)
         streams.wait_for(devices)
@@ -353,8 +351,8 @@ def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, prepared: _
 def _raise_if_vanished(
     backend: Backend, folder: str, content: Manifest | None, error: Exception
 ) -> None:
-    """Also if the name is another checkpoint's by now: a step that was pruned may be saved again
-    under it.
+    """Raises Vanished if the folder is gone or another checkpoint has its name: a pruned step may be
+    saved again.
     """
     is_present = folder in backend.folders()
     if not is_present or catalog.manifest_if_intact(backend, folder) != content:

@@ -35,8 +35,8 @@ class FileEntry:
     # The folder below the root that holds the file, if it is another checkpoint's: a store without
     # links refers to it.
     home: str | None = None
-    # None if the writer had no package xxhash (hashes.py), and no process that has it has read the
-    # content since.
+    # None if the file was written, and linked since, only by processes without the package xxhash
+    # (hashes.py).
     xxh128: str | None = None
 
 
@@ -71,8 +71,8 @@ class Tensor:
 class Manifest:
     """What one checkpoint holds.
 
-    parent: the folder that was the latest when this one was saved. sequence: the number of commits
-    along `parent`; the order of checkpoints must not depend on anybody's clock.
+    parent: the folder that was the latest when this one was saved. sequence: one more than the
+    parent's, since the order of checkpoints must not depend on a clock.
     """
 
     step: int
@@ -130,15 +130,15 @@ def loads(content: bytes, path: object) -> Manifest:
 def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
     """One entry per name, of those that several ranks list.
 
-    A file that was written wins over one that is referred to: it is in the checkpoint's own folder.
-    Of two such entries the one with more hashes wins.
+    A file in the checkpoint's own folder wins over a reference to another folder; of two equals, the
+    entry with more hashes wins.
     """
     ranked = sorted(entries, key=lambda entry: (entry.home is None, entry.xxh128 is not None))
     return {entry.name: entry for entry in ranked}
 
 
 def coverage_problem(shape: Sequence[int], boxes: Sequence[Record]) -> str | None:
-    """Why the boxes do not make up the whole tensor, each element once; None if they do.
+    """Why the boxes do not hold each element of the tensor exactly once; None if they do.
 
     Boxes that do not overlap and have the tensor's volume leave no gap.
     """

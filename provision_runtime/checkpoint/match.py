@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value of the state dict that the checkpoint is to fill: `container[key]`."""
+    """A value of the state dict that the checkpoint fills: `container[key]`."""
 
     name: str
     container: Any
@@ -58,9 +58,9 @@ class LoadPlan:
 
 
 def match(state_dict: dict[str, Any], content: Manifest) -> LoadPlan:
-    """Raises CheckpointError, with everything that does not fit.
+    """What this rank reads.
 
-    That is a name that is not in the checkpoint, or that stands for something else in it.
+    Raises CheckpointError with every name that the checkpoint lacks or that does not fit.
     """
     leaves = list(find_leaves(state_dict, content))
     _check_fit(leaves, content)
@@ -101,7 +101,7 @@ def _find_leaves(
             name = f" {name_of(path)}" if path else ""
             raise CheckpointError(
                 f"the optimizer{name} has no state yet, "
-                "and would be left without what the checkpoint has of it: "
+                "so its state in the checkpoint would not be loaded: "
                 "pass what torch.distributed.checkpoint.state_dict.get_optimizer_state_dict "
                 "(or get_state_dict) returns, or take a step first"
             )
@@ -137,7 +137,7 @@ def _check_fit(leaves: Sequence[Leaf], content: Manifest) -> None:
     names: set[str] = set()
     for leaf in leaves:
         if leaf.name in names:
-            problems.append(f"{leaf.name} stands for two values here")
+            problems.append(f"{leaf.name} is the name of two values in the state dict")
             continue
         names.add(leaf.name)
         problem = _misfit(leaf, content)
@@ -155,27 +155,27 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
 
     tensor, committed = leaf.value, content.tensors.get(leaf.name)
     if not isinstance(tensor, torch.Tensor):
-        return "is no tensor here, and one in the checkpoint" if committed else None
+        return "is a tensor only in the checkpoint" if committed else None
     if committed is None:
         is_object = leaf.name in content.objects
-        return "is a tensor here, and none in the checkpoint" if is_object else None
+        return "is a tensor only in the state dict" if is_object else None
     if tuple(tensor.shape) != committed.shape:
         return f"is {list(tensor.shape)} here and {list(committed.shape)} in the checkpoint"
     gap = manifest.coverage_problem(committed.shape, committed.records)
     if gap:
-        return f"is not whole in the checkpoint: {gap}"
+        return f"is incomplete in the checkpoint: {gap}"
     if tensor.device.type == "meta":
         return "is on the meta device: it has no memory to read into"
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if not has_memory(local):
         if not hasattr(tensor, "local_shards"):
             return (
-                f"is a {type(tensor).__name__} here, which has no memory of its own: "
+                f"is a {type(tensor).__name__} here, which owns no memory: "
                 "load the tensors it is made of"
             )
     elif any(step == 0 and size > 1 for step, size in zip(local.stride(), local.shape)):
         return (
-            "is expanded here, so that several elements are one place in memory: "
+            "is expanded here, so several elements share one place in memory: "
             "load into a copy of it"
         )
     if not hasattr(torch, committed.dtype.rpartition(".")[2]):

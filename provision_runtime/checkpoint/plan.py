@@ -38,7 +38,7 @@ def plan_save(
 ) -> SavePlan:
     """What this rank writes. All ranks call it.
 
-    problem: why this rank cannot save at all; raised here, after the others have heard of it.
+    problem: why this rank cannot save at all; raised here, after the other ranks have received it.
 
     Raises CheckpointError, on every rank, if a state dict holds what cannot be saved, or if ranks
     hold different boxes at one place of a tensor, or different shapes of one tensor.
@@ -204,7 +204,7 @@ def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tu
     duplicates = sorted(name for name, count in counts.items() if count > 1)
     if duplicates:
         raise CheckpointError(
-            f"the state dict cannot be saved: {', '.join(duplicates)} stands for two values"
+            f"the state dict cannot be saved: two values have the name {', '.join(duplicates)}"
         )
     planned = None
     if any(is_distributed(value) for _, value in leaves):
@@ -312,7 +312,7 @@ def _check_storable(item: Item) -> None:
         )
     if not has_memory(data):
         raise CheckpointError(
-            f"{item.name} is a {type(data).__name__}, which has no memory of its own: "
+            f"{item.name} is a {type(data).__name__}, which owns no memory: "
             "save the tensors it is made of"
         )
 

@@ -75,12 +75,12 @@ class Reader:
             if allow_pickle:
                 raise CheckpointError(f"{name} cannot be unpickled: {error}") from error
             raise CheckpointError(
-                f"{name} is an object that only unpickling makes, which can run code: "
-                "pass allow_pickle=True if you trust whoever wrote it"
+                f"{name} is an object that must be unpickled, which can run code: "
+                "pass allow_pickle=True if you trust its author"
             ) from error
         except (ImportError, AttributeError) as error:
             raise CheckpointError(
-                f"{name} is an object whose class is not known here: {error}"
+                f"{name} is an object whose class cannot be imported: {error}"
             ) from error
 
     def _read_tensor(self, read: RecordRead) -> None:
@@ -122,7 +122,7 @@ class Reader:
 
 
 def _pickle_of_data(content: bytes) -> bytes | None:
-    """The pickle in an object that consists of numbers, texts, lists and dicts alone; else None.
+    """The pickle in an object that holds only numbers, strings, lists and dicts; else None.
 
     No code runs when it is unpickled. weights_only of torch 1.13 and 2.0 refuses even a float. The
     bytes that were checked must be those that are unpickled: torch.load may find another pickle in

@@ -21,9 +21,9 @@ class Pruned:
     """Names of folders.
 
     removed: committed checkpoints. leftovers: unfinished folders of dead writers, removed too.
-    unknown: unfinished folders that stay, since their writer may be alive (on another host, or in
-    another container). unreadable: committed checkpoints that stay, since their manifest cannot be
-    read, so that their age is unknown.
+    unknown: unfinished folders that stay, since their writer may be alive (on another host or in
+    another container). unreadable: committed checkpoints that stay, since their age is unknown: their
+    manifest cannot be read.
     """
 
     removed: tuple[str, ...]
@@ -35,11 +35,10 @@ class Pruned:
 def prune(
     backend: Backend, keep: int, *, every: int | None = None, dry_run: bool = False
 ) -> Pruned:
-    """Keeps the `keep` steps that were committed last, those that `every` divides, and what
-    `latest` names.
+    """Keeps the last `keep` committed steps, the multiples of `every`, and what `latest` names.
 
-    Steps that cannot be read do not count. A run that went back and goes on from an earlier step
-    keeps its own. Raises ValueError if fewer than one is to be kept.
+    Steps that cannot be read do not count. The order of commits decides, so a run that resumed from
+    an earlier step keeps its own checkpoints. Raises ValueError if `keep` is less than 1.
     """
     plan = plan_pruning(backend, keep, every=every)
     if not dry_run:
@@ -52,11 +51,11 @@ def plan_pruning(
 ) -> Pruned:
     """What prune would remove.
 
-    keep: None keeps all. unfinished: folders whose writer cannot be seen, but is known to have
-    ended.
+    keep: None keeps all. unfinished: folders to remove because the caller knows that their writer
+    has ended.
     """
     if keep is not None and keep < 1:
-        raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
+        raise ValueError(f"keep={keep}: keep at least one checkpoint")
     dead: list[str] = []
     unknown: list[str] = []
     for name in backend.folders():
@@ -78,9 +77,9 @@ def carry_out(backend: Backend, plan: Pruned) -> None:
 def _select(backend: Backend, keep: int, every: int | None) -> tuple[list[str], list[str]]:
     """The checkpoints to remove, in order of steps; and those whose manifest cannot be read.
 
-    The latter stay unless all checkpoints that are kept are of later steps. Somebody may save
-    meanwhile: what is committed after the listing is not in it, and what `latest` is about to name
-    was committed last.
+    The latter stay unless every retained checkpoint is of a later step. A save may run meanwhile:
+    what it commits after the listing is not in it, and what `latest` is about to name was committed
+    last.
     """
     present = catalog.committed(backend)
     # The last commit first.

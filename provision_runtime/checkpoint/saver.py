@@ -110,10 +110,10 @@ def save_async(
 def _check_arguments(
     open_backend: Callable[[], Backend], step: int
 ) -> tuple[int, Backend | None, Exception | None]:
-    """The step, the backend, and what is wrong with the arguments of this rank.
+    """The step, the backend, and the error in this rank's arguments, if any.
 
-    That is raised at the first exchange of the ranks: if it were raised here, the others would wait
-    there, and be one save behind from then on.
+    The error is raised at the first exchange of the ranks: raised here, it would leave the others
+    waiting there, and one save behind from then on.
     """
     try:
         return check_step(step), open_backend(), None
@@ -122,19 +122,19 @@ def _check_arguments(
 
 
 def check_step(step: int) -> int:
-    """Raises ValueError unless it is a whole number from 0 on."""
+    """Raises ValueError unless it is a whole number of 0 or more."""
     try:
         number = -1 if isinstance(step, bool) else operator.index(step)
     except TypeError:
         number = -1
     if number < 0:
-        raise ValueError(f"step={step!r}: it must be a whole number from 0 on")
+        raise ValueError(f"step={step!r}: it must be a whole number of 0 or more")
     return number
 
 
 def _raise_in_callback(error: Exception) -> ProgressCallback:
-    """A failure before the ranks exchange anything is raised when they do, or the others would wait
-    in vain.
+    """A callback that raises the error when the ranks next exchange values: raised earlier, it would
+    leave the others waiting.
     """
 
     def progress(_: SaveProgress) -> None:

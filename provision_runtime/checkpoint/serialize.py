@@ -1,8 +1,8 @@
-"""One piece in the form of torch.save, in parts that may be the tensor's own memory: nothing big is
-copied.
+"""One piece in the format of torch.save, in parts that may be the tensor's own memory: nothing big
+is copied.
 
-torch.load, and so `dcp.load`, reads what is written; the offset of the elements is recorded, so
-that loading needs no unpickling. The bytes depend on the content alone, so unchanged pieces are
+torch.load, and thus `dcp.load`, reads the files. The offset of the elements is recorded, so that
+loading needs no unpickling. The bytes depend on the content alone, so unchanged pieces are
 recognized.
 
 torch.save itself makes the archive around the elements, once for each type and shape, of zeros; the
@@ -48,8 +48,8 @@ class Serialized:
 
 
 class StagingMemory(threading.local):
-    """Per-thread memory for what must be copied before it is bytes: one piece, or one pack of small
-    ones, at a time.
+    """Per-thread memory for tensors whose bytes must be copied: one piece, or one pack of small ones,
+    at a time.
 
     With malloc, seven threads that each copied 32 MiB repeatedly were seen to keep 605 MB.
     """
@@ -109,10 +109,10 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether its elements are in memory of its own.
+    """Whether it owns the memory of its elements.
 
-    Not so if it wraps other tensors (quantized, nested, fake...): its address is then 0, or it has
-    none.
+    It does not if it wraps other tensors (quantized, nested, fake...): its address is then 0, or
+    asking for it fails.
     """
     try:
         from torch.utils._python_dispatch import is_traceable_wrapper_subclass

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in nested dicts, lists and tuples.
 
-    What other objects hold cannot be seen (ShardedTensor among them).
+    Not those inside other objects, such as ShardedTensor.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""Whether the files of a checkpoint are what was committed. Works without torch, and without the
-ranks that wrote it.
+"""Checks that the files of a checkpoint are what was committed. Works without torch, and without
+the ranks that wrote it.
 
-Trusts nothing: every byte is hashed, and a file that is not in the manifest is damage too. Uses
-SHA-256, unless the caller asks for the fastest hash that was committed.
+Trusts nothing: hashes every byte, and reports files that are not in the manifest. Uses SHA-256,
+unless the caller chooses the fastest hash that was committed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_folder(backend: Backend, folder: str) -> list[Damage]:
 
 
 def find_foreign_files(backend: Backend, folder: str, content: Manifest) -> list[Damage]:
-    """Files that are not in the manifest: somebody else wrote into the folder."""
+    """Files that are not in the manifest: something else wrote into the folder."""
     own_names = {manifest.NAME} | {entry.name for entry in content.files if entry.home is None}
     damages = []
     for name in sorted(backend.files(folder)):

@@ -1,5 +1,5 @@
-"""One rank's part of a checkpoint: a few threads serialize, hash and write pieces, and link what
-the parent has.
+"""One rank's part of a checkpoint: a few threads serialize, hash and write pieces, and link those
+that the parent checkpoint has.
 
 A file is named by the SHA-256 of its content, so equal pieces are one file, and a piece that did
 not change is recognized by its hash. Small pieces are packed. A pack stays linked as long as half
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 # Pieces of this size and more are files of their own; smaller ones are packed.
 MIN_FILE_BYTES = 1 << 20
 SUFFIX = ".distcp"
-# A pack of the parent of which less than this is in use is not linked; what is in use is written
-# again.
+# A pack of the parent is linked only if at least this part of it is still in use; otherwise the
+# pieces in use are written again.
 MIN_USED_PART = 0.5
 # Hashing and writing overlap (hashlib and write() release the interpreter's lock). Each worker
 # holds one piece of at most items.MAX_PIECE_BYTES: 224 MiB if all are staged from a GPU.
@@ -69,7 +69,10 @@ class ByteCount:
 
 
 class ParentIndex:
-    """What the parent checkpoint holds, by content and by place. False if there is no parent."""
+    """What the parent checkpoint holds, by content and by place: an incremental save may link it.
+
+    False if there is no parent.
+    """
 
     def __init__(self, folder: str | None, parent: Manifest | None) -> None:
         self.folder = folder
@@ -99,9 +102,7 @@ class ParentIndex:
         return self._records.get(sha256)
 
     def record_at(self, piece: Item) -> tuple[Record, FileEntry] | None:
-        """The same box of the tensor of this name, or the same object; its type may have been
-        another.
-        """
+        """The same box of the tensor of this name, or the same object; its type may differ."""
         record = self._boxes.get((piece.name, piece.offsets, piece.sizes))
         if record is None:
             return None
@@ -109,9 +110,8 @@ class ParentIndex:
 
 
 def hashing_threads() -> int:
-    """How many threads hash at a time.
-
-    More than the processors that this rank can count on would only take turns.
+    """How many threads hash at a time: more than this rank's share of the processors would only take
+    turns.
     """
     if hasattr(os, "sched_getaffinity"):
         processors = len(os.sched_getaffinity(0))
@@ -122,10 +122,10 @@ def hashing_threads() -> int:
 
 
 def _count_workers(backend: Backend) -> int:
-    """For a disk, whose syncs come last, one more than hash.
+    """For a disk, one more than the hashing threads: its syncs come last.
 
-    More workers would only keep those from the processors (measured: 7 were slower than 3 on 2
-    processors).
+    More workers would only take the processors from those that hash (measured: 7 were slower than 3
+    on 2 processors).
     """
     if not backend.traits.sync:
         return OBJECT_STORE_WORKERS
@@ -174,8 +174,7 @@ class Writer:
         return sorted(self._linked.intersection(names))
 
     def rewrite(self, part: RankPart, corrupt: Container[str]) -> RankPart:
-        """Writes the content of these files again: they were linked before any rank knew that they
-        are corrupt.
+        """Writes the content of files again that were linked before any rank knew them to be corrupt.
 
         Call it once the files are no longer in the folder and all are in `corrupt_files`, so that
         none is linked again.
@@ -217,7 +216,7 @@ class Writer:
     ) -> tuple[RankPart, list[Item]]:
         """Links the packs of the parent that still hold enough of the small pieces.
 
-        Returns those pieces, and the others, which must be written.
+        Returns the linked pieces, and the others, which must be written.
         """
         linked = RankPart([], [])
         if not self._parent:
@@ -309,9 +308,9 @@ class Writer:
     # Hashes
 
     def _hash(self, piece: Item, serialized: Serialized) -> FileHashes:
-        """The hashes of a record; no XXH128 for a piece that is packed.
+        """The hashes of a record; without XXH128 for a piece that is packed.
 
-        If the parent has the same bytes, their SHA-256 is taken from it.
+        If the parent has the same bytes, takes their SHA-256 from its manifest.
         """
         before = self._parent.record_at(piece)
         xxh128 = self._xxh128(serialized.parts) if piece.bytes >= MIN_FILE_BYTES else None
@@ -319,8 +318,8 @@ class Writer:
         if before and is_same:
             return FileHashes(before[0].sha256, xxh128)
         sha256 = self._sha256(serialized)
-        # The content is what the manifest says, and the file's is not; or the two hashes in the
-        # manifest contradict each other.
+        # The piece matches the manifest and the file does not; or the two hashes in the manifest
+        # contradict each other.
         if before and is_same is False and sha256 == before[0].sha256:
             corrupt_files.add(self._backend.root, before[1].name)
         return FileHashes(sha256, xxh128)
@@ -328,9 +327,9 @@ class Writer:
     def _equals_parent(
         self, before: tuple[Record, FileEntry], serialized: Serialized, xxh128: str | None
     ) -> bool | None:
-        """Whether the parent's file has these bytes; None if that cannot be told quickly.
+        """Whether the parent's file has these bytes; None if there is no quick way to tell.
 
-        By XXH128 if both are known, else by reading the file.
+        Compares XXH128 if both are known; otherwise reads the file.
         """
         record, entry = before
         if record.size != serialized.size:
@@ -368,8 +367,9 @@ class Writer:
     def _write_or_link(
         self, hashes: FileHashes, parts: list[memoryview], size: int, payload: int
     ) -> FileEntry:
-        """The file of this content in the folder: the parent's, or a new one. payload: bytes of
-        tensors in it.
+        """Links the parent's file of this content into the folder, or writes a new one.
+
+        payload: bytes of tensors in it.
         """
         parent_entry = self._parent.file(hashes.sha256)
         if parent_entry is not None:
@@ -382,8 +382,8 @@ class Writer:
         try:
             self._backend.write(self._folder, entry.name, parts)
         except FileExistsError:
-            # The same content twice in this save: its writer completes it, or `rewrite` does if it
-            # was linked.
+            # This save has the same content twice: the first writer completes the file, or `rewrite`
+            # does if it was linked.
             self.count.add(linked=payload)
         else:
             self.count.add(written=payload)
@@ -392,8 +392,8 @@ class Writer:
     def _link(self, entry: FileEntry) -> FileEntry | None:
         """Makes a file of the parent part of the folder.
 
-        None if it is known to be corrupt, or cannot be linked (no links on this file system, too
-        many of them, the parent was removed just now).
+        Returns None if it is known to be corrupt, or cannot be linked (the file system has no links,
+        the file too many, or the parent was just removed).
         """
         assert self._parent.folder is not None
         source = entry.home or self._parent.folder
@@ -421,9 +421,9 @@ def _record(file: str, at: int, piece: Item, serialized: Serialized, sha256: str
 
 
 def _results(futures: Sequence[Future[Any]]) -> list[Any]:
-    """In order.
+    """The results in order.
 
-    Raises what the first failing future raised, without waiting for the others to start.
+    Raises the error of the first future that fails, without waiting for the others to start.
     """
     finished, waiting = wait(futures, return_when=FIRST_EXCEPTION)
     errors = [error for future in finished if (error := future.exception()) is not None]

@@ -24,9 +24,9 @@ def test_all_mismatches_are_reported_and_nothing_is_modified(
         "the checkpoint of step 1 has no f.h",
         "b is [4] here and [2, 2] in the checkpoint",
         "c is torch.int64 here, which cannot hold the torch.float32 in the checkpoint",
-        "d is a tensor here, and none in the checkpoint",
-        "e is no tensor here, and one in the checkpoint",
-        "i is expanded here, so that several elements are one place in memory: load into a copy of it",
+        "d is a tensor only in the state dict",
+        "e is a tensor only in the checkpoint",
+        "i is expanded here, so several elements share one place in memory: load into a copy of it",
     ]
     assert [found["misfits"] for found in everyones] == [
         ["CheckpointError", "; ".join(problems), [0.0] * 3, "text", ["h"]]
@@ -37,13 +37,11 @@ def test_wrapper_tensors_are_refused_by_name(everyones: list[dict[str, Any]]) ->
     """They have no address: the process would end by SIGSEGV."""
     if everyones[0]["wrapper"] is None:
         pytest.skip("this torch has no TwoTensor")
-    problem = (
-        "a is a TwoTensor here, which has no memory of its own: load the tensors it is made of"
-    )
+    problem = "a is a TwoTensor here, which owns no memory: load the tensors it is made of"
     assert [found["wrapper"] for found in everyones] == [
         [["CheckpointError", problem], [0.0, 0.0]]
     ] * 2
-    problem = "a is a TwoTensor, which has no memory of its own: save the tensors it is made of"
+    problem = "a is a TwoTensor, which owns no memory: save the tensors it is made of"
     assert [
         found["unsavable"]["wrapper"][1].removeprefix("nothing was saved: rank 1: ")
         for found in everyones
@@ -54,7 +52,7 @@ def test_bad_save_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any
     """Or the ranks would be one save apart for good."""
     others, own = (found["bad_options"][0] for found in everyones)
     assert [name for name, _ in own] == ["ValueError"] * 3
-    assert own[1][1] == "step='4': it must be a whole number from 0 on"
+    assert own[1][1] == "step='4': it must be a whole number of 0 or more"
     assert others == [
         ["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own
     ]
@@ -92,7 +90,7 @@ def test_pickles_are_refused_unless_allowed(everyones: list[dict[str, Any]]) -> 
     without, value, tensor = everyones[1]["pickled"]
     assert without[0] == "CheckpointError"
     assert without[1].startswith(
-        "b is an object that only unpickling makes, which can run code: pass allow_pickle=True"
+        "b is an object that must be unpickled, which can run code: pass allow_pickle=True"
     )
     assert without[2:] == [[0.0, 0.0], None, False]
     assert (value, tensor) == ("1/3", [1.0, 1.0])
@@ -119,7 +117,7 @@ def test_ranks_agree_on_damaged_latest_or_manifest(
         caught = ["refusals.py"] if rank == 0 else []
         assert named[0][0] == unnamed[0][0] == "DamagedFile"
         assert named[0][1].startswith(
-            "FOLDER/pointers/latest is damaged: it is not what a save wrote"
+            "FOLDER/pointers/latest is damaged: its content is not what a save wrote"
         )
         assert named[1:] == [0.0, True, 3, 3.0, caught]
         assert unnamed[0][1].startswith(
@@ -145,7 +143,7 @@ def test_error_lists_available_names(
     everyones: list[dict[str, Any]],
 ) -> None:
     wrong = ["NoCheckpoint", "FOLDER/steps has no checkpoint of step 8: it has steps 7, 9"]
-    nothing = ["NoCheckpoint", "FOLDER/nowhere has no checkpoint: nothing was committed there"]
+    nothing = ["NoCheckpoint", "FOLDER/nowhere has no checkpoint: it has no committed step"]
     assert [found["nothing_there"] for found in everyones] == [[wrong, nothing, 0.0]] * 2
 
 
@@ -153,7 +151,7 @@ def test_models_and_optimizers_load_unchanged(everyones: list[dict[str, Any]]) -
     for said, *found in (found["stateful"] for found in everyones):
         assert said[0] == "CheckpointError"
         assert said[1].startswith(
-            "the optimizer optimizer has no state yet, and would be left without what the checkpoint has of it"
+            "the optimizer optimizer has no state yet, so its state in the checkpoint would not be loaded"
         )
         assert found == [False, True, True, 0.1]
 
@@ -191,7 +189,7 @@ def test_only_the_writing_rank_pickles_a_shared_object(
             "sparse",
             "a is not a dense tensor (torch.sparse_coo, torch.float32): save a dense copy of it",
         ),
-        ("names", "the state dict cannot be saved: a.b stands for two values"),
+        ("names", "the state dict cannot be saved: two values have the name a.b"),
         (
             "shape",
             "a is [3] torch.float32 on rank 1, but [2] torch.float32 on rank 0: one name must be the same tensor on all ranks",

@@ -212,7 +212,7 @@ def test_too_little_space_writes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert save(tmp_path, 2, {"a": big("a"), "b": big("c")}).progress.written == MIN_FILE_BYTES
     with pytest.raises(
         NotCommitted,
-        match="2097152 bytes are to be written, plus a tenth as a margin; 1258291 are free",
+        match="the save needs 2097152 bytes and a tenth more as a margin; 1258291 are free",
     ):
         save(tmp_path, 3, {"a": big("d"), "b": big("e")})
     assert names(tmp_path) == ["latest", "step-000000000001", "step-000000000002"]
@@ -259,7 +259,7 @@ def test_every_flipped_bit_of_latest_is_detected(tmp_path: Path) -> None:
     for wrong in damaged:
         named.write_bytes(wrong)
         with pytest.raises(
-            errors.DamagedFile, match="/latest is damaged: it is not what a save wrote"
+            errors.DamagedFile, match="/latest is damaged: its content is not what a save wrote"
         ):
             checkpoint_path(tmp_path)
     assert [(damage.file, damage.tensors) for damage in verify(tmp_path)] == [("latest", ())]

@@ -364,8 +364,8 @@ def test_wrong_roots_have_distinct_errors(root: Path, tmp_path: Path) -> None:
         ("list", tmp_path / "foreign", 3, "holds no checkpoints. Name the folder that the job passes"),
         ("list", tmp_path, 3, f"holds no checkpoints. There are some in {root}"),
         ("verify", root / SECOND, 3, f"is one checkpoint. Name the folder that holds it, {root}, and choose with --step 200"),
-        ("show", tmp_path / "empty", 3, "nothing was committed there"),
-        ("verify", tmp_path / "empty", 3, "nothing was committed there"),
+        ("show", tmp_path / "empty", 3, "it has no committed step"),
+        ("verify", tmp_path / "empty", 3, "it has no committed step"),
         ("verify", root, 3, "no checkpoint of step 7: it has steps 100, 200, 300"),
         ("list", "gopher://host/run", 3, "gopher"),
     ]:  # fmt: skip

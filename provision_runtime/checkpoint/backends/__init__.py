@@ -1,4 +1,4 @@
-"""Where checkpoints are: in folders (local.py) and in object stores (object_store.py)."""
+"""Where checkpoints are stored: in folders (local.py) or object stores (object_store.py)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LOCAL = ("file", "local")
 
 
 def open_root(root: str | os.PathLike[str] | Backend, **options: Any) -> Backend:
-    """The backend for a folder, or for a URL (`memory://`, `s3://bucket/prefix`: whatever fsspec
-    knows).
+    """The backend for a folder, or for a URL that fsspec supports (`memory://`,
+    `s3://bucket/prefix`).
 
     options: fsspec's, for example `endpoint_url`; a folder has none (TypeError). Raises
-    CheckpointError if fsspec does not know the kind of the URL, or a package is missing.
+    CheckpointError if fsspec does not support the kind of URL, or a package is missing.
     """
     if not isinstance(root, (str, os.PathLike)):
         return root

@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LATEST_PROBLEM = (
-    "it is not what a save wrote (a step can be asked for by its number, "
-    'or on_damage="previous"; the next save writes it anew)'
+    "its content is not what a save wrote (load a step by its number, "
+    'or pass on_damage="previous"; the next save replaces the file)'
 )
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a kind of store can do, as data; the documentation's table is made of these.
+    """What a kind of store can do; the documentation's table is made from it.
 
     rename: a folder becomes visible by one rename; without it, by its manifest, written last.
-    links: how an unchanged file becomes part of the next checkpoint, as a second name ("hard") or
-    by a reference to the older folder ("reference"). sync: a write survives a power cut only once
-    it was synced. shared: other processes see the store. block: how many bytes are best read at a
-    time when a whole file is read.
+    links: how an unchanged file becomes part of the next checkpoint: as a second name ("hard") or by
+    a reference to the older folder ("reference"). sync: a write survives a power cut only once it
+    was synced. shared: other processes see the store. block: how many bytes to read at a time when a
+    whole file is read.
     """
 
     rename: bool
@@ -36,8 +36,8 @@ class Traits:
 
 
 class Stat(NamedTuple):
-    """A file of a store. names: how many it has in the whole store. key: the same for all of these
-    names only.
+    """A file of a store. names: how many it has in the whole store. key: shared by exactly these
+    names.
     """
 
     size: int
@@ -77,7 +77,7 @@ class Backend(Protocol):
         """Fills the buffer from the file; returns how many bytes there were."""
 
     def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
-        """Whether a committed file has these bytes there; None if hashing them is faster."""
+        """Whether a committed file has these bytes at this offset; None if hashing is faster."""
 
     def begin(self, step: int, parent: str | None) -> str:
         """A new temporary folder for all ranks. parent: the checkpoint whose files it may reuse."""
@@ -95,7 +95,7 @@ class Backend(Protocol):
         """Makes a file of the committed folder `source` part of `folder`.
 
         Returns its home: None if it is now in the folder itself, else the folder that is referred
-        to. Raises OSError if that is impossible (any more): the caller then writes the file.
+        to. Raises OSError if that is not possible: the caller then writes the file.
         """
 
     def discard(self, folder: str, name: str) -> None:
@@ -121,11 +121,11 @@ class Backend(Protocol):
         """
 
     def remove(self, *folders: str) -> None:
-        """Removes folders, committed or temporary: first invisible, then gone. Ignores those that
+        """Makes folders invisible, then removes them: committed or temporary ones. Ignores those that
         do not exist.
 
         Files that other checkpoints refer to stay until those are gone too. Without folders,
-        removes only what nothing refers to any more.
+        removes only files that nothing refers to any more.
         """
 
     def address(self, home: str, name: str) -> str:

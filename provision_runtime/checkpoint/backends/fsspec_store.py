@@ -1,7 +1,6 @@
-"""The one door to fsspec: a few requests to an object store, which fail as an OSError that names
-the object.
+"""Requests to an object store through fsspec; they fail with an OSError that names the object.
 
-Caches nothing, so it sees what others put or deleted. fsspec, which torch needs since 2.1, is
+Caches nothing, so it sees what others put or deleted. fsspec, which torch requires since 2.1, is
 imported when a store is opened.
 """
 
@@ -62,9 +61,7 @@ class Store:
         return content
 
     def put(self, name: str, content: bytes) -> None:
-        """Others see the whole object, or what was there before; that is a promise of object
-        stores.
-        """
+        """Others see either the whole new object or the old one, as object stores promise."""
         self._request(name, lambda path: self._files.pipe_file(path, content))
 
     def delete(self, name: str) -> None:
@@ -81,7 +78,7 @@ class Store:
         return int(info["size"])
 
     def exists(self, name: str) -> bool:
-        # Not fsspec's exists(): it takes a store that does not answer for one that has nothing.
+        # Not fsspec's exists(): to it, a store that does not answer has no objects.
         try:
             self.size(name)
         except FileNotFoundError:
@@ -123,7 +120,7 @@ def open_store(url: str, options: Mapping[str, Any]) -> Store:
     kind = url.partition("://")[0]
     if "::" in url:
         raise CheckpointError(
-            f"{url}: chained stores ({kind}) are not supported, give the store's own URL"
+            f"{url}: chained stores ({kind}) are not supported; pass the store's own URL"
         )
     try:
         from fsspec.core import url_to_fs
@@ -136,9 +133,7 @@ def open_store(url: str, options: Mapping[str, Any]) -> Store:
     except ImportError as error:  # its text names the package
         raise CheckpointError(f"{url}: {error}") from error
     except ValueError as error:
-        raise CheckpointError(
-            f"{url}: stores of kind {kind}:// are not known to fsspec ({error})"
-        ) from error
+        raise CheckpointError(f"{url}: fsspec does not support {kind}:// ({error})") from error
     return Store(url.rstrip("/"), files, path, kind)
 
 
@@ -153,10 +148,10 @@ def request_all(action: Callable[[str], T], names: Sequence[str]) -> list[T]:
 
 @contextmanager
 def as_os_errors(address: str, path: str) -> Iterator[None]:
-    """Turns whatever a store's package raises into an OSError with errno, text and address.
+    """Turns every exception of a store's package into an OSError with errno, text and address.
 
-    Some are not OSErrors (botocore's, if nobody answers or there are no credentials), and they have
-    no common parent.
+    Some are not OSErrors (botocore's, if the server does not answer or there are no credentials), and
+    they have no common parent.
     """
     try:
         yield

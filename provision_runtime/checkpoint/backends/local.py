@@ -1,5 +1,5 @@
-"""Checkpoints in a folder of a file system: written aside, synced, renamed into place; unchanged
-files are hard links.
+"""Checkpoints in a folder of a file system: written to a temporary folder, synced, and renamed into
+place; unchanged files are hard links.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# How much is read at a time: little enough to be hashed while it is in the processor's cache.
+# Bytes to read at a time: few enough to be hashed while they are in the processor's cache.
 READ_BYTES = 1 << 20
-# IOV_MAX of Linux: more parts than this go into several calls.
+# IOV_MAX of Linux: more parts than this take several calls.
 MAX_PARTS = 1024
-# After so much, the disk is told to begin: 1.6 became 2.6 GB/s where 1 GiB was written and synced
-# (ext4 on a virtual disk, 2 cores).
+# Each time that so much was written, the disk starts on it: this raised 1.6 to 2.6 GB/s for writing
+# and syncing 1 GiB (ext4 on a virtual disk, 2 cores).
 WRITE_BYTES = 8 << 20
-# What a rename onto an existing folder answers.
+# The errors of a rename onto an existing folder.
 EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
-# How many files wait to be synced at most: a process may have 1,024 open by default, and the
-# training has its own. When there are more, SYNCED_TOGETHER of the oldest are synced one after the
+# At most so many files wait for their sync: by default a process may have 1,024 open files, and the
+# training needs some. When there are more, SYNCED_TOGETHER of the oldest are synced one after the
 # other, and nothing else meanwhile: most of a sync is the journal, and the first sync writes it for
 # all of them. One at a time, 3 GB took 4.7 s instead of 3.2.
 MAX_UNSYNCED = 64
@@ -42,9 +42,9 @@ class FileBackend:
 
     def __init__(self, folder: Path) -> None:
         self._root = folder
-        # Files that were written and not synced yet, by folder. They stay open: a process that
-        # opens one again may not hear that it could not be written (fsync(2)). The first sync of
-        # many waits for the journal, so they are synced together.
+        # Files that were written but not synced yet, by folder. They stay open: if a file is opened
+        # again, its sync may not report an earlier write error (fsync(2)). The first sync of many
+        # waits for the journal, so they are synced together.
         self._unsynced: dict[str, list[int]] = {}
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
@@ -58,7 +58,7 @@ class FileBackend:
         return str(self._root)
 
     def _path(self, folder: str, name: str) -> str:
-        """For thousands of files: making a Path takes as long as the system call."""
+        """A string, since there are thousands: making a Path takes as long as the system call."""
         return f"{self._root}/{folder}/{name}"
 
     def folders(self) -> list[str]:
@@ -146,18 +146,17 @@ class FileBackend:
         fs.fsync_directory(self._root / folder)
 
     def _close_unsynced(self, folder: str) -> None:
-        """Of a folder that is not to be synced any more."""
+        """For a folder that needs no sync any more."""
         with self._lock:
             unsynced = self._unsynced.pop(folder, [])
         with suppress(OSError):
             _close(unsynced)
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
-        """The manifest, then the folder's names, then the rename, then the root's names, then
-        `latest`.
+        """Writes the manifest, syncs the folder, renames it, syncs the root, then replaces `latest`.
 
-        Each is durable before the next. What can fail for lack of space is written before the
-        rename; what fails after the rename undoes it.
+        Each step is durable before the next. What can fail for lack of space is written before the
+        rename; a failure after the rename undoes it.
         """
         fs.write_synced(self._root / folder / manifest.NAME, content)
         self.flush(folder)
@@ -179,8 +178,10 @@ class FileBackend:
         return name
 
     def _rename_in(self, folder: str, step: int, pointer: Path) -> str:
-        """A rename never replaces a folder that is not empty, so two jobs that save one step get
-        two generations.
+        """Renames the folder to the step's next free generation; returns its name.
+
+        A rename never replaces a folder that is not empty, so two jobs that save one step get two
+        generations.
         """
         generations = []
         for existing in self.folders():
@@ -276,7 +277,7 @@ def _sync_and_close(descriptors: Sequence[int]) -> None:
 def _close(descriptors: Sequence[int]) -> None:
     """Closes all of them; raises the first error.
 
-    The client of a network file system may report only now that it could not write.
+    The client of a network file system may report a failed write only now.
     """
     first_error = None
     for descriptor in descriptors:
@@ -289,9 +290,9 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
-    """The kernel may write less than it is given.
+    """Writes all parts, in as many calls as the kernel needs.
 
-    The disk starts at once: otherwise it would idle until the sync.
+    Makes the disk start at once: otherwise it would idle until the sync.
     """
     remaining = [part.cast("B") for part in parts if part.nbytes]
     offset = 0
@@ -306,7 +307,7 @@ def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
 
 
 def _limit(limit: int, parts: list[memoryview]) -> list[memoryview]:
-    """The first parts up to so many bytes; the last of them is cut."""
+    """The first parts up to `limit` bytes; the last one may be cut."""
     limited = []
     for part in parts:
         limited.append(part[:limit])

@@ -1,19 +1,19 @@
 """Checkpoints in an object store, which has no rename: a folder is a checkpoint once its manifest,
 put last, exists.
 
-Every save writes to a folder that nobody else writes to, under its final name. Next to it is the
-save's marker, an object whose name tells the folder and the writer, until the manifest exists. An
-unchanged file is a reference to the folder that holds it, so removing a checkpoint leaves the files
-that others refer to; `sweep` deletes them when nothing refers to them any more.
+Every save writes to a folder of its own, under its final name. Until the manifest exists, the
+save's marker is next to it: an object whose name holds the folder and the writer. An unchanged file
+is a reference to the folder that holds it, so removing a checkpoint leaves the files that others
+refer to; `sweep` deletes them when nothing refers to them any more.
 
-A folder without manifest may be one that is being written (its marker exists), or what is left of a
-removed or unfinished one. Of the latter, files stay that a checkpoint refers to, or that a running
+A folder without manifest is either being written (its marker exists), or the rest of a removed or
+unfinished checkpoint. Of such a rest, the files stay that a checkpoint refers to, or that a running
 save may refer to: its marker holds its parent's manifest.
 
-Why this is safe: a save puts its marker, then checks that its parent's manifest exists, and at its
-end puts its manifest, then deletes its marker. A removal deletes the manifest first, then looks for
-markers, and after that for manifests. So it sees the save in one form or the other, or the save
-sees that its parent is gone. Nobody waits for anybody, and no clock is read.
+Why this is safe: a save puts its marker, then checks that its parent's manifest exists; at its end
+it puts its manifest, then deletes its marker. A removal deletes the manifest first, then looks for
+markers, and after that for manifests. So either the removal sees the save in one form or the other,
+or the save sees that its parent is gone. No process waits for another, and no clock is read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from .fsspec_store import Store
 
-# A request takes some ten milliseconds whatever it asks for, so few large ones are made; three
-# blocks are held at a time.
+# A request takes some ten milliseconds whatever its size, so read in a few large ones; three blocks
+# are in memory at a time.
 BLOCK = 16 << 20
 PAUSE_S = 0.2
 # A folder and a file in it.
@@ -62,7 +62,7 @@ class ObjectBackend:
         committed = [folder for folder, is_committed in commits.items() if is_committed]
         unfinished = []
         for marker, folder in find_markers(self._store).items():
-            # The marker of a committed checkpoint has only not been deleted yet.
+            # The marker of a committed checkpoint is about to be deleted.
             if folder not in committed:
                 unfinished.append(marker)
         return committed + unfinished
@@ -120,7 +120,7 @@ class ObjectBackend:
             if time.monotonic() > end:
                 hint = "" if self.traits.shared else ": it is the memory of another process"
                 raise TimeoutError(
-                    f"{self.root}/{folder} could not be seen within {timeout_s:g} s{hint}"
+                    f"{self.root}/{folder} did not become visible within {timeout_s:g} s{hint}"
                 )
             time.sleep(PAUSE_S)
 
@@ -146,17 +146,14 @@ class ObjectBackend:
         self._store.delete(f"{_files_folder(folder)}/{name}")
 
     def flush(self, folder: str) -> None:
-        """Objects are durable once they are put.
-
-        Forgets their names: content names them, so nobody needs the list.
-        """
+        """Objects are durable once they are put, so this only forgets their names."""
         with self._lock:
             self._written.pop(folder, None)
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
         """Puts the manifest, then `latest`; if that fails, deletes the manifest again.
 
-        Raises FileNotFoundError if somebody deleted a file that the manifest refers to.
+        Raises FileNotFoundError if a file was deleted that the manifest refers to.
         """
         final = _files_folder(folder)
         self._check_references(manifest.loads(content, f"{self.root}/{final}/{manifest.NAME}"))
@@ -168,7 +165,7 @@ class ObjectBackend:
             self._store.delete(f"{final}/{manifest.NAME}")
             layout.abandoned.discard(final)
             raise
-        with suppress(OSError):  # the marker means nothing any more; the next removal deletes it
+        with suppress(OSError):  # the marker has no meaning any more; the next removal deletes it
             self._store.delete(folder)
         return final
 
@@ -213,23 +210,19 @@ class ObjectBackend:
 
 
 def _files_folder(folder: str) -> str:
-    """Where the files of a folder are: those of a temporary one are in the folder that its save
-    makes.
-    """
+    """Where the files of a folder are: those of a marker are in the folder that its save writes."""
     return layout.target(folder) or folder
 
 
 def sweep(store: Store) -> None:
     """Deletes what nothing refers to.
 
-    If a manifest cannot be read, what it refers to is unknown, and nothing is deleted.
+    If a manifest cannot be read, it is unknown what it refers to, so nothing is deleted.
     """
     try:
         names = find_unneeded(store)
     except CheckpointError as error:
-        warnings.warn(
-            f"files of removed checkpoints in {store.url} were left there: {error}", stacklevel=2
-        )
+        warnings.warn(f"files of removed checkpoints stay in {store.url}: {error}", stacklevel=2)
         return
     request_all(store.delete, names)
 
@@ -258,7 +251,7 @@ def find_commits(store: Store) -> dict[str, bool]:
 
 
 def is_ours(folder: str) -> bool:
-    """Whether a save through this backend made it: a folder that was copied here is no leftover."""
+    """Whether a save through this backend made it; a folder that was copied here is not swept."""
     name = layout.parse(folder)
     return bool(name and name.token)
 
@@ -276,7 +269,7 @@ def find_markers(store: Store) -> dict[str, str]:
 
 
 def marker_content(parent: str | None, parent_manifest: bytes) -> bytes:
-    """The marker of a save tells whose files it may refer to."""
+    """The parent and its manifest: the files that the save may refer to."""
     return f"{parent or ''}\n".encode() + parent_manifest
 
 

@@ -1,5 +1,5 @@
-"""What the command `checkpoint` shows and removes, without torch, also while a job saves.
+"""The command `checkpoint`: works without torch, and while a job saves.
 
-root.py opens the root, or says what it is instead. inventory.py (list, prune), contents.py (show)
+root.py opens the root, or explains what it is instead. inventory.py (list, prune), contents.py (show)
 and audit.py (verify) are the verbs: each returns a dataclass that command.py prints as JSON.
 """

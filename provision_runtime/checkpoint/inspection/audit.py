@@ -24,10 +24,8 @@ ManifestOrError = Union[Manifest, CheckpointError, OSError]
 
 @dataclass(frozen=True)
 class CheckpointVerdict:
-    """verdict: "whole", "damaged", or "unknown" if it could not be checked; `problem` then says
-    why.
-
-    (No permission, a newer schema, the disk fails.)
+    """verdict: "whole", "damaged", or "unknown" if it could not be checked (no permission, a newer
+    schema, a failing disk); `problem` is then the reason.
     """
 
     step: int
@@ -41,7 +39,7 @@ class CheckpointVerdict:
 
 @dataclass(frozen=True)
 class Audit:
-    """bytes_read: what was hashed, shared files once."""
+    """bytes_read: bytes hashed; shared files count once."""
 
     root: str
     bytes_read: int
@@ -63,8 +61,8 @@ class Meter:
 def audit(backend: Backend, step: int | str, meter: Meter) -> Audit:
     """step: a number, "latest" or "all".
 
-    A checkpoint that is replaced or pruned meanwhile is looked for again; of all, it is omitted.
-    Raises InspectionError if there is none.
+    Starts again if the checkpoint is replaced or pruned meanwhile; with "all", omits it. Raises
+    InspectionError if there is no checkpoint.
     """
     for _ in range(TRIES):
         folder, latest_damage = look_up(backend, "latest" if step == ALL else step)
@@ -138,7 +136,7 @@ class _Run:
         return all_damages
 
     def _key(self, folder: str, entry: FileEntry) -> Hashable:
-        """The same for two files only if they are one, with the same expected content."""
+        """Equal for two files only if they are one file with the same expected content."""
         try:
             return disk_usage.key(self._backend, folder, entry), entry.size, entry.sha256
         except OSError:

@@ -1,8 +1,8 @@
 """The command line of `checkpoint list|show|verify|prune`, and its answers as JSON.
 
 Standard output gets one JSON document: the answer, or {"error": ...}. With --json it is one line,
-and standard error gets progress as JSON lines, {"total": BYTES} and {"advance": BYTES}: so the
-host's `provision checkpoint` reads it.
+and standard error gets progress as JSON lines, {"total": BYTES} and {"advance": BYTES}. The host's
+`provision checkpoint` reads both.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MAX_STEP_DIGITS = 18
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="checkpoint_verb", required=True, metavar="VERB")
-    list_verb = verbs.add_parser("list", help="every checkpoint with its size and state")
-    show_verb = verbs.add_parser("show", help="the tensors, objects and files of one checkpoint")
-    verify_verb = verbs.add_parser("verify", help="hash every file; exit code 1 if one is damaged")
-    prune_verb = verbs.add_parser("prune", help="remove old checkpoints and what dead writers left")
+    list_verb = verbs.add_parser("list", help="list all checkpoints with size and state")
+    show_verb = verbs.add_parser("show", help="show what one checkpoint contains")
+    verify_verb = verbs.add_parser("verify", help="hash every file; exit with 1 if any is damaged")
+    prune_verb = verbs.add_parser("prune", help="remove old and unfinished checkpoints")
     for verb in (list_verb, show_verb, verify_verb, prune_verb):
-        verb.add_argument("root", metavar="ROOT", help="the folder of the checkpoints, or a URL")
+        verb.add_argument("root", metavar="ROOT", help="the folder of the checkpoints, or its URL")
         verb.add_argument(
             "--option",
             dest="options",
@@ -36,30 +36,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             default=[],
             type=_option,
             metavar="KEY=VALUE",
-            help="for a URL: an option of fsspec's store; may be repeated",
+            help="an option for fsspec, if ROOT is a URL; repeatable",
         )
         verb.add_argument(
-            "--json", action="store_true", help="one line of JSON, and progress on standard error"
+            "--json",
+            action="store_true",
+            help="print JSON on one line, and progress to standard error",
         )
     for verb in (show_verb, verify_verb):
-        verb.add_argument("--step", type=_step, default="latest", metavar="N|latest")
+        verb.add_argument(
+            "--step",
+            type=_step,
+            default="latest",
+            metavar="N|latest",
+            help="which checkpoint (default: latest)",
+        )
     verify_verb.add_argument(
-        "--all", dest="step", action="store_const", const=audit.ALL, help="every checkpoint"
+        "--all", dest="step", action="store_const", const=audit.ALL, help="verify all checkpoints"
     )
     prune_verb.add_argument(
-        "--keep", type=_positive, metavar="N", help="keep the N steps that were committed last"
+        "--keep", type=_positive, metavar="N", help="keep only the last N committed steps"
     )
     prune_verb.add_argument(
-        "--every", type=_positive, metavar="K", help="also keep the steps that K divides"
+        "--every", type=_positive, metavar="K", help="also keep every step that is a multiple of K"
     )
     prune_verb.add_argument(
         "--unfinished",
         action="append",
         default=[],
         metavar="NAME",
-        help="remove this unfinished folder, whose writer has ended; may be repeated",
+        help="also remove this unfinished folder: its writer has ended; repeatable",
     )
-    prune_verb.add_argument("--dry-run", action="store_true", help="only show what would go")
+    prune_verb.add_argument(
+        "--dry-run", action="store_true", help="show what would be removed, and remove nothing"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,7 +130,7 @@ def _meter(arguments: argparse.Namespace) -> audit.Meter:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """KEY=VALUE; a value that is JSON is parsed, so that numbers and objects can be given."""
+    """KEY=VALUE; parses a value that is JSON, so that it may be a number or an object."""
     key, sign, value = text.partition("=")
     if not key or not sign:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
@@ -134,11 +144,11 @@ def _step(text: str) -> int | str:
     if text == "latest":
         return text
     if not (text.isascii() and text.isdecimal()) or len(text) > MAX_STEP_DIGITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither the number of a step nor latest")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither the number of a step nor 'latest'")
     return int(text)
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)

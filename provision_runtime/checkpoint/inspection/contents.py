@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ..errors import DamagedFile
     from ..manifest import Manifest
 
-# How often a checkpoint that is replaced while it is read is looked for again.
+# How often to start again when the checkpoint is replaced while it is read.
 TRIES = 100
 
 
 @dataclass(frozen=True)
 class TensorContent:
-    """bytes: of its elements. parts: into how many pieces it is cut; these are in `files`."""
+    """bytes: of its elements. parts: the number of pieces, which are in `files`."""
 
     name: str
     dtype: str
@@ -42,10 +42,7 @@ class ObjectContent:
 
 @dataclass(frozen=True)
 class FileContent:
-    """xxh128:
-
-    None if it is unknown. home: the folder that holds the file, if that is another checkpoint's.
-    """
+    """xxh128: None if unknown. home: the folder that holds the file, if it is another checkpoint's."""
 
     name: str
     bytes: int
@@ -72,7 +69,7 @@ class Contents:
 
 
 def read_contents(backend: Backend, step: int | str) -> Contents:
-    """Raises InspectionError if there is no such step, or if its manifest cannot be read."""
+    """Raises InspectionError if the step does not exist or its manifest cannot be read."""
     for _ in range(TRIES):
         folder, latest_damage = look_up(backend, step)
         if latest_damage:
@@ -88,10 +85,7 @@ def read_contents(backend: Backend, step: int | str) -> Contents:
 
 
 def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
-    """The folder, and the damage of `latest`, if that was to say which one it is.
-
-    Raises InspectionError.
-    """
+    """The folder; and the damage of `latest`, if it was needed to choose. Raises InspectionError."""
     try:
         return loader.look_up(backend, step)
     except NoCheckpoint as error:
@@ -149,5 +143,5 @@ def _unreadable(error: CheckpointError) -> InspectionError:
     return InspectionError(
         DAMAGED,
         f"{error}.",
-        "`provision checkpoint list` shows the others, `checkpoint verify --all` which are whole.",
+        "`provision checkpoint list` shows the others; `provision checkpoint verify --all` checks them.",
     )

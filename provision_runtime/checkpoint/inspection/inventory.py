@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..layout import CheckpointName
     from ..manifest import Manifest
 
-# A list that a job changed while it was made is made again, at most this often.
+# How often to list again when a job changes the root meanwhile.
 TRIES = 5
 
 
@@ -28,10 +28,10 @@ TRIES = 5
 class Checkpoint:
     """A committed checkpoint, from its manifest; its files are not read.
 
-    bytes: of all its files. own_bytes: on the disk for it alone. shared_bytes: also used by other
-    checkpoints (hard links or references). state: "committed"; "replaced" by a newer generation
-    that exists too; "damaged", "other schema" or "unreadable" if its manifest tells nothing:
-    `problem` then says why, and the fields from the manifest are None.
+    bytes: of all its files. own_bytes: of files that no other checkpoint has. shared_bytes: of the
+    other files (hard links or references). state: "committed"; "replaced" by a newer generation that
+    exists too; "damaged", "other schema" or "unreadable" if its manifest cannot be used: `problem` is
+    then the reason, and the fields from the manifest are None.
     """
 
     step: int
@@ -56,8 +56,7 @@ class Checkpoint:
 class Unfinished:
     """What a writer has not finished writing or removing.
 
-    writer: "alive", "stopped", "gone", or "unknown" for a process that cannot be seen from this
-    host.
+    writer: "alive", "stopped", "gone", or "unknown" for a process of another host or container.
     """
 
     name: str
@@ -83,9 +82,9 @@ class Inventory:
 class Cleanup:
     """What was removed; with dry_run, what would be.
 
-    removed: folders of checkpoints. unfinished: names of what dead writers left, and of what was
-    named. left: unfinished ones whose writer may be alive. unreadable: checkpoints that stay and do
-    not count, since their manifest cannot be read. freed_bytes: of files whose last name goes.
+    removed: folders of checkpoints. unfinished: removed folders that dead writers left, or that the
+    caller named. left: unfinished folders whose writer may be alive. unreadable: checkpoints that stay
+    and do not count, since their manifest cannot be read. freed_bytes: of files whose last name goes.
     """
 
     root: str
@@ -218,8 +217,8 @@ def clean_up(
     unfinished: Sequence[str],
     dry_run: bool,
 ) -> Cleanup:
-    """keep: None removes no committed checkpoint. unfinished: folders to remove though their writer
-    cannot be seen.
+    """keep: None removes no committed checkpoint. unfinished: folders to remove although their writer
+    is unknown.
 
     Raises InspectionError for a folder that does not exist, or whose writer is alive.
     """

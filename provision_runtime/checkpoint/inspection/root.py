@@ -1,6 +1,4 @@
-"""From the root on the command line to the store of its checkpoints, or an error that says what was
-named instead.
-"""
+"""Opens the root on the command line, or explains what the user named instead."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ INVALID, DAMAGED, IN_USE, UNREACHABLE = "invalid", "damaged", "in use", "unreach
 
 
 class InspectionError(Exception):
-    """The command failed: a sentence for people, and what to do next."""
+    """The command failed: what happened, and what to do next."""
 
     def __init__(self, kind: str, message: str, advice: str = "") -> None:
         super().__init__(message)
@@ -36,7 +34,7 @@ class InspectionError(Exception):
 def open_root(root: str, options: Mapping[str, Any]) -> Backend:
     """The store. options: fsspec's, for a URL.
 
-    Raises InspectionError if the root holds no checkpoints of ours.
+    Raises InspectionError if the root cannot be opened or holds something else than checkpoints.
     """
     if options and is_folder(root):
         raise InspectionError(
@@ -95,8 +93,8 @@ def _foreign_folder(path: Path, names: list[str]) -> InspectionError:
     if dcp.NAME in names:
         return InspectionError(
             INVALID,
-            f"{path} is a checkpoint that torch's own dcp.save wrote, not a folder of ours.",
-            "torch.distributed.checkpoint reads it; it holds no hashes to verify it by.",
+            f"{path} is a checkpoint that torch's own dcp.save wrote, not one of provision's.",
+            "torch.distributed.checkpoint reads it. It has no hashes to verify.",
         )
     roots = [str(path / name) for name in sorted(names) if _holds_checkpoints(path / name)]
     advice = NAME_THE_ROOT
