@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.process import clean_environment, run
+from provision.core.schema import schema_error
 from provision.core.types import Place, Prefix, Resolution, SmokeResult, Verdict
 from provision_runtime.report import model as report_model
 from provision_runtime.report.junit import dumps
@@ -223,6 +224,7 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
             details=output,
         ) from error
     try:
+        _check_schema(document)
         verdict = report_model.loads(text).verdict
     except report_model.ReportUnreadable as error:
         verdict = report_model.UNKNOWN
@@ -240,6 +242,15 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise TypeError(f"{REPORT} holds JSON, but not an object")
     return document
+
+
+def _check_schema(document: Mapping[str, Any]) -> None:
+    """Raise ReportUnreadable with the entry and the field that violate the schema."""
+    violation = schema_error(document, "smoke-report")
+    if violation is not None:
+        raise report_model.ReportUnreadable(
+            f"not a smoke report of schema {report_model.SCHEMA}: at {violation}"
+        )
 
 
 def _untrusted_report(reason: str) -> report_model.Report:

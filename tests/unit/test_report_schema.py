@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from provision.core.schema import SCHEMAS
+from provision.core.schema import SCHEMAS, schema_error
 from provision_runtime.report import model
 from tests import evidence
 
@@ -33,6 +33,20 @@ def test_sample_is_valid() -> None:
 
 def test_own_passport_is_valid() -> None:
     PASSPORT.validate(evidence.passport(json.loads(SAMPLE.read_text())))
+
+
+@pytest.mark.parametrize("key", ["name", "verdict", "duration_s", "message", "findings"])
+def test_a_passport_whose_smoke_report_lacks_what_is_printed_is_refused(key: str) -> None:
+    content = evidence.passport(copy.deepcopy(WHOLE))
+    PASSPORT.validate(content)
+    (smoke,) = content["smoke"].values()
+    del smoke["report"]["phases"][0][key]
+    error = schema_error(content, "passport")
+    assert error is not None and "report.phases[0]" in error and f'"{key}"' in error
+
+
+def test_a_passport_may_hold_a_smoke_report_of_another_schema() -> None:
+    PASSPORT.validate(evidence.passport({"schema": 1, "kind": "smoke", "verdict": "pass"}))
 
 
 def test_schema_number_matches_the_code() -> None:

@@ -105,6 +105,13 @@ def test_malformed_report_is_unknown_everywhere(tmp_path: Path, changes: dict[st
     assert smoke_lines(result)[0].startswith("smoke test in the prefix: unknown")
 
 
+def test_a_broken_report_names_entry_and_field(tmp_path: Path) -> None:
+    phases = [{"name": "barrier", "verdict": "pass"}]
+    result = smoke_runner.read_report(report(tmp_path, phases=phases), "prefix", 0, "")
+    (failure,) = smoke_runner.failures([result])
+    assert "phases[0] (barrier)" in failure and "is a required property" in failure
+
+
 def test_failed_phase_is_named(tmp_path: Path) -> None:
     finding = {
         "id": "rank-stuck",
