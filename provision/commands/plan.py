@@ -34,7 +34,7 @@ from provision.core.errors import (
 from provision.core.spec_fields import Spec
 from provision.core.types import Lock, Manager, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
-from provision.environment import kernel
+from provision.environment import kernel, runtime_package
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 
@@ -164,13 +164,15 @@ class Plan:
 
     def steps(self, outputs: Sequence[images.Output] = ()) -> list[PlanStep]:
         """What `build` does, stage by stage. outputs: where `image build` puts the image."""
+        lock = self.reusable_lock
+        prefix = self.reusable_prefix(lock)
         return [
             self.render_step(),
             self.lock_step(),
-            self.prefix_step(),
+            self.prefix_step(prefix),
             self.image_step(outputs),
             self.smoke_step(),
-            self.kernel_step(self.reusable_lock),
+            self.kernel_step(lock, prefix),
         ]
 
     def render_step(self) -> PlanStep:
@@ -198,11 +200,15 @@ class Plan:
             stage="lock", action="make", detail=f"solve {pins} with Python from {python}"
         )
 
-    def prefix_step(self) -> PlanStep:
-        if self.reusable_prefix(self.reusable_lock):
-            return PlanStep(
-                stage="prefix", action="keep", detail=f"{self.prefix_path} matches the lock"
-            )
+    def prefix_step(self, reusable: Prefix | None) -> PlanStep:
+        """What becomes of the prefix. reusable: see `reusable_prefix`."""
+        if reusable is not None:
+            package = runtime_package.load()
+            if runtime_package.is_current(reusable.path, package):
+                detail = f"{reusable.path} matches the lock"
+                return PlanStep(stage="prefix", action="keep", detail=detail)
+            detail = f"install {runtime_package.NAME} {package.version} into {reusable.path}"
+            return PlanStep(stage="prefix", action="make", detail=detail)
         exists = prefixes.find(self.name, self.prefix_path) is not None
         verb = "replace" if exists else "make"
         return PlanStep(stage="prefix", action="make", detail=f"{verb} {self.prefix_path}")
@@ -229,7 +235,7 @@ class Plan:
             stage="smoke", action="make", detail="test the prefix, and the image if there is one"
         )
 
-    def kernel_step(self, lock: Lock | None) -> PlanStep:
+    def kernel_step(self, lock: Lock | None, reusable: Prefix | None = None) -> PlanStep:
         """What becomes of the kernel with this lock; None: the lock is still to be solved."""
         if not self.request.kernel:
             return PlanStep(stage="kernel", action="skip", detail="--no-kernel")
@@ -242,6 +248,8 @@ class Plan:
                 reason = "--no-jupyter"
             return PlanStep(stage="kernel", action="skip", detail=reason)
         title = kernel.display_name(self.resolution)
+        if reusable is not None and kernel.is_current(reusable, title):
+            return PlanStep(stage="kernel", action="keep", detail=f"{title!r} is registered")
         return PlanStep(stage="kernel", action="make", detail=f"register {title!r}")
 
 

@@ -16,10 +16,10 @@ from provision.adapters import conda
 from provision.cli.main import cli
 from provision.commands import ensure, env, smoke
 from provision.commands.context import Context
-from provision.commands.plan import BuildRequest, make_plan, with_name
+from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
 from provision.core.paths import Folders
 from provision.core.types import LockedPackage, Prefix, Resolution, SmokeResult
-from provision.environment import drift
+from provision.environment import drift, kernel, runtime_package
 from tests import evidence
 
 FORGE = conda.channel_url("conda-forge")
@@ -213,6 +213,29 @@ def test_a_kernel_needs_its_launcher_in_the_lock(folders: Folders) -> None:
     )[1]
     assert plan.kernel_step(None).action == "make"
     assert plan.kernel_step(without).would == "skip (no ipykernel in the lock)"
+
+
+def test_a_finished_environment_keeps_prefix_and_kernel(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke("lock", "lab")
+    prefix = Prefix(name="lab", path=tmp_path / "prefix", lock_sha256="")
+    (prefix.path / "lib/python3.11/site-packages").mkdir(parents=True)
+    monkeypatch.setattr(Plan, "reusable_prefix", lambda plan, lock: prefix)
+    plan = make_plan(context(folders), BuildRequest(name="lab"))
+
+    def would() -> dict[str, str]:
+        return {step.stage: step.would for step in plan.steps()}
+
+    runtime = runtime_package.load()
+    assert would()["prefix"] == f"install provision_runtime {runtime.version} into {prefix.path}"
+    runtime_package.install(prefix.path, runtime)
+    assert would()["prefix"] == f"nothing: {prefix.path} matches the lock"
+
+    title = kernel.display_name(plan.resolution)
+    assert would()["kernel"] == f"register {title!r}"
+    kernel.install(prefix, title)
+    assert would()["kernel"] == f"nothing: {title!r} is registered"
 
 
 def test_dry_run_prints_the_steps(folders: Folders) -> None:
