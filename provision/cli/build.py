@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--image/--no-image",
     default=None,
-    help="Require or skip the image.  [default: an image if a Docker engine answers]",
+    help="Require or skip the image.  [default: build it if a Docker engine answers]",
 )
 @click.option(
     "--smoke/--no-smoke",
@@ -59,9 +59,10 @@ def build(
     dry_run: bool,
     **options: Any,
 ) -> int:
-    """Build an environment completely: lock, prefix, image, smoke test, kernel, passport.
+    """Build an environment: lock, prefix, image, smoke test, kernel.
 
-    NAME is an environment with a spec.yml in the envs folder; options override what it says.
+    Reuses whatever already matches the request, and writes a passport: the record of what was
+    built and measured.
     """
     from provision.cli.format.environment import build_lines
     from provision.commands import build as command

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def channel() -> None:
-    """Local conda channels and mirrors."""
+    """Make local conda channels and mirrors."""
 
 
 @channel.command("bootstrap")
-@click.option("--again", is_flag=True, help="Package Python again even if its version is present.")
+@click.option(
+    "--again", is_flag=True, help="Package Python again, even if the channel has this version."
+)
 @mirror_options
 @dry_run_option
 @no_wait_option
@@ -35,7 +37,10 @@ def channel() -> None:
 def bootstrap(
     console: Console, envs: Path | None, again: bool, dry_run: bool, **options: Any
 ) -> None:
-    """Package this machine's Python and pip as a local channel, for use without network."""
+    """Package this machine's Python and pip as a local conda channel.
+
+    Environments can then be locked where no conda channel answers.
+    """
     from provision.channel import read_host_python
     from provision.commands.ensure import ensure_host_channel
 
@@ -59,9 +64,9 @@ def bootstrap(
     "platforms",
     multiple=True,
     metavar="PLATFORM",
-    help="Only this platform of the locks. Repeatable.  [default: all]",
+    help="Mirror only this platform. Repeatable.  [default: all platforms of the locks]",
 )
-@click.option("--prune", is_flag=True, help="Remove files that none of these locks needs.")
+@click.option("--prune", is_flag=True, help="Remove files from DIR that none of these locks needs.")
 @mirror_options
 @dry_run_option
 @no_wait_option
@@ -77,10 +82,12 @@ def mirror(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Download every file of some locks into DIR, so that `--mirror DIR` needs no network.
+    """Download all files of locks into DIR, for offline use.
 
-    conda packages become channels, wheels an index. Files that are present are checked and kept; an
-    interrupted download is resumed.
+    Other commands use the folder with `--mirror DIR`.
+
+    Conda packages become channels, wheels become a package index. Checks and keeps the files that
+    DIR has; resumes interrupted downloads.
     """
     from provision.cli.format.lock import mirror_lines
     from provision.commands import mirror as command

@@ -55,21 +55,22 @@ root_and_options = option_group(
         multiple=True,
         metavar="KEY=VALUE",
         callback=_parse_options,
-        help="For a ROOT that is a URL: an option of fsspec's store, e.g. "
-        "endpoint_url=http://host:9000. May be repeated.",
+        help="For a ROOT that is a URL: an option of its fsspec file system, e.g. "
+        "endpoint_url=http://host:9000. Repeatable.",
     ),
 )
 step_option = click.option(
-    "--step", type=Step(), default="latest", show_default=True, help="Which checkpoint."
+    "--step", type=Step(), default="latest", show_default=True, help="Step of the checkpoint."
 )
 
 
 @click.group()
 def checkpoint() -> None:
-    """Inspect and prune the checkpoints of a job that saves with `provision_runtime.checkpoint`.
+    """Inspect and prune the checkpoints of training jobs.
 
-    Needs no torch, and may run while the job saves. ROOT is the folder that the job passes to
-    `checkpoint.save`, or a URL (s3://bucket/run) if fsspec is installed.
+    For jobs that save with `provision_runtime.checkpoint`. Needs no torch, and may run while a job
+    saves. ROOT is the folder that the job passes to `checkpoint.save`, or a URL (s3://bucket/run)
+    if fsspec is installed.
     """
 
 
@@ -78,9 +79,10 @@ def checkpoint() -> None:
 @output_options
 @verb
 def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
-    """List every checkpoint in ROOT with its own and shared bytes, and unfinished saves.
+    """List checkpoints and unfinished saves, with their sizes.
 
-    Reads no files: `checkpoint verify` does that.
+    Shows own bytes and bytes shared with other checkpoints. Reads only manifests; `checkpoint
+    verify` reads the files.
     """
     from provision.cli.format.checkpoint import list_lines
     from provision.commands.checkpoint import inspect
@@ -95,9 +97,9 @@ def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
 @output_options
 @verb
 def show(console: Console, root: str, store_options: dict[str, Any], step: int | str) -> None:
-    """Show the tensors of a checkpoint with type, shape, bytes and files, and its objects.
+    """Show the tensors and objects of a checkpoint.
 
-    --json adds its files with their hashes.
+    Shows type, shape, bytes and files. --json adds the files with their hashes.
     """
     from provision.cli.format.checkpoint import show_lines
     from provision.commands.checkpoint import inspect
@@ -113,22 +115,25 @@ def show(console: Console, root: str, store_options: dict[str, Any], step: int |
     "--all",
     "all_steps",
     is_flag=True,
-    help="Verify every checkpoint; a file that several share is read once.",
+    help="Verify every checkpoint; reads a file that several share only once.",
 )
 @output_options
 @verb
 def verify(
     console: Console, root: str, store_options: dict[str, Any], step: int | str, all_steps: bool
 ) -> int:
-    """Hash every file, and name each damaged one with the tensors it holds.
+    """Hash every file of a checkpoint to find damaged ones.
 
-    Exit code 1 unless all checkpoints are whole.
+    Names each damaged file with the tensors that it holds. The exit code is 1 unless all
+    checkpoints are whole.
     """
     from provision.cli.format.checkpoint import verify_lines
     from provision.commands.checkpoint import inspect
 
     if all_steps and step != "latest":
-        raise click.UsageError("--all verifies every checkpoint, --step one: give one of them.")
+        raise click.UsageError(
+            "--all verifies every checkpoint, --step only one: use one of the two."
+        )
     which = ["--all"] if all_steps else ["--step", str(step)]
     audit = inspect("verify", root, store_options, which, console)
     console.result(audit, verify_lines(audit))
@@ -142,16 +147,19 @@ def verify(
     "--keep",
     type=click.IntRange(1),
     metavar="N",
-    help="Keep the N steps that were committed last and can be read.",
+    help="Keep the N steps that were committed last, of those that can be read.",
 )
 @click.option(
-    "--every", type=click.IntRange(1), metavar="K", help="Also keep the steps that K divides."
+    "--every",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Also keep every step that is a multiple of K.",
 )
 @click.option(
     "--unfinished",
     multiple=True,
     metavar="NAME",
-    help="Remove this unfinished folder, whose writer has ended. May be repeated.",
+    help="Remove this unfinished folder, whose writer has ended. Repeatable.",
 )
 @dry_run_option
 @output_options
@@ -165,9 +173,10 @@ def prune(
     unfinished: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    """Remove old checkpoints and the remains of dead writers; say how many bytes that frees.
+    """Remove old checkpoints, and what dead writers left.
 
-    The latest checkpoint always stays, and so do files that later checkpoints share.
+    Reports how many bytes that frees. Always keeps the latest checkpoint, and files that remaining
+    checkpoints share.
 
     \b
     provision checkpoint prune run/checkpoints --keep 3 --every 10000 --dry-run
@@ -176,7 +185,7 @@ def prune(
     from provision.commands.checkpoint import inspect
 
     if keep is None and (every is not None or not unfinished):
-        raise click.UsageError("Say how many to keep, e.g. --keep 3.")
+        raise click.UsageError("Say how many checkpoints to keep, e.g. --keep 3.")
     arguments = []
     if keep is not None:
         arguments += ["--keep", str(keep)]

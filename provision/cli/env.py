@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def env() -> None:
-    """Environments on this machine: create, list, remove, diff."""
+    """Create, list, remove and compare environments on this machine."""
 
 
 @env.command("create")
@@ -47,7 +47,10 @@ def create(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Install an environment from its lock; makes the lock if there is none."""
+    """Install an environment from its lock.
+
+    Makes the lock first if there is none.
+    """
     from provision.commands import build
     from provision.commands import env as command
 
@@ -58,14 +61,14 @@ def create(
         print_steps(console, [s for s in steps if s.stage in ("render", "lock", "prefix")])
         return
     installed, is_new = command.create(context, request)
-    console.result(installed, f"{'created' if is_new else 'already there'}: {installed.path}")
+    console.result(installed, f"{'created' if is_new else 'already exists'}: {installed.path}")
 
 
 @env.command("list")
 @common_options
 @verb
 def list_(console: Console, envs: Path | None) -> None:
-    """List environments: prefix, whether it matches its lock, kernel, verdict of the smoke test."""
+    """List environments: prefix, lock state, kernel, smoke verdicts."""
     from provision.cli.console import table
     from provision.commands.env import environments
 
@@ -87,7 +90,10 @@ def list_(console: Console, envs: Path | None) -> None:
 @common_options
 @verb
 def remove(console: Console, name: str, envs: Path | None, dry_run: bool, **options: Any) -> None:
-    """Remove an environment's prefix, kernel and image. Its folder in envs stays."""
+    """Remove an environment's prefix, kernel and image.
+
+    Its folder in envs stays.
+    """
     from provision.commands import env as command
 
     removed = command.remove(context_of(console, envs, options), name, dry_run=dry_run)
@@ -99,12 +105,12 @@ def remove(console: Console, name: str, envs: Path | None, dry_run: bool, **opti
 
 @env.command("diff")
 @click.argument("name")
-@click.option("--files", is_flag=True, help="Also hash every file (seconds per gigabyte).")
+@click.option("--files", is_flag=True, help="Also hash every file (takes seconds per gigabyte).")
 @prefix_option
 @common_options
 @verb
 def diff(console: Console, name: str, envs: Path | None, files: bool, prefix: Path | None) -> int:
-    """Compare an environment with its lock. The exit code is 1 if they differ."""
+    """Compare an installed environment with its lock. The exit code is 1 if they differ."""
     from provision.commands.env import drift
 
     differences = drift(context_of(console, envs), name, files=files, path=prefix)

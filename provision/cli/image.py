@@ -30,14 +30,15 @@ compression_option = click.option(
     type=click.Choice(["none", "gzip", "zstd"]),
     default="none",
     show_default=True,
-    help="Compression of the layers in an OCI layout or archive, or in a registry.",
+    help="Compression of layers in OCI layouts, OCI archives and registries.",
 )
 image_output_option = click.option(
     "--output",
     "outputs",
     multiple=True,
     metavar="PLACE",
-    help="docker, oci:DIR, oci-archive:FILE or docker-archive:FILE. Repeatable.  [default: docker]",
+    help="Where the image goes: docker, oci:DIR, oci-archive:FILE or docker-archive:FILE. "
+    "Repeatable.  [default: docker]",
 )
 
 # How a container is run, beyond what its environment needs.
@@ -53,7 +54,7 @@ run_options = option_group(
         help="Mount a folder or a named volume. Repeatable.",
     ),
     click.option(
-        "--host-network", is_flag=True, help="Use the host's network, for ranks on several hosts."
+        "--host-network", is_flag=True, help="Use the host's network, for jobs on several hosts."
     ),
     click.option(
         "--user", metavar="UID:GID", help="Run as this user.  [default: the image's, 1000:1000]"
@@ -62,33 +63,36 @@ run_options = option_group(
         "--as",
         "reference",
         metavar="REF",
-        help="Name of the image where it runs.  [default: the name it was built with]",
+        help="Name of the image on the machine that runs it.  [default: the name that it was "
+        "built with]",
     ),
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
 )
 
 jupyter_options = option_group(
-    click.option("--jupyter", is_flag=True, help="Serve notebooks instead, with a new token."),
+    click.option(
+        "--jupyter", is_flag=True, help="Start Jupyter instead of COMMAND, with a new token."
+    ),
     click.option(
         "--port",
         type=click.IntRange(1, 65535),
         default=8888,
         show_default=True,
-        help="Port of Jupyter.",
+        help="Port of Jupyter on this machine.",
     ),
     click.option(
         "--listen",
         metavar="ADDRESS",
         default="127.0.0.1",
         show_default=True,
-        help="Address of Jupyter; 0.0.0.0 admits other machines.",
+        help="Address that Jupyter is served on; 0.0.0.0 lets other machines connect.",
     ),
 )
 
 
 @click.group()
 def image() -> None:
-    """Images of environments."""
+    """Build, push, pull, inspect and run images of environments."""
 
 
 @image.command("build")
@@ -101,7 +105,7 @@ def image() -> None:
     "tags",
     multiple=True,
     metavar="NAME[:TAG]",
-    help="Another name for it, in the engine and in archives. Repeatable.",
+    help="Another name for the image, in the engine and in archives. Repeatable.",
 )
 @dry_run_option
 @no_wait_option
@@ -110,10 +114,10 @@ def image() -> None:
 def build(
     console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
 ) -> None:
-    """Make the image of a locked environment, in the Docker engine or at a path.
+    """Build the image of a locked environment.
 
-    A path with --output needs no engine: provision then pulls the base image itself, or reads it
-    from oci:DIR, oci-archive:FILE or docker-archive:FILE.
+    With --output oci:DIR or an archive, no Docker engine is needed: provision pulls the base image
+    itself, or reads it from --base oci:DIR, oci-archive:FILE or docker-archive:FILE.
     """
     import shlex
 
@@ -129,7 +133,7 @@ def build(
         print_steps(console, [command.preview(context, request, outputs)])
         return
     plan, built, is_new = command.build(context, request, outputs, options["compression"], tags)
-    status = "made" if is_new else "already there"
+    status = "made" if is_new else "already exists"
     lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
     if not outputs or any(output.path is None for output in outputs):
@@ -144,8 +148,8 @@ def _check_compression(compression: Compression, outputs: tuple[Output, ...]) ->
 
     if compression != "none" and not any(output.kind in COMPRESSIBLE for output in outputs):
         raise InvalidSpec(
-            "--compression is for OCI layouts and archives; an engine gets uncompressed layers.",
-            advice="Name one with --output; `image push` has --compression too.",
+            "--compression is for OCI layouts and OCI archives; other outputs have plain layers.",
+            advice="Use --output oci:DIR or oci-archive:FILE; `image push` has --compression too.",
         )
 
 
@@ -184,18 +188,19 @@ def push(
     attach: bool,
     **options: Any,
 ) -> None:
-    """Push an environment's image to a registry, as the user of `docker login`.
+    """Push an environment's image to a registry.
 
-    Sends only the layers that it lacks.
-
-    Verdicts of smoke tests and SBOMs are attached to the image's digest (OCI referrers).
+    Uses the credentials of `docker login`. Sends only the layers that the registry lacks, and
+    attaches smoke verdicts and SBOMs to the image's digest (OCI referrers).
     """
     from provision.commands.image_registry import push_image
     from provision_runtime.report.text import format_bytes
 
     context = context_of(console, envs, options)
     pushed = push_image(context, name, place, compression, attach)
-    sizes = f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already there"
+    sizes = (
+        f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
+    )
     lines = [f"pushed {pushed.tag}: {sizes}"]
     lines += [f"attached {title}" for title in pushed.attached]
     console.result(pushed, [*lines, pushed.reference])
@@ -210,9 +215,10 @@ def push(
 def pull(
     console: Console, place: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
 ) -> None:
-    """Pull an image for linux/amd64 from a registry into the Docker engine or to a path.
+    """Pull an image from a registry, into the engine or to a file.
 
-    Every file is checked by its digest, and an interrupted pull is resumed. A path needs no engine.
+    Pulls the image for linux/amd64. Checks every digest, and resumes an interrupted pull. Only
+    --output docker needs an engine.
     """
     from provision.commands.image_registry import pull_image
     from provision.image import parse_output
@@ -228,7 +234,7 @@ def pull(
 @common_options
 @verb
 def show(console: Console, place: str, envs: Path | None) -> None:
-    """Show an image in a registry: labels, layers, and attached smoke verdicts."""
+    """Show an image in a registry: labels, layers, smoke verdicts."""
     from provision.commands.image_registry import show_image
     from provision_runtime.report.text import escape_line, format_bytes
 
@@ -260,10 +266,10 @@ def show(console: Console, place: str, envs: Path | None) -> None:
 @common_options
 @verb
 def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
-    """Write the SBOM of an environment's image: the packages of its lock and of its base.
+    """Write the SBOM of an environment's image.
 
-    The same image gives the same bytes. Parts of the base that could not be read are reported, in
-    the SBOM too.
+    It lists the packages of the lock and of the base image. The same image always gives the same
+    bytes. Reports parts of the base image that could not be read; the SBOM lists them too.
     """
     from provision.commands.image_sbom import image_sbom
     from provision.core import sbom as sboms
@@ -287,7 +293,7 @@ def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path
     type=click.Choice(["docker", "compose", "slurm-pyxis", "kubernetes", "devcontainer"]),
     default="docker",
     show_default=True,
-    help="What runs the image.",
+    help="The tool that runs the image.",
 )
 @run_options
 @common_options
@@ -300,9 +306,9 @@ def contract(
     command: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Print how to run an environment's image, each setting with its reason.
+    """Print how to run an image, each setting with its reason.
 
-    COMMAND, after --, is the command to run in it.
+    COMMAND, after --, is the command to run in the image.
     """
     import sys
 
@@ -325,11 +331,10 @@ def contract(
 def run(
     console: Console, name: str, envs: Path | None, command: tuple[str, ...], **options: Any
 ) -> None:
-    """Run a command in an environment's image, as `image contract` says.
+    """Run a command in an environment's image.
 
-    The exit code is the command's.
-
-    COMMAND, after --, is Python by default. The container gets GPUs if the engine has the NVIDIA
+    COMMAND, after --, is Python by default. The settings are those that `image contract` prints;
+    the exit code is the command's. The container gets GPUs if the Docker engine has the NVIDIA
     runtime.
     """
     import shlex
@@ -342,8 +347,8 @@ def run(
 
     if options["jupyter"] and command:
         raise InvalidSpec(
-            f"--jupyter runs Jupyter, and cannot run `{shlex.join(command)}` too.",
-            advice="Leave one of them out.",
+            f"--jupyter starts Jupyter and cannot run `{shlex.join(command)}` too.",
+            advice="Leave one of the two out.",
         )
     context = context_of(console, envs)
     plan = make_plan(context, build_request(name, {}))

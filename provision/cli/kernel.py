@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def kernel() -> None:
-    """Jupyter kernels of environments."""
+    """Add, list and remove the Jupyter kernels of environments."""
 
 
 @kernel.command("add")

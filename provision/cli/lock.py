@@ -80,7 +80,7 @@ class DefaultCommandGroup(click.Group):
     "--update",
     multiple=True,
     metavar="PKG",
-    help="Move this package, and others only as far as they must. Repeatable.",
+    help="Update only this package, and others as far as it requires. Repeatable.",
 )
 @click.option(
     "--solver",
@@ -95,7 +95,10 @@ class DefaultCommandGroup(click.Group):
 def make_lock(
     console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
 ) -> int | None:
-    """Write conda-lock.yml: every package, conda and pip, by URL and hash."""
+    """Lock every conda and pip package by URL and hash.
+
+    Writes conda-lock.yml, and the files that it is made from.
+    """
     from provision.cli.format.lock import package_lines
     from provision.commands import lock as command
 
@@ -142,9 +145,9 @@ def _update(
     conflicting = [flag for option, flag in flags.items() if options[option]]
     if conflicting:
         raise InvalidSpec(
-            "--update moves some packages of one lock, with the built-in solver; it cannot be "
-            f"combined with {' and '.join(conflicting)}.",
-            advice="Leave one of them out.",
+            "--update changes single packages of one lock, with the built-in solver; it cannot be "
+            f"combined with {' or '.join(conflicting)}.",
+            advice=f"Leave out --update or {' and '.join(conflicting)}.",
         )
     request = build_request(name, options)
     diff = command.update(context, request, options["update"], dry_run=dry_run)
@@ -160,8 +163,8 @@ lock = DefaultCommandGroup(make_lock)
     "--offline",
     is_flag=True,
     help=(
-        "Use no network: skip what channels and wheels say, and whether files can still be "
-        "downloaded."
+        "Use no network: skip the checks of channel records, wheel metadata, and whether files "
+        "can still be downloaded."
     ),
 )
 @mirror_options
@@ -170,10 +173,10 @@ lock = DefaultCommandGroup(make_lock)
 def verify(
     console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool, **options: Any
 ) -> int:
-    """Check whether locks are sound, whoever made them. The exit code is 1 if anything is wrong.
+    """Check that locks are sound, whichever tool made them. The exit code is 1 if one is not.
 
     Checks requirements, hashes, channels, duplicates, inputs, and whether each file can still be
-    downloaded. Without a name, checks every lock of the envs folder.
+    downloaded. Without arguments, checks every lock in the envs folder.
     """
     from provision.cli.format.lock import verify_lines
     from provision.commands.lock_inspect import verify_locks
@@ -231,9 +234,9 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
 def export(
     console: Console, target: str, envs: Path | None, output: Path | None, **options: Any
 ) -> None:
-    """Write a lock in another tool's format. The same lock gives the same bytes.
+    """Write a lock in another tool's format. The same lock always gives the same bytes.
 
-    Reports what the format cannot hold.
+    Reports the packages and facts that the format cannot hold.
     """
     from provision.commands.lock_inspect import export_lock
     from provision.core.atomic import atomic_write

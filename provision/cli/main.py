@@ -84,7 +84,7 @@ def _run() -> int:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="provision")
 def cli() -> None:
-    """Make locked, installed, imaged, tested and registered PyTorch environments.
+    """Build PyTorch environments: locked, installed, packed as images, smoke-tested, registered.
 
     \b
     provision build --torch 2.3 --cuda 12.1
@@ -96,7 +96,7 @@ def cli() -> None:
 def completion(shell: str) -> None:
     """Print a shell's completion script.
 
-    In its start-up file: `eval "$(provision completion bash)"`.
+    For bash, add to ~/.bashrc: `eval "$(provision completion bash)"`.
     """
     from click.shell_completion import get_completion_class
 

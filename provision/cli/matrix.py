@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @common_options
 @click.pass_context
 def matrix(context: click.Context, /, **options: Any) -> None:
-    """Show which PyTorch builds exist: torch, CUDA, source, platform, and what each needs.
+    """Show which PyTorch builds exist, and what each needs.
 
     \b
     What runs on a V100 with driver 535:
@@ -78,9 +78,9 @@ def _show(console: Console, envs: Path | None, format: str, **options: Any) -> i
 @common_options
 @verb
 def explain(console: Console, name: str | None, envs: Path | None, **options: Any) -> None:
-    """Explain an environment: every choice, pin, rule and warning, and what was not chosen.
+    """Explain every choice, pin, rule and warning of an environment.
 
-    NAME is an environment with a spec.yml in the envs folder; options override what it says.
+    Also says what was not chosen, and why.
     """
     from provision.cli.format.matrix import explanation_lines
     from provision.commands import matrix as command
@@ -111,7 +111,7 @@ def lock(
 ) -> int:
     """Lock every build that fits, each as its own environment.
 
-    One that fails does not stop the others.
+    A build that cannot be locked does not stop the others.
 
     \b
     Everything from 2.1 on that driver 535 runs, from conda-forge:
@@ -122,8 +122,8 @@ def lock(
 
     if not any(options.values()):
         raise click.UsageError(
-            "Say which builds to lock, e.g. --torch '>=2.4' --driver 535; without options it "
-            "would be all of them."
+            "Say which builds to lock, e.g. --torch '>=2.4' --driver 535; without options, all of "
+            "them would be locked."
         )
     context = context_of(console, envs, {"mirrors": mirrors, "alias": alias})
     requests = command.matrix_requests(options, newest=newest, relock=relock)
@@ -158,10 +158,13 @@ def lock(
     "--install",
     metavar="REQ",
     help=(
-        "What pip installs on a runner; `.` is the checkout.  [default: this version of provision]"
+        "Requirement that pip installs on the runner, or `.` for the checkout.  [default: this "
+        "version of provision]"
     ),
 )
-@click.option("--schedule", metavar="CRON", help="When it runs by itself.  [default: 17 4 * * 1]")
+@click.option(
+    "--schedule", metavar="CRON", help="When the workflow runs on its own.  [default: 17 4 * * 1]"
+)
 @click.option(
     "-o",
     "--output",
@@ -174,7 +177,7 @@ def lock(
 @click.option(
     "--check",
     is_flag=True,
-    help="Only compare with --output; print a diff and exit with 1 if it differs.",
+    help="Write nothing; compare with --output, print a diff, and exit with 1 if they differ.",
 )
 @click.option("--force", is_flag=True, help="Replace a file that was edited by hand.")
 @dry_run_option
@@ -188,16 +191,18 @@ def ci(
     dry_run: bool,
     **options: Any,
 ) -> int:
-    """Write a CI workflow that builds and tests environments, each on the first runner that fits.
+    """Write a CI workflow that builds and tests environments.
+
+    Each runs on the first runner that fits it.
 
     \b
-    Options that select builds replace the environments of the envs folder:
+    Builds that options select, instead of the environments in the envs folder:
     provision matrix ci --format github --torch '>=2.6' --source wheels
     """
     from provision.commands import ci as command
 
     if check and output is None:
-        raise click.UsageError("--check compares with a file: name it with --output.")
+        raise click.UsageError("--check compares with a file; name it with --output.")
     build_options = {name: options.pop(name) for name in QUERY_OPTIONS}
     request = command.WorkflowRequest(out=output, builds=build_options, **options)
     workflow = command.workflow(context_of(console, envs), request)

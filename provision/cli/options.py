@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +55,18 @@ common_options = option_group(
         "--envs", type=click.Path(path_type=Path), help="Folder of environments.  [default: envs]"
     ),
 )
-name_argument = click.argument("name", required=False)
+
+
+def name_argument(command: Command) -> Command:
+    """NAME, and the paragraph of the help that explains it."""
+    summary = inspect.cleandoc(command.__doc__ or "")
+    command.__doc__ = (
+        f"{summary}\n\nNAME is an environment with a spec.yml in the envs folder; options override "
+        "what the file says. Without NAME, options describe the environment and give it its name."
+    )
+    return click.argument("name", required=False)(command)
+
+
 prefix_option = click.option(
     "--prefix",
     type=click.Path(path_type=Path),
@@ -62,13 +74,18 @@ prefix_option = click.option(
 )
 relock_option = click.option("--relock", is_flag=True, help="Solve again and replace the lock.")
 all_option = click.option(
-    "--all", "every", is_flag=True, help="Every environment of the envs folder, several at a time."
+    "--all",
+    "every",
+    is_flag=True,
+    help="Do this for every environment in the envs folder, several in parallel.",
 )
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be done; change nothing."
 )
 no_wait_option = click.option(
-    "--no-wait", is_flag=True, help="Fail if another process is using this environment."
+    "--no-wait",
+    is_flag=True,
+    help="Fail at once if another process is using the same environment or folder.",
 )
 output_file_option = click.option(
     "-o",
@@ -85,18 +102,15 @@ mirror_options = option_group(
         multiple=True,
         metavar="WHAT=URL|DIR",
         help=(
-            "Fetch a channel (by name or URL) or `pypi` from this URL. DIR alone: a folder "
-            "made by `channel mirror`, used for everything."
+            "Fetch WHAT (a channel's name or URL, or `pypi`) from URL instead. DIR, made by "
+            "`channel mirror`, serves everything. Repeatable."
         ),
     ),
     click.option(
         "--channel-alias",
         "alias",
         metavar="URL",
-        help=(
-            "Fetch every channel that is given by name from below this URL; the same as "
-            "--mirror '*=URL'."
-        ),
+        help=("Base URL of all channels that are given by name; the same as --mirror '*=URL'."),
     ),
 )
 
@@ -153,7 +167,7 @@ smoke_options = option_group(
     click.option(
         "--ranks",
         type=click.IntRange(1),
-        help="Ranks of the smoke test.  [default: one per GPU; 2 without GPUs]",
+        help="Number of ranks in the smoke test.  [default: one per GPU; 2 without GPUs]",
     ),
     click.option(
         "--backend",
@@ -173,7 +187,7 @@ smoke_options = option_group(
         default=600.0,
         show_default=True,
         metavar="S",
-        help="Seconds for the whole smoke test.",
+        help="Time limit of the whole smoke test, in seconds.",
     ),
 )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.command()
 @name_argument
 @request_options
-@click.option("--force", is_flag=True, help="Undo hand edits of generated files.")
+@click.option("--force", is_flag=True, help="Overwrite generated files that were edited by hand.")
 @click.option(
     "--check",
     is_flag=True,
@@ -47,9 +47,10 @@ def render(
     dry_run: bool,
     **options: Any,
 ) -> int | None:
-    """Write environment.yml, virtual-packages.yml and, with a current lock, the Dockerfile.
+    """Write the generated files of an environment.
 
-    They are made from spec.yml; options override what it says.
+    They are environment.yml, virtual-packages.yml and, with a current lock, the Dockerfile. All
+    follow from spec.yml.
     """
     from provision.commands import render as command
     from provision.commands.plan import make_plan

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def passport() -> None:
-    """The record of what was built and measured."""
+    """Show the record of what was built and measured."""
 
 
 @passport.command("show")
@@ -23,7 +23,7 @@ def passport() -> None:
 @common_options
 @verb
 def show(console: Console, name: str, envs: Path | None) -> None:
-    """Show an environment's passport: request, reasons, lock, image, verdicts of smoke tests."""
+    """Show a passport: request, reasons, lock, image, smoke verdicts."""
     from provision.cli.format.environment import passport_lines
     from provision.commands.passport import read_passport
 
@@ -40,11 +40,13 @@ def show(console: Console, name: str, envs: Path | None) -> None:
 def report(
     console: Console, targets: tuple[str, ...], envs: Path | None, output: Path | None, force: bool
 ) -> None:
-    """Make an HTML page of environments: what they are, why, what was measured, how they differ.
+    """Make an HTML report of environments and smoke tests.
 
-    PASSPORT is an environment of the envs folder, a passport.json, or a report.json of a smoke
-    test, from any machine. The page needs no network. --json prints its content. The exit code says
-    whether the page could be made.
+    It shows what was built and why, what was measured, and how they differ.
+
+    PASSPORT is an environment in the envs folder, a passport.json, or the report.json of a smoke
+    test, from any machine. The page works offline. --json prints its content. The exit code does
+    not depend on verdicts.
 
     \b
     The same environment on two nodes:

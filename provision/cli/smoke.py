@@ -44,13 +44,13 @@ full_smoke_options = option_group(
         "--folder",
         type=click.Path(path_type=Path, file_okay=False, exists=True),
         metavar="DIR",
-        help="Test files and checkpoints here: on the file system that the jobs use.",
+        help="Folder for the file and checkpoint tests, on the file system that jobs use.",
     ),
     click.option(
         "--expect",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="File of expected bandwidths.  [default: published ones of known hardware]",
+        help="File of expected bandwidths.  [default: published values of known hardware]",
     ),
     click.option(
         "--baseline",
@@ -61,15 +61,15 @@ full_smoke_options = option_group(
         "--out",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
-        help="Folder for report, logs and stacks.  [default: in the user's data folder]",
+        help="Folder for the report, logs and stack traces.  [default: in the user's data folder]",
     ),
     click.option(
         "--inject",
         multiple=True,
         metavar="FAULT",
         help=(
-            "Rehearse a fault, e.g. die:1:barrier, which the test must then report. An "
-            "unknown one lists all."
+            "Inject a fault, e.g. die:1:barrier, to see that the test reports it. An unknown "
+            "FAULT lists all. Repeatable."
         ),
     ),
 )

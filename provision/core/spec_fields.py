@@ -237,7 +237,7 @@ class Spec:
         metadata=key(
             kind="list",
             metavar="SPEC",
-            help="Another conda package. Repeatable.",
+            help="Also install this conda package. Repeatable.",
             docs="more conda packages",
             pattern=REQUIREMENT,
             item="a requirement",
@@ -249,7 +249,7 @@ class Spec:
         metadata=key(
             kind="pip requirements",
             metavar="REQ",
-            help="Another package from the package index. Repeatable.",
+            help="Also install this package from the package index. Repeatable.",
             docs="more packages from the package index",
             pattern=REQUIREMENT,
             item="a requirement",
@@ -261,7 +261,7 @@ class Spec:
         metadata=key(
             kind="text",
             metavar="REF",
-            help="Base image.",
+            help="Base image of the environment's image.",
             docs="base image",
             pattern=REFERENCE,
             example="debian:bookworm-slim",
@@ -290,7 +290,7 @@ class Spec:
         metadata=key(
             kind="flag",
             installs=("ipykernel",),
-            help="Also install ipykernel, with which Jupyter starts the environment.",
+            help="Also install ipykernel, which Jupyter needs to start the environment.",
             docs="without ipykernel: Jupyter cannot start the environment, and `build` registers "
             "no kernel",
         ),
@@ -402,13 +402,13 @@ QUERY_KEYS = (
         kind="text",
         name="nccl",
         metavar="VERSION",
-        help="Has this NCCL, or can be given it: 2.27 or 2.27.5.",
+        help="Has this NCCL, or can be combined with it: 2.27 or 2.27.5.",
         pattern=r"\d+(\.\d+){0,2}",
         example="2.27 or 2.27.5",
     ),
     SpecKey(
         kind="switch",
         name="unknown",
-        help="Also show builds that may fit, where no source says.",
+        help="Also show builds of which no source says whether they fit.",
     ),
 )
