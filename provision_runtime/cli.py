@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="provision_runtime",
-        description="Describe this environment, test it, and look at checkpoints.",
+        description="Describe this environment, test it, and manage checkpoints.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("facts", help="print the facts about this environment as JSON", add_help=False)
+    verbs.add_parser("facts", help="print facts about this environment as JSON", add_help=False)
     verbs.add_parser(
         "smoke", help="run the DDP smoke test and write DIR/report.json", add_help=False
     )
@@ -44,13 +44,17 @@ def _facts(arguments: Sequence[str]) -> int:
     from . import fs
     from .facts import environment
 
-    parser = _verb_parser(arguments, "Print the facts about this environment as JSON.")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to a file")
+    parser = _verb_parser(arguments, "Print facts about this environment as JSON.")
     parser.add_argument(
-        "--in-process", action="store_true", help="import torch in this process, not in a child"
+        "--out", type=Path, metavar="FILE", help="write the JSON to FILE instead of standard output"
+    )
+    parser.add_argument(
+        "--in-process",
+        action="store_true",
+        help="import torch in this process instead of a child process",
     )
     options = parser.parse_args(arguments[1:])
-    facts = environment.collect() if options.in_process else environment.collect_apart()
+    facts = environment.collect() if options.in_process else environment.collect_in_child()
     text = json.dumps(facts, indent=2, sort_keys=True) + "\n"
     if options.out is None:
         sys.stdout.write(text)
@@ -62,7 +66,9 @@ def _facts(arguments: Sequence[str]) -> int:
 def _checkpoint(arguments: Sequence[str]) -> int:
     from .checkpoint.inspection import command
 
-    parser = _verb_parser(arguments, "Look at the checkpoints of a job, as JSON. Needs no torch.")
+    parser = _verb_parser(
+        arguments, "List, show, verify or prune a job's checkpoints. Prints JSON; needs no torch."
+    )
     command.add_arguments(parser)
     return command.run(parser.parse_args(arguments[1:]))
 
@@ -85,7 +91,7 @@ def _smoke(arguments: Sequence[str]) -> int:
 
 
 def _run_smoke(options: Options, arguments: Sequence[str]) -> int:
-    """Starts the ranks; or is one of them, if a launcher has set RANK and WORLD_SIZE."""
+    """Starts the ranks, or runs as one of them if a launcher has set RANK and WORLD_SIZE."""
     from .smoke import fault_injection, launcher, rank_env, runner
     from .smoke import options as smoke_options
 
@@ -101,8 +107,8 @@ def _run_smoke(options: Options, arguments: Sequence[str]) -> int:
     launcher_faults = smoke_options.LAUNCHER_FAULTS
     if not env.launched and any(options.fault(kind) for kind in launcher_faults):
         raise smoke_options.UsageError(
-            f"--inject {', '.join(launcher_faults)}: "
-            "only where this program starts the ranks itself"
+            f"--inject {', '.join(launcher_faults)} works only "
+            "if this program starts the ranks itself"
         )
     if options.fault("absent", env.rank):
         return 0

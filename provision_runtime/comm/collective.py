@@ -25,9 +25,7 @@ LONGEST_PAUSE_S = 1.0
 
 
 class RankFailed(OSError):
-    """What some ranks failed at, raised on all of them; errno and filename are of the first of
-    them.
-    """
+    """An action failed on some ranks; raised on all. errno and filename are the first rank's."""
 
     def __init__(
         self, ranks: Sequence[int], number: int, text: str, filename: str | None = None
@@ -45,18 +43,18 @@ class RankFailed(OSError):
 
 
 def barrier(name: str, ranks: Ranks) -> None:
-    """Returns when all ranks have come.
+    """Returns when all ranks have reached it.
 
-    The name tells two barriers apart when a rank is missing at one.
+    If a rank is missing, the error has the name of the barrier.
     """
     ranks.exchange(name, None)
 
 
 def broadcast(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
-    """Rank 0's result of `choose`, on every rank: two ranks that look for themselves may see
+    """Rank 0's result of `choose`, on every rank: two ranks that look at a file system may see
     different things.
 
-    The result must be what JSON can hold. Raises RankFailed on every rank when rank 0 failed.
+    The result must be a JSON value. Raises RankFailed on every rank if rank 0 failed.
     """
     answer = _attempt(choose) if ranks.rank == 0 else None
     answers = ranks.exchange(f"broadcast {name}", answer)
@@ -66,7 +64,7 @@ def broadcast(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
 def run_on_all(name: str, ranks: Ranks, action: Callable[[], Any]) -> list[Any]:
     """Every rank's own result of `action`, in rank order.
 
-    Raises RankFailed on every rank when one failed.
+    Raises RankFailed on every rank if one failed.
     """
     return _unwrap(ranks.exchange(f"run {name}", _attempt(action)))
 
@@ -92,10 +90,10 @@ def _unwrap(answers: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def run_with_heartbeat(name: str, ranks: Ranks, action: Callable[[], T]) -> Future[T]:
-    """Runs this rank's action; returns when those of all ranks are over.
+    """Runs this rank's action; returns when the actions of all ranks are over.
 
-    The future holds the result or the error of this rank's action. Raises only what the exchanges
-    raise.
+    The future holds the result or the error of this rank's action. Raises only errors of the
+    exchanges.
     """
     return run_with_beats(action, lambda future: all(ranks.exchange(name, future.done())))
 
@@ -107,8 +105,8 @@ def run_with_beats(
 ) -> Future[T]:
     """Runs the action in a thread and calls `beat` until it returns True.
 
-    beat: the ranks exchange their progress; True when all of them are over.
-    stop: called when a beat fails; makes the action end soon.
+    beat: exchanges the progress of the ranks; True when all of them are over. stop: called when a
+    beat fails; makes the action end soon.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="provision-checkpoint") as pool:
         future = pool.submit(action)

@@ -1,7 +1,7 @@
-"""Whether a process that may not be ours is alive, stopped, or gone. Linux only, through /proc.
+"""Whether any process is alive, stopped, or gone. Linux only, through /proc.
 
-A number alone does not name a process: numbers are reused, and each container counts for itself. So
-an identity is the number, the time the process started, and the namespace in which it was counted.
+A number alone does not identify a process: numbers are reused, and each container has its own. So
+an identity is the number, the time the process started, and the namespace that has the number.
 
 Run as a program, it kills a process that does not end by itself: `processes.py NAMESPACE NUMBER
 STARTED SECONDS`.
@@ -19,7 +19,7 @@ ALIVE, STOPPED, GONE, UNKNOWN = "alive", "stopped", "gone", "unknown"
 PROC = Path("/proc")
 MAX_COMMAND_LENGTH = 240
 POLL_S = 0.1
-# In place of proc(5)'s state letter: this process may not read it.
+# Instead of proc(5)'s state letter, if this process has no permission to read it.
 HIDDEN = "?"
 
 
@@ -35,7 +35,7 @@ def identity(number: int) -> list[str]:
 
 
 def state(identity: list[str]) -> str:
-    """ALIVE, STOPPED or GONE; UNKNOWN for a process that cannot be seen from this one."""
+    """ALIVE, STOPPED or GONE; UNKNOWN for a process of another namespace or a hidden one."""
     namespace, number, started = identity
     if namespace != _namespace():
         return UNKNOWN
@@ -81,7 +81,7 @@ def _has_other_children(number: str) -> bool:
 
 
 def command_line(number: int) -> str:
-    """The command of a process, for people; empty where it cannot be read."""
+    """The command of a process, for messages; empty if it cannot be read."""
     folder = PROC / str(number)
     try:
         arguments = (folder / "cmdline").read_bytes().split(b"\0")
@@ -108,8 +108,8 @@ def _status(number: int) -> tuple[str, str]:
 def _stat_fields(number: str) -> list[str]:
     """The fields of proc(5)'s stat from the third on: state, parent and so on.
 
-    A process whose file cannot be read is gone only if the kernel says so too: /proc may be mounted
-    so that it hides other users' processes (hidepid=2).
+    If the file cannot be read, a signal shows whether the process is gone: /proc may be mounted so
+    that it hides other users' processes (hidepid=2).
     """
     try:
         text = (PROC / number / "stat").read_text()
@@ -122,7 +122,7 @@ def _stat_fields(number: str) -> list[str]:
 
 
 def _accepts_signals(number: int) -> bool:
-    """Whether a signal could be sent, or would be refused."""
+    """Whether the process exists: a signal could be sent, or is refused."""
     try:
         os.kill(number, 0)
     except (ProcessLookupError, OverflowError):  # OverflowError: no process can have this number

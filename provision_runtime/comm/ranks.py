@@ -1,9 +1,8 @@
 """The ranks of a job, as training code and the smoke test pass them to `fs`, `checkpoint` and
 `ddp_check`.
 
-Owns two ways to exchange values between ranks: through a torch store, which works while a
-collective hangs, and through a process group. A payload is what JSON can hold: no pickle, and no
-numpy, which an environment may lack.
+Ranks exchange values through a torch store, which works while a collective hangs, or through a
+process group. A payload is a JSON value: no pickle, and no numpy, which an environment may lack.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from .store import StoreAllGather
 
 TIMEOUT_S = 300.0
-# More ranks than this in one line hide what they have in common.
+# More ranks than this in one line are hard to read.
 MAX_NAMES = 8
 
 
@@ -31,8 +30,8 @@ class Ranks:
     """This rank, and how it exchanges values with the others.
 
     `exchange(name, payload)` returns every rank's payload, in rank order, on every rank, and raises
-    when a rank is missing. All ranks call it in the same order. uses_collectives: call it only
-    where the training itself calls collectives, never in a second thread.
+    when a rank is missing. All ranks call it in the same order. uses_collectives: call it only in
+    the thread in which the training calls collectives.
     """
 
     rank: int
@@ -62,7 +61,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def single_process() -> Ranks:
-    """One process and no others: the same code then runs without torch.distributed."""
+    """A single process, so that the same code runs without torch.distributed."""
     return Ranks(0, 1, lambda name, payload: [json.loads(json.dumps(payload))])
 
 
@@ -76,8 +75,8 @@ def through_store(
     """Ranks that exchange values through a torch store (TCPStore, FileStore, PrefixStore...).
 
     A rank that does not answer within `timeout_s` is named on all others (`RanksMissing`). Call
-    this once per store and prefix, on every rank: exchanges are counted from there. A store serves
-    one thread at a time: a second thread needs a store of its own (a second TCPStore client).
+    this once per store and prefix, on every rank: it starts the count of exchanges. A store serves
+    one thread at a time: a second thread needs its own store (a second TCPStore client).
     """
     from torch.distributed import PrefixStore
 
@@ -92,11 +91,10 @@ def through_store(
 
 
 def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
-    """Ranks of the default process group, through its store; a single process where there is no
-    group.
+    """Ranks of the default process group, through its store; a single process if there is no group.
 
     All ranks must call it, and use the result, in the same order and in one thread at a time:
-    exchanges are counted per group. A TCPStore gets a second connection, so the exchanges go on
+    exchanges are counted per group. A TCPStore gets a second connection, so exchanges work
     while another thread waits in the store.
     """
     from torch import distributed
@@ -112,7 +110,7 @@ def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
 
 
 class _Group:
-    """The ranks of one process group, as long as it is the default one.
+    """The ranks of one process group while it is the default one.
 
     References the store weakly: a store that stays alive keeps the server's port.
     """

@@ -1,8 +1,8 @@
 """An all-gather of JSON values without a collective: through the key-value store of the rendezvous.
 
-Owns the store's connection and keys. The store is polled, never waited on: a blocking wait that
-times out leaves the connection of older releases (seen in the source of 1.13) with an answer still
-to come, and cannot look at two keys.
+Owns the store's connection and keys. It polls the store and never waits in it: in older releases
+(seen in the source of 1.13) a wait that times out leaves an answer pending on the connection, and a
+wait watches only one key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GRACE_S = 4.5
 
 
 class RanksMissing(Exception):
-    """Ranks that did not answer. `payloads` holds those of the others, by rank."""
+    """Some ranks did not answer. `payloads` holds those of the others, by rank."""
 
     def __init__(self, name: str, ranks: Sequence[int], payloads: dict[int, Any]) -> None:
         super().__init__(f"{name_ranks(ranks)} did not answer at {name}")
@@ -42,7 +42,7 @@ class RanksMissing(Exception):
 
 
 class PhaseAbandoned(Exception):
-    """A rank left the phase with an error of its own, which is the one to report."""
+    """Another rank left the phase with an error, which is the one to report."""
 
     def __init__(self, name: str, rank: int) -> None:
         super().__init__(f"{name_ranks([rank])} left the phase before {name}")
@@ -53,10 +53,7 @@ class StoreLost(Exception):
 
 
 class GroupBroken(StoreLost):
-    """A collective that carries an exchange failed, as it does when a rank is gone.
-
-    It does not tell which rank.
-    """
+    """A collective that carries an exchange failed, as it does when some rank is gone."""
 
 
 class StoreClient:
@@ -67,7 +64,7 @@ class StoreClient:
         self._can_delete = hasattr(store, "delete_key")
 
     def set(self, key: str, payload: Any) -> None:
-        """Writes a long value in parts, the first part last: who sees it finds the rest."""
+        """Writes a long value in parts, and the first part last: a reader of it finds the rest."""
         text = json.dumps(payload)
         parts = [text[at : at + MAX_VALUE_BYTES] for at in range(0, len(text), MAX_VALUE_BYTES)]
         try:
@@ -117,8 +114,8 @@ class StoreClient:
         """The bytes of a key, or ABSENT; never waits.
 
         compare_set with an expected value that no key has is such a read in every release, but it
-        crashes Python 3.12 with SIGSEGV under torch 2.3.1 (tried). So it is used only where the
-        store cannot be asked whether a key is set.
+        crashes Python 3.12 with SIGSEGV under torch 2.3.1 (tried). So it is used only if the store
+        has no `check`.
         """
         if hasattr(self._store, "check"):
             return bytes(self._store.get(key)) if self._store.check([key]) else ABSENT.encode()
@@ -159,13 +156,13 @@ class StoreAllGather:
         time.
 
         Once `is_failure` is true of one payload, the other ranks have GRACE_S left to answer.
-        abort_key: a rank that will not come puts its number there; PhaseAbandoned is then raised.
+        abort_key: a rank that gives up sets it to its number; the others then raise PhaseAbandoned.
         """
         self._count += 1
         topic = f"exchange/{self._count}/{name}"
         payloads = self._all_gather(name, topic, payload, timeout_s, is_failure, abort_key)
-        # All ranks have come, so no one reads the keys of the exchange before any more. They must
-        # go: a training that lasts for weeks would fill the memory of the process with the store.
+        # All ranks are at this exchange, so none reads the keys of the previous one any more. Without
+        # deleting them, weeks of training would fill the memory of the process with the store.
         if self._rank == 0 and self._previous_topic:
             keys = [f"{self._previous_topic}/{rank}" for rank in range(self._world_size)]
             self._client.delete([*keys, f"{self._previous_topic}/all"])
@@ -179,9 +176,7 @@ class StoreAllGather:
         timeout_s: float,
         is_failure: Callable[[Any], bool] = lambda _: False,
     ) -> list[Any]:
-        """An exchange that happens once under its name, wherever each rank is in the order of the
-        others.
-        """
+        """An exchange that happens once under its name, outside of the order of the others."""
         return self._all_gather(name, f"once/{name}", payload, timeout_s, is_failure, "")
 
     def leave(self, timeout_s: float) -> None:
@@ -282,8 +277,8 @@ def negotiate_nonce(
 ) -> str:
     """A new random name, the same on all ranks, in a store that may hold keys of earlier groups.
 
-    Each rank sends rank 0 a random number, gets it back with the name, and confirms the name: so
-    neither side can take an old key for a new one. Raises RanksMissing after the time-out.
+    Each rank sends rank 0 a random number, gets it back with the name, and confirms the name, so
+    neither side can mistake an old key for a new one. Raises RanksMissing after the time-out.
     """
     own = secrets.token_hex(8)
     if rank:
@@ -305,7 +300,10 @@ def negotiate_nonce(
 
 
 def _welcome_others(client: StoreClient, world_size: int, nonce: str) -> list[int]:
-    """One turn of rank 0: sends the name to whoever asked. Returns who has not confirmed it yet."""
+    """One round of rank 0: sends the name to all ranks that sent a number.
+
+    Returns the ranks that have not confirmed the name yet.
+    """
     missing = []
     for rank in range(1, world_size):
         if client.peek(f"confirmed/{rank}") == nonce:
@@ -318,9 +316,7 @@ def _welcome_others(client: StoreClient, world_size: int, nonce: str) -> list[in
 
 
 def _confirm_welcome(client: StoreClient, rank: int, number: str) -> tuple[str, list[int]]:
-    """One turn of another rank: the name, or rank 0 as missing while there is no answer to its
-    number.
-    """
+    """One round of another rank: the name; or rank 0 as missing while it has not answered."""
     welcome = client.peek(f"welcome/{rank}")
     if welcome is None or welcome[0] != number:
         return "", [0]

@@ -2,7 +2,7 @@
 
 DDP itself raises on some ranks only while rank 0 waits (pytorch#76449), or hangs. Here every rank
 raises, with the first parameter that differs. Only names, shapes, types and flags are compared;
-with `data=True` the values too, piece by piece. Works without importing torch: what it needs comes
+with `data=True` the values too, piece by piece. Does not import torch: everything it needs comes
 with the model.
 """
 
@@ -33,8 +33,8 @@ PIECE_BYTES = 16 << 20
 @dataclass(frozen=True)
 class ParameterDifference:
     parameter: str
-    # What the ranks below have and what most ranks have. If no model has a majority, `ranks` are
-    # all ranks, and the message says which rank has what.
+    # Contrasts the parameter on `ranks` with that on most ranks. Without a majority `ranks` are all
+    # ranks, and the message names the ranks of each side.
     message: str
     ranks: tuple[int, ...]
 
@@ -88,8 +88,8 @@ def describe(model: torch.nn.Module, data: bool = False) -> list[Entry]:
 
 
 def data_digest(tensors: Iterable[torch.Tensor]) -> str:
-    """The SHA-256 of the bytes, through at most PIECE_BYTES at a time, and without numpy, which an
-    environment may lack."""
+    """The SHA-256 of the bytes, at most PIECE_BYTES at a time, and without numpy, which an environment
+    may lack."""
     digest = hashlib.sha256()
     for tensor in tensors:
         if tensor.device.type == "meta":
@@ -103,10 +103,10 @@ def data_digest(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def first_difference(models: Sequence[Sequence[Entry]]) -> ParameterDifference | None:
-    """Between the majority's model and that of the first rank that differs.
+    """The difference between the majority's model and that of the first rank that differs.
 
-    Without a majority, between rank 0's model and that one; all ranks are then named, since any may
-    be wrong.
+    Without a majority, rank 0's model is the reference, and the difference names all ranks, since any
+    may be wrong.
     """
     kinds = [json.dumps(model) for model in models]
     usual, count = Counter(kinds).most_common(1)[0]
@@ -156,8 +156,8 @@ def _holders(kinds: Sequence[str], kind: str) -> str:
 def _compare(
     usual_model: Sequence[Entry], model: Sequence[Entry], reference: str
 ) -> tuple[str, str]:
-    """The first parameter that differs, and a message about it. `reference`: where the usual model
-    is, for the message."""
+    """The first parameter that differs, and a message about it. `reference`: the ranks of the usual
+    model, for the message."""
     usual_names = [entry[0] for entry in usual_model]
     names = [entry[0] for entry in model]
     for usual, entry in zip(usual_model, model):

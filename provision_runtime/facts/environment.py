@@ -1,7 +1,8 @@
 """Facts about this environment: Python, torch, CUDA, NCCL, GPUs, and what may contaminate it.
 
-Collects, and judges nothing. It works if torch is missing or broken, and then says so in `error`:
-it must not need what it diagnoses. `collect_apart` also survives an import that crashes or hangs.
+Collects, and judges nothing. It must not need what it diagnoses, so it also works if torch is
+missing or broken: `error` is then the reason. `collect_in_child` also survives an import that
+crashes or hangs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from . import libraries, limits, nccl, origins
 
 SCHEMA = 2
-# The only variables that are ever reported: those that change what is imported, loaded or used.
+# Only these variables are reported: they change which files are imported or loaded, or how.
 VARIABLES = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -42,15 +43,14 @@ def collect() -> dict[str, Any]:
         facts["torch"] = about_torch()
         versions = facts["torch"]["nccl"]
         facts["nccl_settings"] = nccl.settings(versions["loaded"] or versions["compiled"])
-    except Exception as error:  # whatever a broken torch raises is the finding
+    except Exception as error:  # a broken torch may raise anything
         facts["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
     # Last, since importing torch is what loads foreign libraries.
     return {**facts, **origins.collect()}
 
 
-def collect_apart() -> dict[str, Any]:
-    """The same from a child process, so that an import that crashes or hangs becomes an error in
-    the facts."""
+def collect_in_child() -> dict[str, Any]:
+    """All facts, from a child process: if importing torch crashes or hangs, `error` says so."""
     command = [sys.executable, str(Path(__file__).resolve().parent.parent), "facts", "--in-process"]
     try:
         child = subprocess.run(
@@ -131,7 +131,7 @@ def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
 def _cudnn(torch: Any) -> int | None:
     try:
         return torch.backends.cudnn.version()  # type: ignore[no-any-return]
-    except RuntimeError:  # the library at run time is not the one that torch was compiled with
+    except RuntimeError:  # torch was compiled with another version than the loaded one
         return None
 
 
@@ -149,7 +149,7 @@ def _nccl_compiled(torch: Any) -> str | None:
     """The version in the header that torch was compiled with: a constant, so no GPU is needed."""
     try:
         version = torch.cuda.nccl.version()
-    except (AttributeError, RuntimeError):  # CPU builds have no such function
+    except (AttributeError, RuntimeError):  # CPU builds lack the function
         return None
     if isinstance(version, tuple):
         return ".".join(str(part) for part in version[:3])
@@ -157,7 +157,7 @@ def _nccl_compiled(torch: Any) -> str | None:
 
 
 def _nccl_distribution(cuda: str | None) -> dict[str, str] | None:
-    """The wheel that brought NCCL; only torch's wheels have it in a package of its own."""
+    """The wheel that brought NCCL; only torch's wheels have it in a separate package."""
     from importlib import metadata
 
     if cuda is None:

@@ -1,8 +1,8 @@
-"""Whether a container still works, for an engine that asks once a minute: its GPUs answer, and
-there is space where ranks need some.
+"""The health check of a container, which its engine runs once a minute: the GPUs answer, and the
+folders that ranks need have space.
 
-Starts nothing on a GPU, imports no torch and takes milliseconds. Prints what is wrong; the exit
-code is then 1. Whether the environment is right is the smoke test's question.
+Does not use the GPUs or import torch, and takes milliseconds. If there are problems, prints them and
+exits with 1. The smoke test checks the environment itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The driver's own library: the engine brings it with the GPUs, so a container without it has none.
+# The driver's library, which the engine adds with the GPUs: a container without it has no GPUs.
 NVML = "libnvidia-ml.so.1"
-# A job dies where these are full: DataLoader's and NCCL's shared memory ends in SIGBUS, caches and
-# checkpoints in errors.
+# If one of these is full, jobs die: by SIGBUS in the shared memory of DataLoader and NCCL, by errors
+# of caches and checkpoints.
 FOLDERS = ("/dev/shm", "/tmp")
 LEAST_BYTES = 1 << 20
 
@@ -36,7 +36,7 @@ def _package_problems() -> Iterator[str]:
 
 
 def _gpu_problems(library: str) -> Iterator[str]:
-    """Finds GPUs that fell off the bus, and devices that were taken from the running container
+    """Finds GPUs that fell off the bus, and devices that the running container lost
     (NVIDIA/nvidia-container-toolkit#48)."""
     try:
         nvml = ctypes.CDLL(library)

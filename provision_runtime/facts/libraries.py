@@ -35,8 +35,8 @@ REPORTED_PREFIXES = (
     "libgomp",
 )
 NCCL = re.compile(r"libnccl\.so")
-# A Python there shares its prefix with the whole system: that a library is below it says nothing
-# about its origin.
+# A Python there shares its prefix with the whole system, so a library below it may come from
+# anywhere.
 SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
 DELETED = " (deleted)"
 # In /sys: NVIDIA's vendor number, and the PCI classes VGA controller and 3D controller.
@@ -190,7 +190,7 @@ def parse_driver(text: str) -> str | None:
 
 
 def device_nodes() -> list[str]:
-    """The GPUs that the kernel shows, whether torch sees them or not."""
+    """The GPUs that the kernel exposes, whether torch sees them or not."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
@@ -215,7 +215,7 @@ def _read(path: Path) -> str | None:
 
 
 def gpu_uuid(ordinal: int) -> str | None:
-    """The UUID of a visible GPU. Only newer releases of torch know it; every driver does."""
+    """The UUID of a visible GPU, from the driver: only newer releases of torch have it."""
     raw = (ctypes.c_ubyte * 16)()
     device = ctypes.c_int(0)
     try:

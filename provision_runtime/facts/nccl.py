@@ -1,8 +1,8 @@
-"""The settings that NCCL and torch's use of it will read: variables and nccl.conf files, each with
-its effect.
+"""The settings that NCCL, and torch for NCCL, will read: variables and nccl.conf files, each with its
+effect.
 
-Owns which settings cost speed or hide failures. Names and meanings are those of NCCL's "Environment
-Variables" page and of torch's ProcessGroupNCCL.hpp.
+Owns which settings cost speed or hide failures. Names and meanings come from NCCL's "Environment
+Variables" page and from torch's ProcessGroupNCCL.hpp.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Setting:
     # "environment", or the file.
     source: str
     effect: str
-    # Whether it makes jobs slow or hides failures: users should know that they have it.
+    # Whether it makes jobs slow or hides failures: users should know about it.
     is_costly: bool
 
 
@@ -48,7 +48,7 @@ def _is_set(value: str) -> bool:
 
 
 def _is_on(value: str) -> bool:
-    """torch's switches are words or numbers, NCCL's are what strtoll reads: `1x` is 1, `x` is 0."""
+    """torch's switches are words or numbers; NCCL's are read by strtoll: `1x` is 1, `x` is 0."""
     number = NUMBER.match(value)
     if number and number[1].strip("0xX"):
         return True
@@ -171,14 +171,13 @@ UNKNOWN = SettingMeaning("unknown to this test", _never)
 
 
 def settings(version: str | None = None) -> list[dict[str, Any]]:
-    """The settings here, as this version of NCCL will read them; without a version, as the newest
-    would."""
+    """The settings that this version of NCCL (by default the newest) will read in this process."""
     texts = [(str(path), _read(path)) for path in files(os.environ, home(), version)]
     return [asdict(setting) for setting in effective(os.environ, texts)]
 
 
 def home() -> Path | None:
-    """NCCL asks the user database, not $HOME."""
+    """From the user database, as NCCL does, not $HOME."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:

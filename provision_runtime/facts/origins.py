@@ -1,7 +1,7 @@
 """Where loaded code came from: CUDA libraries that are not this environment's, and modules from a
 user's home or from PYTHONPATH.
 
-For what is loaded at the time of the call. Judges nothing.
+Describes what is loaded at the time of the call; judges nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import ModuleType
 
-# What a folder may have in it without having packages.
+# A folder with nothing but these has no packages.
 NO_PACKAGES = {"__pycache__", "README.txt"}
 
 
@@ -89,7 +89,7 @@ def about_pythonpath() -> dict[str, Any]:
     entries = []
     for entry in filter(None, variable.split(os.pathsep)):
         folder = os.path.abspath(entry)
-        # A process that was started with -I ignores them; training and notebooks do not.
+        # A process that was started with -I ignores PYTHONPATH; training and notebooks do not.
         is_effective = folder in effective or sys.flags.ignore_environment
         if is_effective and _packages(folder) and not libraries.is_below(folder, sys.prefix):
             entries.append(folder)

@@ -1,4 +1,4 @@
-"""Steps on files that also hold on shared file systems, for the smoke test and for training code.
+"""File operations that also work on shared file systems, for the smoke test and for training code.
 
 files.py writes and reads whole files; visibility.py makes folders that all ranks see; mounts.py
 says which file system a path is on. Nothing here imports torch.

@@ -1,5 +1,5 @@
-"""Single files and folders: written whole, durable when the call returns, reopened when a handle is
-stale.
+"""Single files and folders: written atomically, durable when the call returns, reopened if a handle
+is stale.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A stale handle (NFS, Lustre after a failover) is a reason to look again, not an error.
+# After a stale handle (NFS, Lustre after a failover) look again: it is not an error.
 TRANSIENT = (errno.ENOENT, errno.ESTALE)
-# Folders cannot be synced on some file systems (CIFS, several FUSE drivers); there, renames are as
-# durable as they get.
+# Some file systems cannot sync folders (CIFS, several FUSE drivers); renames there are as durable as
+# they get.
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
 # A client that dropped a stale handle asks the server again at the next lookup, so a few tries
 # in quick succession are enough.
@@ -65,7 +65,7 @@ def start_writeback(descriptor: int, offset: int, length: int) -> None:
 
 @lru_cache(maxsize=1)
 def _sync_file_range() -> Any:
-    """Linux has it; the module os does not."""
+    """The C library's function, which the module os lacks; None on other systems than Linux."""
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
@@ -80,7 +80,7 @@ def read_bytes(path: Path) -> bytes:
 def retry_stale(
     action: Callable[[], T], tries: int = STALE_TRIES, sleep: Callable[[float], None] = time.sleep
 ) -> T:
-    """The result of `action`, which is called again while it fails with a stale handle.
+    """The result of `action`; calls it again while it fails with a stale handle.
 
     It must open its files by path: a stale handle stays stale, and only a new lookup helps.
     """

@@ -22,7 +22,7 @@ class Mount:
     point: str
     type: str
     source: str
-    # Of this mount and of the file system: nolock, local_lock and others are here.
+    # Options of the mount and of the file system, such as nolock and local_lock.
     options: str
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Location:
 
 
 def locate(path: Path) -> Location:
-    """Of the path, or of its nearest parent that exists.
+    """The location of the path, or of its nearest existing parent.
 
     Raises OSError when the file system does not answer.
     """
@@ -60,7 +60,7 @@ def from_json(document: dict[str, Any]) -> Location:
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """The deepest mount above the path; of several at one point the last: it hides the others."""
+    """The deepest mount above the path; of several at one point, the last, which hides the others."""
     deepest: Mount | None = None
     for mount in mounts:
         if path != mount.point and not path.startswith(mount.point.rstrip("/") + "/"):

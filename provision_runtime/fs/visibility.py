@@ -1,4 +1,4 @@
-"""Paths that all ranks use: made by one, visible to all, on shared file systems too.
+"""Paths that one rank makes and all ranks see, also on shared file systems.
 
 The clock is an argument, so that tests need not wait.
 """
@@ -37,14 +37,14 @@ def wait_until_visible(
         waited_s = clock() - started
         if waited_s >= timeout_s:
             raise NotVisible(
-                f"{path} did not become visible here within {timeout_s:g} s: is its folder shared?"
+                f"{path} did not become visible within {timeout_s:g} s: is its folder shared?"
             )
         sleep(POLL_S)
     return clock() - started
 
 
 def is_visible(path: Path) -> bool:
-    """Whether the path exists now: listing the parent makes an NFS client drop a cached "no such
+    """Whether the path exists now: lists the parent, so that an NFS client drops a cached "no such
     file".
     """
     try:
@@ -62,17 +62,15 @@ def is_visible(path: Path) -> bool:
 
 
 def exists(path: Path, ranks: Ranks) -> bool:
-    """Whether the path exists, as rank 0 sees it: the same answer on all ranks, so that all go the
-    same way.
-    """
+    """Whether rank 0 sees the path: the same answer on all ranks, so that all take the same branch."""
     return bool(broadcast(f"whether {path.name} exists", ranks, lambda: retry_stale(path.exists)))
 
 
 def make_directory(path: Path, ranks: Ranks, timeout_s: float = TIMEOUT_S) -> float:
     """Rank 0 makes the folder and its parents; every rank returns when all of them see it.
 
-    The result is the seconds that the slowest rank waited. Raises RankFailed on every rank when
-    rank 0 could not make the folder, or when a rank did not see it before the time-out.
+    Returns the seconds that the slowest rank waited. Raises RankFailed on every rank if rank 0
+    could not make the folder, or if a rank did not see it before the time-out.
     """
     broadcast(f"make {path.name}", ranks, lambda: _make_durable(path))
     waited_s: list[float] = run_on_all(

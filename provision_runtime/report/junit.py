@@ -1,9 +1,9 @@
-"""Smoke reports as JUnit XML, for CI services that show tests. Pure: the JSON of reports in, a text
-out.
+"""Smoke reports as JUnit XML, for CI services that show tests. Pure: takes the JSON of reports,
+returns text.
 
-A phase is a test case. Its failed findings are its `failure`, what could not be judged its `error`,
-and warnings its `system-out`; a skipped phase is `skipped`. CI services read only the first failure
-of a case, so one element has all of its findings.
+A phase is a test case. Failed findings become its `failure`, findings that could not be judged its
+`error`, and warnings its `system-out`; a skipped phase is `skipped`. CI services read only the first
+failure of a case, so one element holds all of its findings.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .table import SKIPPED, describe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# What XML 1.0 cannot hold, not even escaped: most control characters and halves of surrogate pairs.
+# Characters that XML 1.0 forbids, even escaped: most controls and halves of surrogate pairs.
 INVALID_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# The element for each verdict that is no success.
+# The element for each verdict that is not a success.
 ELEMENTS = {"fail": "failure", "unknown": "error"}
 PROPERTIES = ("verdict", "backend", "device", "world_size", "profile")
 TOTALS = ("tests", "failures", "errors", "skipped")

@@ -1,7 +1,6 @@
 """The JSON report that the smoke test writes and the host reads: its fields and verdicts.
 
-Owns the contract (schema 2) only. What a phase measures is the phase's own business, and is in its
-`data`.
+Owns only the contract (schema 2). Each phase defines its own `data`.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 
 
 class ReportUnreadable(ValueError):
-    """The text is not a report of the schema that this code knows."""
+    """The text is not a report of the schema that this code reads."""
 
 
 @dataclass(frozen=True)
 class ReportedFinding:
-    """Something wrong: an id of the catalog (smoke/findings.py), how bad, on which ranks, what
-    happened, and what to do."""
+    """A problem: its id in the catalog (smoke/findings.py), the verdict, the ranks, what happened, and
+    what to do."""
 
     id: str
     verdict: str
@@ -70,13 +69,12 @@ class Report:
 
 
 def overall(verdicts: Iterable[str]) -> str:
-    """The worst of them; unknown if there are none. Raises ValueError for a word that is no
-    verdict."""
+    """The worst of them; unknown if there are none. Raises ValueError for any other text."""
     present = set(verdicts)
     invalid = sorted(present - set(WORST_FIRST))
     if invalid:
         raise ValueError(
-            f"no such verdict: {', '.join(invalid)}; there are {', '.join(WORST_FIRST)}"
+            f"unknown verdict: {', '.join(invalid)}; use one of {', '.join(WORST_FIRST)}"
         )
     for verdict in WORST_FIRST:
         if verdict in present:

@@ -1,7 +1,7 @@
 """The smoke report as lines for people: a row per phase, and below it each finding and its advice.
 
-For a terminal of any width and for pipes, where every row, finding and advice is one line. Pure.
-Takes the report's JSON, so that the host shows it in the same words.
+Wraps lines for a terminal of any width; in a pipe every row, finding and advice is one line. Pure.
+Takes the report's JSON, so that the host prints the same text.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def lines(report: Mapping[str, Any], width: int | None) -> list[str]:
 
 
 def phase_lines(phase: Mapping[str, Any], width: int | None) -> list[str]:
-    """One phase and its findings. The message of a failed phase, which repeats its findings, becomes
-    their number."""
+    """One phase and its findings. The message of a failed phase would repeat its findings, so only
+    their number is shown."""
     findings = phase["findings"]
     message = phase["message"]
     if findings and phase["verdict"] not in ("pass", "warn"):

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 
-# What moves a cursor, changes colors or a title, or reverses the order of what is read; and halves of surrogate pairs, which
-# no terminal's encoding can hold. Line ends and tabs are text.
+# Characters that move the cursor, change colors or the title, or reverse the reading order; and
+# halves of surrogate pairs, which no terminal's encoding can hold. Line ends and tabs are text.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def escape_terminal(text: str) -> str:
-    """Text that a terminal can show safely, whoever wrote it (a registry, a package, a tool).
+    """Untrusted text (of a registry, a package, a tool) as a terminal can safely show it.
 
-    Control characters become their escapes; lines end as they did.
+    Control characters become their escapes; line ends stay.
     """
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def escape_line(text: str) -> str:
-    """The same for a value within a line, which must not start lines or columns of its own."""
+    """The same for a value within a line, which must not add lines or columns."""
     return escape_terminal(text.replace("\n", "\\n").replace("\t", " "))
 
 

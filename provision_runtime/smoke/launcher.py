@@ -340,7 +340,7 @@ def _cause(phase_name: str, rank: int, failure: str) -> Finding:
     """A rank that crashed in facts did so while it imported torch, which is tried again in a
     process of its own."""
     if phase_name == "facts" and failure in CRASHES:
-        error = facts.collect_apart()["error"]
+        error = facts.collect_in_child()["error"]
         if error:
             return replace(expectation.broken(error), ranks=(rank,))
     finding_id = "rank-stopped" if failure == "is stopped" else "rank-died"

@@ -63,9 +63,9 @@ def test_bad_load_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any
     others, own = (found["bad_options_of_a_load"] for found in everyones)
     *options, no_dict, (name, unknown) = own[0]
     assert options == [
-        ["ValueError", "on_damage='zzz': it is 'refuse' or 'previous'"],
-        ["ValueError", "step='newest': it is the number of a step, or 'latest'"],
-        ["ValueError", "step=1.5: it is the number of a step, or 'latest'"],
+        ["ValueError", "on_damage='zzz': pass 'refuse' or 'previous'"],
+        ["ValueError", "step='newest': pass the number of a step, or 'latest'"],
+        ["ValueError", "step=1.5: pass the number of a step, or 'latest'"],
     ]
     assert no_dict == [
         "CheckpointError",

@@ -113,7 +113,7 @@ def test_wait_ends_when_the_path_appears(tmp_path: Path) -> None:
 
 def test_wait_ends_at_the_deadline(tmp_path: Path) -> None:
     clock = Clock()
-    with pytest.raises(fs.NotVisible, match=r"never did not become visible here within 2 s"):
+    with pytest.raises(fs.NotVisible, match=r"never did not become visible within 2 s"):
         fs.wait_until_visible(tmp_path / "never", 2.0, clock.read, clock.sleep)
     assert 2.0 <= clock.now < 2.1
 
@@ -200,7 +200,7 @@ def test_folder_invisible_to_one_rank_raises_on_all(tmp_path: Path) -> None:
     for error in RankThreads(2).run(make):
         assert isinstance(error, collective.RankFailed)
         assert error.ranks == (1,)
-        assert "did not become visible here within 0.1 s: is its folder shared?" in str(error)
+        assert "did not become visible within 0.1 s: is its folder shared?" in str(error)
 
 
 def test_path_existence_is_decided_once(tmp_path: Path) -> None:

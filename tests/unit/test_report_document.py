@@ -60,7 +60,7 @@ def test_unknown_is_not_success() -> None:
 
 
 def test_overall_refuses_an_unknown_verdict() -> None:
-    with pytest.raises(ValueError, match="no such verdict: ok"):
+    with pytest.raises(ValueError, match="unknown verdict: ok"):
         model.overall(["ok"])
 
 
