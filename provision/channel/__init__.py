@@ -1,5 +1,5 @@
-"""Local conda channels: this machine's Python (host_python), and mirrors of locks for networks
-without access (mirror).
+"""Local conda channels: this machine's Python (host_python), and mirrors of everything that locks
+name, for closed networks (mirror).
 """
 
 from provision.channel.host_python import (

@@ -1,5 +1,5 @@
-"""This machine's Python as a local conda channel, so that an environment can be built where no
-channel answers.
+"""This machine's Python as a local conda channel, to build environments where no channel is
+reachable.
 
 The package is relocatable without prefix replacement: its libraries find each other by $ORIGIN, and
 its sysconfig asks `sys.base_prefix`. It runs on hosts with this machine's glibc or newer; a lock
@@ -49,7 +49,7 @@ GLIBC = re.compile(
 
 # Fixed, so that packaging the same interpreter twice gives the same bytes.
 TIMESTAMP = datetime(2000, 1, 1, tzinfo=timezone.utc)
-# Stands for the build machine's prefix in sysconfig's table.
+# Replaces the build machine's prefix in sysconfig's table.
 PREFIX_TOKEN = "/provision-base-prefix"
 
 
@@ -111,7 +111,7 @@ def bootstrap(
 
     The caller holds the folder's lock.
 
-    A channel of this very version is reused. `rebuild` packages the interpreter again; packages
+    Reuses a channel of the same Python version. `rebuild` packages the interpreter again; packages
     that locks may name stay (build strings are content hashes). The channel is built in a staging
     directory and swapped in.
     """
@@ -179,7 +179,7 @@ def _content_hash(folder: Path) -> str:
 
 
 def _stage_python(python: HostPython, stage: Path) -> str:
-    """Lay the interpreter out as conda does (bin, lib, include).
+    """Copy the interpreter into conda's layout (bin, lib, include).
 
     Returns the glibc that it needs.
     """
@@ -211,8 +211,7 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def _use_site_packages(home: Path) -> None:
-    """Make Debian's Python use site-packages, which it would look for in dist-packages and install
-    into `local/`.
+    """Make Debian's Python use site-packages: it would read dist-packages and install to `local/`.
 
     Its site module is frozen into the interpreter, so a .pth file in the folder that it reads
     points to site-packages; sysconfig is plain source. deb_system and posix_local are Debian's
@@ -237,9 +236,7 @@ def _use_site_packages(home: Path) -> None:
 
 
 def _make_sysconfig_relocatable(home: Path, prefix: Path) -> None:
-    """Replace the build machine's prefix in sysconfig's table by the prefix of the running
-    interpreter.
-    """
+    """Make sysconfig's table use the running interpreter's prefix, not the build machine's."""
     pattern = re.compile(rf"{re.escape(os.fspath(prefix))}(?=[/'\" ]|$)", flags=re.MULTILINE)
     for path in home.glob("_sysconfigdata*.py"):
         text = pattern.sub(PREFIX_TOKEN, path.read_text())
@@ -262,8 +259,11 @@ def _bundle_libraries(stage: Path) -> str:
     lib = stage / "lib"
     binaries = []
     for path in sorted(stage.rglob("*")):
-        if not path.is_symlink() and _is_elf(path):
-            binaries.append(path)
+        if path.is_symlink() or not path.is_file():
+            continue
+        with path.open("rb") as file:
+            if file.read(4) == b"\x7fELF":
+                binaries.append(path)
     for name, path in sorted(_linked_libraries(binaries).items()):
         if not (lib / name).exists():
             shutil.copy2(path, lib / name)
@@ -277,15 +277,8 @@ def _bundle_libraries(stage: Path) -> str:
     return max(glibc_versions, key=version_key, default="2.17")
 
 
-def _is_elf(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
-
-
 def _linked_libraries(binaries: Iterable[Path]) -> dict[str, Path]:
-    """Every library that the loader would load for these binaries, by name, without glibc's own."""
+    """The libraries that the loader would load for these binaries, by name, without glibc's."""
     libraries: dict[str, Path] = {}
     for binary in binaries:
         for line in run(["ldd", binary], check=False).stdout.splitlines():
@@ -324,9 +317,8 @@ def _patchelf() -> Path:
 
 
 def _stage_pip(python: HostPython, stage: Path, mirrors: Mirrors) -> str:
-    """Stage pip, which conda-lock wants in every prefix that has wheels.
-
-    Its script runs the interpreter in its own folder.
+    """Stage pip, which conda-lock requires in every prefix with wheels. Its script runs the
+    interpreter in the same folder.
 
     Returns pip's version.
     """

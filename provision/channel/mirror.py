@@ -2,7 +2,7 @@
 
     mirror.json                               read by `--mirror DIR`: the address of each part
     channels/HOST/PATH/SUBDIR/PACKAGE.conda   conda channels, with repodata.json
-    wheels/SHA256/WHEEL                       two indexes may use one name for two files
+    wheels/SHA256/WHEEL                       by hash: two indexes may give two files one name
     simple/NAME/index.html                    a package index (PEP 503)
 
 This module owns the layout and the texts in it. `commands/mirror.py` decides what to download, and
@@ -73,8 +73,8 @@ def mirror_file(manager: Manager, name: str, url: str, sha256: str) -> MirrorFil
 
 
 def _channel_folder(channel: str) -> str:
-    """The host and path of a channel's address; for a local channel its last name only, since its
-    path is private.
+    """The folder of a channel: its host and path; for a local channel only the last part of the
+    path, which is private.
     """
     parts = urlsplit(without_login(channel))
     if parts.scheme == "file":
@@ -89,7 +89,7 @@ def _safe_name(name: str) -> str:
 
 
 def unique_files(files: Iterable[MirrorFile]) -> list[MirrorFile]:
-    """Each file once, sorted by path.
+    """The files without repeats, sorted by path.
 
     Raises IntegrityError if two locks have different contents for one address.
     """
@@ -99,8 +99,7 @@ def unique_files(files: Iterable[MirrorFile]) -> list[MirrorFile]:
         if first.sha256 != file.sha256:
             raise IntegrityError(
                 f"The locks disagree about {without_login(file.url)}: its sha256 is "
-                f"{first.sha256[:16]}… in one, "
-                f"{file.sha256[:16]}… in another.",
+                f"{first.sha256[:16]}… in one and {file.sha256[:16]}… in another.",
                 advice=(
                     "Its channel replaced the file: relock the older one, or mirror them into "
                     "two folders."
@@ -125,7 +124,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if problem:
         raise IntegrityError(
             f"{path} is not a valid manifest of a mirror: {problem}.",
-            advice="Remove it; the files stay and are used again.",
+            advice="Remove it: the mirrored files stay and will be used again.",
         )
     assert isinstance(manifest, dict)
     return manifest
@@ -134,11 +133,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def write(
     folder: Path, files: Sequence[MirrorFile], rows: Mapping[str, RepodataRow], *, prune: bool
 ) -> list[Path]:
-    """Write repodata, index and manifest for the files, which are all in the folder, and, unless
-    `prune`, for those of earlier runs.
+    """Write repodata, index and manifest for the files, which are all in the folder.
 
-    rows: the repodata of the conda packages, by URL. Returns the files that are no longer named,
-    with `prune`.
+    Without `prune`, files of earlier runs stay in them. With `prune`, returns the files that
+    nothing names any more. rows: the repodata of the conda packages, by URL.
     """
     manifest = read_manifest(folder)
     channels = {} if prune else dict(manifest["channels"])
@@ -164,7 +162,7 @@ def write(
 
 
 def _write_repodata(subdir: Path, rows: Mapping[str, RepodataRow], *, prune: bool) -> None:
-    """Write the given rows and, unless `prune`, those that the folder has of existing files."""
+    """Write the rows and, without `prune`, the earlier rows of files that still exist."""
     earlier = {} if prune else _earlier_rows(subdir)
     kinds: dict[str, dict[str, Any]] = {"packages": {}, "packages.conda": {}}
     for filename, row in sorted({**earlier, **rows}.items()):

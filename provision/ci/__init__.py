@@ -1,7 +1,7 @@
-"""CI on self-hosted GPU runners: runners.yml -> the runner of each environment's job, and why ->
-the values of the templates.
+"""CI on self-hosted GPU runners: runners.yml -> the runner of each environment's job, with reasons
+-> the values of the templates.
 
-Only runners.yml is read; no runner and no CI service is asked.
+Reads only runners.yml; contacts no runner and no CI service.
 """
 
 from __future__ import annotations

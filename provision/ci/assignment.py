@@ -1,5 +1,5 @@
-"""Which runner a job goes to: the first of runners.yml that fits the environment, or a CPU runner,
-and why not the others.
+"""Which runner gets a job: the first of runners.yml that fits the environment, else a CPU runner,
+and why the other runners do not fit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CiTarget:
 
     resolution: Resolution
     platform: Platform
-    # What `provision build NAME` needs besides the name, if there is no spec.yml.
+    # The options that `provision build NAME` needs if there is no spec.yml.
     options: tuple[str, ...] = ()
     locked: bool = False  # its lock is in the folder of environments
 
@@ -33,9 +33,7 @@ class CiTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerMismatch:
-    """A condition that a runner does not meet, or (certain=False) of which no source says whether
-    it does.
-    """
+    """A condition that a runner does not meet, or (certain=False) may not meet: no source says."""
 
     why: str
     certain: bool
@@ -49,14 +47,14 @@ class Job:
     runner: Runner | None  # None: one that the CI service offers
     on_gpu: bool
     ranks: int
-    # One line each: why no GPU runner takes the job, or what is not known of the one that does.
+    # One line each: why no GPU runner takes the job, or what is unknown about the one that does.
     notes: tuple[str, ...]
 
 
 def assign(target: CiTarget, runners: Sequence[Runner], *, gpus: int) -> Job:
     """The job of a target. gpus: how many the smoke test uses.
 
-    A runner that certainly fits goes before one that may fit; among equals, the order of
+    A runner that certainly fits is preferred to one that may fit; among equals, the order of
     runners.yml decides.
     """
     considered = []
@@ -73,8 +71,8 @@ def assign(target: CiTarget, runners: Sequence[Runner], *, gpus: int) -> Job:
             possible_fits.append((runner, mismatches))
     fits = certain_fits + possible_fits
     if target.resolution.cuda is not None and fits:
-        runner, unknown = fits[0]
-        notes = tuple(f"{runner.name}: {mismatch.why}" for mismatch in unknown)
+        runner, uncertainties = fits[0]
+        notes = tuple(f"{runner.name}: {mismatch.why}" for mismatch in uncertainties)
         return Job(target=target, runner=runner, on_gpu=True, ranks=gpus, notes=notes)
     ranks = max(REHEARSAL_RANKS, gpus)
     cpu_runner = None
@@ -100,7 +98,7 @@ def _why_on_cpu(
 
 
 def misfits(target: CiTarget, runner: Runner, *, gpus: int) -> tuple[RunnerMismatch, ...]:
-    """Why a runner does not fit, or may not fit, a target; empty if it fits.
+    """Why a runner does not fit a target, or perhaps does not; empty if it fits.
 
     On a CPU runner `gpus` is the number of ranks.
     """
@@ -121,7 +119,11 @@ def _gpu_mismatches(target: CiTarget, runner: Runner, gpus: int) -> Iterator[Run
     if cuda is None or runner.gpu is None or runner.driver is None:
         return
     yield from _driver_mismatches(cuda, runner.driver, runner.platform)
-    yield from _code_mismatches(_build(target), runner.gpu, runner.driver)
+    # A resolution with a CUDA version always has a build.
+    source = sources.by_name(target.resolution.source)
+    builds = source.builds(catalog.releases()[target.resolution.torch])
+    build = next(build for build in builds if build.cuda == cuda)
+    yield from _code_mismatches(build.for_platform(target.platform), runner.gpu, runner.driver)
     if runner.gpus < gpus:
         count = f"{runner.gpus} GPU{'s' if runner.gpus > 1 else ''}"
         yield _certain(f"{count}; {gpus} are requested")
@@ -168,15 +170,6 @@ def _code_mismatches(build: Build, gpu: Gpu, driver: str) -> Iterator[RunnerMism
     elif answer == "unknown":
         with_code = f" with {architectures}" if architectures else ""
         yield _possible(f"no source says whether this build{with_code} runs on {gpu_name}")
-
-
-def _build(target: CiTarget) -> Build:
-    """The build of the resolution, which has a CUDA version and so has one."""
-    resolution = target.resolution
-    builds = sources.by_name(resolution.source).builds(catalog.releases()[resolution.torch])
-    return next(build for build in builds if build.cuda == resolution.cuda).for_platform(
-        target.platform
-    )
 
 
 def _certain(why: str) -> RunnerMismatch:

@@ -1,4 +1,4 @@
-"""runners.yml -> Runners. provision/schemas/runners.schema.json has the keys and their values;
+"""runners.yml -> Runners. provision/schemas/runners.schema.json defines its keys and values, and
 docs/ci.md describes the file.
 """
 
@@ -38,7 +38,7 @@ class Runner:
     gpus: int = 0
     driver: str | None = None
     platform: Platform = PLATFORM
-    glibc: str | None = None  # None: not known, so not compared
+    glibc: str | None = None  # None: unknown, so not compared
     cpus: int | None = None
     timeout_min: int = TIMEOUT_MIN
     cache: str | None = None  # a folder of the machine that outlives jobs
@@ -121,7 +121,7 @@ class _Lines:
 
 
 def _violations(document: Any) -> Iterator[SchemaViolation]:
-    """The violations of the schema; several unexpected or missing keys as one violation each."""
+    """The violations of the schema, with one violation for each unexpected or missing key."""
     for violation in schema_violations(document, "runners"):
         if not violation.names:
             yield violation
@@ -140,7 +140,10 @@ def _schema_mistake(violation: SchemaViolation, document: Any, lines: _Lines) ->
     if len(path) >= 3:
         _, index, key = path[:3]
         value = document["runners"][index][key]
-        text = f"`{key}` must be {_description(str(key))}, not {_shown(value)}."
+        value_text = f"`{value}`" if isinstance(value, str) else f"{value!r}"
+        if len(value_text) > MAX_VALUE_SHOWN:
+            value_text = f"{value_text[: MAX_VALUE_SHOWN - 4]}..."
+        text = f"`{key}` must be {_description(str(key))}, not {value_text}."
     elif violation.keyword == "json":
         text = f"{violation.message}."
     elif len(path) == 2 and violation.keyword == "required":
@@ -205,11 +208,11 @@ def _runner_mistakes(
 
 
 def _repeated_keys(lines: _Lines, path: DocumentPath) -> Iterator[_Mistake]:
-    seen: set[str] = set()
+    keys: set[str] = set()
     for key, line in lines.keys(path):
-        if key in seen:
+        if key in keys:
             yield _Mistake(line, f"`{key}` is repeated.")
-        seen.add(key)
+        keys.add(key)
 
 
 @functools.cache
@@ -223,13 +226,6 @@ def _properties() -> Mapping[str, Any]:
 
 def _description(key: str) -> str:
     return str(_properties()[key]["description"])
-
-
-def _shown(value: Any) -> str:
-    text = f"`{value}`" if isinstance(value, str) else f"{value!r}"
-    if len(text) <= MAX_VALUE_SHOWN:
-        return text
-    return f"{text[: MAX_VALUE_SHOWN - 4]}..."
 
 
 def _runner(entry: Mapping[str, Any]) -> Runner:

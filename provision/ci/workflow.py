@@ -1,6 +1,6 @@
-"""Jobs -> the values that a CI template shows.
+"""Jobs -> the values of a CI template.
 
-Every text from outside is checked here or where it was read: a workflow must never hold an
+Every text from outside is checked here or where it is read: a workflow must never contain an
 expression that somebody else wrote.
 """
 
@@ -24,7 +24,7 @@ FORMATS: tuple[WorkflowFormat, ...] = ("github", "gitlab")
 # GitHub: "A job matrix can generate a maximum of 256 jobs per workflow run" (its documentation of
 # workflow syntax).
 MATRIX_MAX = 256
-# In the checkout: a cache action and GitLab both need a path that they can name.
+# In the checkout: GitHub's cache action and GitLab both need a path there.
 CACHE = ".provision/cache"
 DATA = ".provision/data"
 # Weekly, off the full hour, when many schedules start late.
@@ -42,7 +42,7 @@ class WorkflowSettings:
     install: str  # what pip installs: provision==V, or . for the checkout
     envs: str = "envs"  # relative to the repository's root
     schedule: str = SCHEDULE
-    workflow: str | None = None  # the path of the workflow file in the repository, if it is in it
+    workflow: str | None = None  # the workflow file's path, if it is in the repository
 
     def mistakes(self) -> list[str]:
         """All invalid settings, in sentences."""
@@ -164,7 +164,7 @@ def commands(job: Job) -> list[str]:
 
 
 def _about(job: Job) -> str:
-    """What the environment is, and what the runner has that makes it fit."""
+    """The environment, and the GPUs and driver of the runner."""
     resolution, runner = job.target.resolution, job.runner
     device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
     text = f"torch {resolution.torch}, {device}, Python {resolution.python}"
@@ -180,9 +180,9 @@ def _about(job: Job) -> str:
 
 
 def _hosted_label(format: WorkflowFormat, platform: Platform) -> str | None:
-    """The label of the service's own CPU runner, or None if none is known.
+    """The label of the service's own CPU runner, or None if we know of no such runner.
 
-    GitLab's needs no label, and runs jobs in an image.
+    GitLab's runner needs no label, and runs jobs in an image.
     """
     row = _ci_facts()["hosted"][format].get(platform)
     return row["label"] if row else None

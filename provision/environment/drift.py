@@ -1,4 +1,4 @@
-"""How a prefix differs from its lock: packages, and with every file's hash on request.
+"""How a prefix differs from its lock: by packages and, on request, by every file's hash.
 
 Nothing here changes the prefix.
 """
@@ -34,8 +34,8 @@ class Drift:
 
 
 def is_current(prefix: Prefix | None, lock: Lock) -> bool:
-    """Whether the prefix was made from this lock, has an interpreter, and has a record of every
-    locked package.
+    """Whether the prefix was made from this lock, has an interpreter, and records exactly the
+    locked packages.
     """
     if prefix is None or prefix.lock_sha256 != lock.sha256 or not prefix.python.exists():
         return False
@@ -92,8 +92,9 @@ def _compare(locked: Mapping[str, str], installed: Mapping[str, str]) -> Iterato
 
 
 def _is_same_version(locked: str, installed: str) -> bool:
-    """An index calls torch 2.3.1 what calls itself 2.3.1+cu121: a lock without a local version
-    accepts any.
+    """Whether the versions agree; a lock without a local version accepts any.
+
+    An index lists torch 2.3.1, and the wheel itself says 2.3.1+cu121.
     """
     if "+" not in locked:
         installed = installed.partition("+")[0]
@@ -101,9 +102,7 @@ def _is_same_version(locked: str, installed: str) -> bool:
 
 
 def _runtime_drift(prefix: Prefix) -> Iterator[Drift]:
-    """No lock names the runtime package: it is compared with the one that this provision
-    installs.
-    """
+    """The runtime package against the one that this provision installs: no lock names it."""
     expected = runtime_package.load()
     installed = runtime_package.installed(prefix.path)
     if installed is None:
@@ -118,7 +117,7 @@ def _runtime_drift(prefix: Prefix) -> Iterator[Drift]:
 
 
 def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
-    """The records in conda-meta. An unreadable one counts as absent, and its package as missing."""
+    """The records in conda-meta, without unreadable ones: their packages count as missing."""
     for path in sorted((prefix.path / "conda-meta").glob("*.json")):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
@@ -129,8 +128,9 @@ def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
 
 
 def _installed_wheels(prefix: Prefix) -> dict[str, str]:
-    """Versions by name, from the names of the dist-info folders (PEP 376): reading 60 METADATA
-    files takes longer than all else.
+    """Versions by name, from the names of the dist-info folders (PEP 376).
+
+    Reading 60 METADATA files would take longer than everything else.
     """
     versions: dict[str, str] = {}
     for path in prefix.path.glob("lib/python*/site-packages/*.dist-info"):
@@ -140,7 +140,7 @@ def _installed_wheels(prefix: Prefix) -> dict[str, str]:
 
 
 def _reinstalled_wheels(prefix: Prefix) -> Iterator[Drift]:
-    """Wheels that were installed later over those of the same version that the lock names."""
+    """Wheels that somebody reinstalled later in the locked version."""
     if not prefix.wheels:
         return
     for folder, fingerprint in uv.fingerprints(prefix.path).items():

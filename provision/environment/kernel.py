@@ -1,5 +1,5 @@
-"""Prefix -> Jupyter kernel: a kernelspec that starts this prefix's interpreter with this
-prefix's packages only.
+"""Prefix -> Jupyter kernel: a kernelspec that starts the prefix's interpreter with only the
+prefix's packages.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def kernel_json(prefix: Prefix, display_name: str) -> dict[str, Any]:
 
 
 def kernels_folder() -> Path:
-    """Where this user's kernelspecs lie."""
+    """The folder of this user's kernelspecs."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     return Path(KernelSpecManager().user_kernel_dir)
 
 
 def kernelspec_folder(name: str) -> Path:
-    """Where this user's kernelspec of this name lies, or would lie."""
+    """The folder of this user's kernelspec of this name, which may not exist yet."""
     return kernels_folder() / name
 
 
@@ -73,8 +73,9 @@ def check_name(name: str) -> None:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether nothing is there, or only what a killed `install` left: hidden files, which
-    Jupyter ignores.
+    """Whether the folder is missing or has only the hidden files that a killed `install` left.
+
+    Jupyter ignores those.
     """
     if not folder.exists():
         return True
@@ -84,10 +85,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _is_ours(spec: dict[str, Any] | None) -> bool:
-    """Whether this is a complete kernel.json of ours.
-
-    Anything else in Jupyter's folder belongs to others and stays.
-    """
+    """Whether this is a complete kernel.json of ours. We leave all other kernels alone."""
     if spec is None:
         return False
     metadata, variables = spec.get("metadata"), spec.get("env")
@@ -138,15 +136,16 @@ def find(name: str) -> Kernel:
 
 
 def remove(name: str) -> Path:
-    """Remove a kernel that provision created; returns where it was."""
+    """Remove a kernel that provision created; returns its former folder."""
     path = find(name).path
     shutil.rmtree(path)
     return path
 
 
 def remove_kernel_of(prefix: Prefix) -> bool:
-    """Remove this prefix's kernel, which cannot start without its launcher; returns whether
-    there was one.
+    """Remove this prefix's kernel, which cannot start without its launcher.
+
+    Returns whether there was a kernel.
     """
     for kernel in list_kernels():
         if kernel.name == prefix.name and kernel.prefix == prefix.path:

@@ -1,8 +1,8 @@
 """The passport: request, reasons, lock, prefix, runtime, image, kernel and measured verdicts of
 an environment in one file.
 
-It is evidence: unlike all rendered files it says when, where and on which machine.
-provision/schemas/passport.schema.json decides what a passport is.
+It is evidence: unlike rendered files it says when, where and on which machine.
+provision/schemas/passport.schema.json defines its content.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def compose(
 ) -> dict[str, Any]:
     """The passport of a build.
 
-    Keeps what an earlier build of the same lock made or measured and this one skipped.
+    Includes the products and verdicts of an earlier build of the same lock that this one skipped.
     """
     resolution, lock = result.resolution, result.lock
     earlier: Mapping[str, Any] = {}
@@ -147,8 +147,9 @@ def with_smoke(
     results: Sequence[SmokeResult],
     runtime: InstalledRuntime | None,
 ) -> dict[str, Any]:
-    """The passport with new verdicts; those of a place that was not tested now stay. runtime:
-    the package in the prefix.
+    """The passport with new verdicts; a place that was not tested this time keeps its verdict.
+
+    runtime: the package in the prefix.
     """
     smoke = dict(passport["smoke"])
     for result in results:
@@ -171,7 +172,7 @@ def to_image(passport: Mapping[str, Any]) -> Image:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeAttachment:
-    """A verdict as it is attached to an image in a registry."""
+    """A verdict, in the form in which it is attached to an image in a registry."""
 
     label: str
     content: bytes
@@ -181,7 +182,7 @@ class SmokeAttachment:
 def smoke_attachments(passport: Mapping[str, Any], image: Image) -> list[SmokeAttachment]:
     """The verdicts on an image: of the test in it, and of the test in the prefix of the same lock.
 
-    A verdict that was measured in another image is left out.
+    Leaves out a verdict that was measured in another image.
     """
     if passport["lock"]["sha256"] != image.lock_sha256:
         return []
@@ -218,14 +219,14 @@ def _attachment(place: str, verdict: Mapping[str, Any], image: Image) -> SmokeAt
 def read_smoke_attachment(content: bytes) -> dict[str, Any]:
     """A verdict that is attached to an image.
 
-    Raises IntegrityError for anything else, which whoever may push can attach.
+    Raises IntegrityError for anything else: anyone who may push can attach it.
     """
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(
             "A verdict that is attached to the image is not JSON.",
-            advice="Tell whoever attached it.",
+            advice="Report it to those who push to this registry.",
         ) from error
     if isinstance(document, dict) and document.get("schema") == SMOKE_SCHEMA:
         has_fields = {"place", "verdict", "measured_on"} <= document.keys()
@@ -242,7 +243,7 @@ def _now() -> str:
 
 
 def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The passport with the time of writing, or None if it says only what the previous one says."""
+    """The passport with the time of writing, or None if the previous one says the same."""
     if previous is not None:
         previous = {key: value for key, value in previous.items() if key != "written_at"}
         if previous == passport:
@@ -253,8 +254,8 @@ def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> di
 def read(folder: Path) -> dict[str, Any] | None:
     """The passport of an environment, or None if it has none.
 
-    A passport that came with a copied folder is evidence of another environment and counts as
-    none. Raises IntegrityError for a damaged one.
+    Ignores a passport that came with a copied folder: it is evidence of another environment.
+    Raises IntegrityError for a damaged one.
     """
     path = folder / FILE
     advice = "Build again: that writes a new passport."

@@ -1,8 +1,8 @@
 """Lock -> prefix: conda packages linked by py-rattler, wheels installed by uv, every file
 checked against its hash.
 
-A prefix is built in a staging directory whose files already name the final path, and takes its
-place in one rename: a killed build leaves the old environment, or none.
+A prefix is built in a staging directory whose files already name the final path, and one rename
+puts it in place: a killed build leaves the old environment, or nothing if there was none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from provision.environment import runtime_package
 
 MARKER = Path("conda-meta") / "provision.json"
 # After Ctrl-C rattler's threads may go on linking for a moment (for seconds on a busy machine);
-# nothing of that may stay.
+# those files must be removed too.
 QUIET_S = 1.0
 QUIET_TIMEOUT_S = 20.0
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -64,12 +64,12 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
 
 
 def check_location(name: str, folder: Path, path: Path) -> None:
-    """Raise InUse unless `path` is free, or holds the prefix of this very environment (its name
-    and its folder under envs).
+    """Raise InUse unless `path` is free or holds the prefix of this environment, recognized by its
+    name and its folder under envs.
     """
     if path == Path.cwd():
         raise InvalidSpec(
-            "--prefix must name a folder of its own for the environment, not the current folder."
+            "--prefix must name a separate folder for the environment, not the current folder."
         )
     if path.exists() and not path.is_dir():
         raise InUse(f"{path} is a file.", advice="Name a folder with --prefix.")
@@ -103,7 +103,7 @@ def create(
     progress: Progress,
     mirrors: Mirrors = NO_MIRRORS,
 ) -> Prefix:
-    """Install a lock at `path`, replacing in one step what is there.
+    """Install a lock at `path`, replacing an earlier prefix in one step.
 
     The caller holds the environment's lock and has checked the location. folder: the
     environment's folder under envs, which tells two environments of the same name apart.
@@ -157,8 +157,9 @@ def _install_packages(
 
 
 def _rewrite_scripts(staging: Path, path: Path) -> None:
-    """Make the wheels' scripts name the final path, and RECORD agree. uv writes the path of the
-    staging directory into them.
+    """Put the final path into the wheels' scripts, and their new hashes into RECORD.
+
+    uv writes the path of the staging directory into the scripts.
     """
     for record in sorted(staging.glob("lib/python*/site-packages/*.dist-info/RECORD")):
         rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
@@ -179,9 +180,7 @@ def _rewrite_scripts(staging: Path, path: Path) -> None:
 
 
 def _rewrite_script(script: Path, old: bytes, new: bytes) -> bytes | None:
-    """Replace one path by another in a script; returns its new content, or None if it stays as
-    it is.
-    """
+    """Replace one path by another in a script; returns its new content, or None if unchanged."""
     if not script.is_file():
         return None
     content = script.read_bytes()
@@ -211,7 +210,7 @@ def require_interpreter(prefix: Prefix) -> None:
 
 
 def activation_variables(prefix: Prefix) -> dict[str, str]:
-    """What a shell's activation would set.
+    """The variables that a shell's activation would set, for programs started without a shell.
 
     PYTHONNOUSERSITE keeps packages of ~/.local out (conda/conda#7173). PYTHONPATH and
     LD_LIBRARY_PATH are emptied: either can put other builds of torch's libraries first

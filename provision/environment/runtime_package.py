@@ -1,7 +1,7 @@
-"""The runtime package as it is installed into environments: `provision_runtime` with a
-dist-info of its own.
+"""The runtime package that we install into environments: `provision_runtime` with its own
+dist-info.
 
-Nothing downloads it, so no lock names it: its files come from the provision that runs. The same
+No lock names it, because nothing downloads it: its files come from the running provision. The same
 version of provision always installs the same bytes, in prefixes and in images, and pip and
 importlib.metadata see an ordinary package.
 """
@@ -14,7 +14,6 @@ import errno
 import hashlib
 import io
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +24,7 @@ from provision.core.errors import IntegrityError, SystemRefused, from_system
 
 NAME = "provision_runtime"
 FOLDER = Path(str(files(NAME)))
-# Code and its tables. What an editor or an interpreter leaves next to them does not belong to
+# Code and its tables. Files that an editor or an interpreter leaves next to them are not part of
 # the package.
 _SUFFIXES = (".py", ".json")
 _METADATA = """\
@@ -72,23 +71,18 @@ class RuntimePackage:
 
 def load(folder: Path = FOLDER, version: str = __version__) -> RuntimePackage:
     """The package with the code in `folder`."""
-    contents = {
-        f"{NAME}/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for path in _sources(folder)
-    }
+    contents = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in relative.parts)
+        if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
+            contents[f"{NAME}/{relative.as_posix()}"] = path.read_bytes()
     dist_info = f"{NAME}-{version}.dist-info"
     contents[f"{dist_info}/INSTALLER"] = b"provision\n"
     contents[f"{dist_info}/METADATA"] = _METADATA.format(name=NAME, version=version).encode()
     contents[f"{dist_info}/WHEEL"] = _WHEEL.format(version=version).encode()
     contents[f"{dist_info}/RECORD"] = _record(contents, f"{dist_info}/RECORD")
     return RuntimePackage(version=version, files=dict(sorted(contents.items())))
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
-            yield path
 
 
 def _record(contents: dict[str, bytes], own_path: str) -> bytes:
@@ -112,7 +106,7 @@ def record_hash(content: bytes) -> str:
 
 
 def site_packages(prefix: Path) -> Path:
-    """Where Python packages lie in a prefix. Raises IntegrityError if it has no Python.
+    """The folder of Python packages in a prefix. Raises IntegrityError if it has no Python.
 
     conda's Python 3.10 and later come with a link `lib/python3.1` to the real folder.
     """
@@ -136,27 +130,23 @@ def installed(prefix: Path) -> InstalledRuntime | None:
 
 
 def is_current(prefix: Path, package: RuntimePackage) -> bool:
-    """Whether a prefix holds this very package: no other version, every file the same."""
+    """Whether a prefix holds exactly this package: only this version, and every file the same."""
     site = site_packages(prefix)
     if [path.name for path in site.glob(f"{NAME}-*.dist-info")] != [package.dist_info]:
         return False
-    return all(_has_content(site / path, content) for path, content in package.files.items())
-
-
-def _has_content(path: Path, content: bytes) -> bool:
     try:
-        return path.read_bytes() == content
+        return all((site / path).read_bytes() == package.files[path] for path in package.files)
     except OSError:
         return False
 
 
 def install(prefix: Path, package: RuntimePackage) -> None:
-    """Put the package into a prefix, in place of any other version of it. The caller holds the
+    """Install the package into a prefix, replacing any other version. The caller holds the
     environment's lock.
 
-    The old dist-info goes first and the new one comes last: whatever a kill leaves between them
-    counts as not installed, and the next call repairs it. The package's own folder changes in
-    one step, for jobs that import it at that moment.
+    The old dist-info is removed first and the new one is added last: after a kill in between, the
+    package counts as not installed, and the next call repairs it. The package's own folder changes
+    in one step, for jobs that import it at that moment.
     """
     site = site_packages(prefix)
     package_folder, dist_info = site / NAME, site / package.dist_info

@@ -1,4 +1,4 @@
-"""Resolution -> the texts of the files next to spec.yml, and of workflows, contracts and pages.
+"""The texts of generated files: those next to spec.yml, workflows, contracts and pages.
 
 Rendering is pure: the same resolution and templates give the same bytes. Each generated file
 opens with what made it and a digest of the rest, so that writing it again loses nobody's edits.
@@ -80,14 +80,14 @@ def render_spec(name: str, content: Mapping[str, Any]) -> str:
 
 
 def render_table(values: Mapping[str, Any]) -> str:
-    """The table of builds as one HTML page that needs no other file."""
+    """The table of builds as one self-contained HTML page."""
     return render_page(TABLE, values)
 
 
 def render_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
-    """The page of a report, which needs no other file.
+    """The page of a report, self-contained.
 
-    Everything that passports say is escaped: others may have written it.
+    All content of passports is escaped, since they may come from anybody.
     """
     made_by = f"{REPORT_MADE_BY}; remake with: {shlex.join(remake)}"
     text = render_page(REPORT, {**values, "made_by": made_by}, escaped=True)
@@ -148,8 +148,9 @@ def _digest(body: str) -> str:
 
 
 def file_state(path: Path) -> FileState:
-    """Whether a file is missing, as we wrote it, or edited: also a file that was never ours
-    counts as edited.
+    """Whether a file is missing, unchanged since we wrote it, or edited.
+
+    A file that we did not write counts as edited.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n", 2)
@@ -174,14 +175,15 @@ def read_text(path: Path) -> str:
 
 def changed_files(folder: Path, texts: Mapping[str, str]) -> list[str]:
     """The files that `write_files` would write: those that do not hold exactly this text."""
-    return [name for name, text in texts.items() if not _has_text(folder / name, text)]
-
-
-def _has_text(path: Path, text: str) -> bool:
-    try:
-        return path.read_bytes() == text.encode()
-    except FileNotFoundError:
-        return False
+    names = []
+    for name, text in texts.items():
+        try:
+            content = (folder / name).read_bytes()
+        except FileNotFoundError:
+            content = None
+        if content != text.encode():
+            names.append(name)
+    return names
 
 
 def edited_files(folder: Path, texts: Mapping[str, str]) -> list[str]:
@@ -192,7 +194,7 @@ def edited_files(folder: Path, texts: Mapping[str, str]) -> list[str]:
 def write_files(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> list[str]:
     """Write the files that differ; returns their names.
 
-    Without `force`, raises StaleLock if that would undo somebody's edits; nothing is written then.
+    Without `force`, raises StaleLock and writes nothing if that would undo somebody's edits.
     """
     edited = edited_files(folder, texts)
     if edited and not force:

@@ -1,8 +1,7 @@
-"""The templates of generated files: a lab's own if it has one, else ours. Undefined values are
-errors in all of them.
+"""The templates of generated files: a lab's own where it has one, else ours.
 
-A lab's templates lie in `templates/` of the working folder. That may be anybody's checkout, so
-they run in Jinja's sandbox.
+An undefined value is an error in all of them. A lab's templates are in `templates/` of the
+working folder. That may be anybody's checkout, so they run in Jinja's sandbox.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import TEMPLATES
@@ -24,9 +22,9 @@ if TYPE_CHECKING:
 
 FOLDER = "templates"
 # The prefix of our templates' names in a lab's: {% include "provision/Dockerfile.j2" %}
-OURS = "provision"
-# The files whose templates a lab may replace: not spec.yml, a request that must read back as it
-# was made, and not the pages of evidence.
+OUR_PREFIX = "provision"
+# The files whose templates a lab may replace: not spec.yml, which must read back as the same
+# request, and not the pages of evidence.
 REPLACEABLE = (
     "environment.yml",
     "virtual-packages.yml",
@@ -35,15 +33,14 @@ REPLACEABLE = (
     "github-workflow.yml",
     "gitlab-ci.yml",
 )
-# Plain scalars that some YAML readers take for booleans or nothing.
+# Plain scalars that some YAML readers read as booleans or null.
 YAML_KEYWORDS = ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
 
 
 class Templates:
     """The templates, by the names of the files that they make.
 
-    folder: the lab's own templates. notify: gets one sentence for each of the lab's templates
-    that is used.
+    folder: the lab's own templates. notify: called with a sentence for each lab template in use.
     """
 
     def __init__(
@@ -61,9 +58,13 @@ class Templates:
         if self._folder is None or not name.startswith(REPLACEABLE):
             return None
         path = self._folder / f"{name}.j2"
-        if not os.path.lexists(path) or _is_copy(path, TEMPLATES / f"{name}.j2"):
+        if not os.path.lexists(path):
             return None
-        return path
+        try:
+            is_copy = path.read_bytes() == (TEMPLATES / f"{name}.j2").read_bytes()
+        except OSError:
+            is_copy = False  # rendering it reports the error
+        return None if is_copy else path
 
     def origin(self, name: str) -> str:
         """What a file's header says about the lab's template; empty if the template is ours."""
@@ -84,23 +85,14 @@ class Templates:
         return _render_lab_file(path, name, values)
 
 
-def _is_copy(path: Path, ours: Path) -> bool:
-    try:
-        return path.read_bytes() == ours.read_bytes()
-    except OSError:
-        return False
-
-
 def render_page(name: str, values: Mapping[str, Any], *, escaped: bool = False) -> str:
-    """A page of evidence, by our own template, which no lab replaces."""
+    """A page of evidence, by our own template, which a lab cannot replace."""
     environment = _our_environment().overlay(autoescape=escaped)
     return environment.get_template(f"{name}.j2").render(values)
 
 
 def _render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
-    """The lab has to fix whatever is wrong with its template, so every kind of error is
-    reported with its place.
-    """
+    """Reports any kind of error in a lab's template with its place, since the lab must fix it."""
     import jinja2
 
     template_errors = (
@@ -136,27 +128,22 @@ def _describe(error: Exception) -> str:
 
 
 def _location(error: Exception, path: Path) -> tuple[str, int | None]:
-    """The lab's file and the line in it that an error is about.
+    """The lab's file and line that caused an error.
 
-    Jinja leaves the templates' own lines in the traceback.
+    Jinja leaves the lines of templates in the traceback.
     """
     import jinja2
 
     if isinstance(error, jinja2.TemplateSyntaxError):
         return error.filename or str(path), error.lineno
     location: tuple[str, int | None] = (str(path), None)
-    for file, line in _traceback_lines(error.__traceback__):
-        if Path(file).parent.is_relative_to(path.parent):
-            location = (file, line)
-    return location
-
-
-def _traceback_lines(traceback: TracebackType | None) -> list[tuple[str, int]]:
-    lines = []
+    traceback = error.__traceback__
     while traceback is not None:
-        lines.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        file = traceback.tb_frame.f_code.co_filename
+        if Path(file).parent.is_relative_to(path.parent):
+            location = (file, traceback.tb_lineno)
         traceback = traceback.tb_next
-    return lines
+    return location
 
 
 @functools.cache
@@ -171,8 +158,8 @@ def _lab_environment(folder: Path) -> jinja2.Environment:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    ours = jinja2.PrefixLoader({OURS: jinja2.FileSystemLoader(TEMPLATES)})
-    loader = jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), ours])
+    our_loader = jinja2.PrefixLoader({OUR_PREFIX: jinja2.FileSystemLoader(TEMPLATES)})
+    loader = jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), our_loader])
     return _strict_environment(ImmutableSandboxedEnvironment, loader)
 
 
@@ -199,9 +186,7 @@ def _strict_environment(
 
 
 def _with_github_brackets(environment: jinja2.Environment, name: str) -> jinja2.Environment:
-    """In a workflow of GitHub's, double braces are GitHub's own: our values stand in double
-    brackets there.
-    """
+    """GitHub's workflows use double braces themselves: our values are in double brackets there."""
     if not name.startswith("github"):
         return environment
     return environment.overlay(variable_start_string="[[", variable_end_string="]]")
@@ -220,18 +205,21 @@ def as_yaml(value: object) -> str:
     return value if is_plain else json.dumps(value)
 
 
-def as_command(words: Sequence[str]) -> str:
-    """One line that bash reads as exactly these words, whatever characters they have."""
+def as_command(arguments: Sequence[str]) -> str:
+    """One line that bash splits into exactly these arguments, whatever characters they have."""
     quoted = []
-    for word in words:
-        quoted.append(shlex.quote(word) if word.isprintable() else _ansi_c_quoted(word))
+    for argument in arguments:
+        if argument.isprintable():
+            quoted.append(shlex.quote(argument))
+        else:
+            quoted.append(_ansi_c_quoted(argument))
     return " ".join(quoted)
 
 
-def _ansi_c_quoted(word: str) -> str:
-    """A word in bash's $'...', in which each unprintable byte is written as \\xNN."""
+def _ansi_c_quoted(argument: str) -> str:
+    """An argument in bash's $'...', in which each unprintable byte is written as \\xNN."""
     text = ""
-    for character in word:
+    for character in argument:
         if character.isprintable() and character not in "\\'":
             text += character
         else:
@@ -240,5 +228,5 @@ def _ansi_c_quoted(word: str) -> str:
 
 
 def as_comment(text: str) -> str:
-    """One line; square brackets would be read as a platform selector by conda-lock."""
+    """One line. conda-lock would read square brackets as a platform selector."""
     return " ".join(text.split()).replace("[", "(").replace("]", ")")

@@ -32,19 +32,7 @@ VALUES_HEAD = (
 
 def template_values(page: Page) -> dict[str, Any]:
     """The values of templates/report.html.j2."""
-    return {
-        "page": page,
-        "comparisons": _comparisons(page),
-        "figures": charts.figures(page),
-        "heat_maps": charts.heat_maps(page),
-        "frame": charts.FRAME,
-        "row_head": VALUES_HEAD,
-        "name_ranks": name_ranks,
-    }
-
-
-def _comparisons(page: Page) -> list[tuple[str, str, list[str]]]:
-    """What the page compares: the kind, a heading, and the names of what is compared."""
+    # What the page compares: the kind, a heading, and the labels of what is compared.
     comparisons = []
     if len(page.environments) > 1:
         names = [environment.name for environment in page.environments]
@@ -52,4 +40,12 @@ def _comparisons(page: Page) -> list[tuple[str, str, list[str]]]:
     if len(page.measurements) > 1:
         labels = [measurement.label for measurement in page.measurements]
         comparisons.append(("measurement", "Between the runs of the smoke test", labels))
-    return comparisons
+    return {
+        "page": page,
+        "comparisons": comparisons,
+        "figures": charts.figures(page),
+        "heat_maps": charts.heat_maps(page),
+        "frame": charts.FRAME,
+        "row_head": VALUES_HEAD,
+        "name_ranks": name_ranks,
+    }

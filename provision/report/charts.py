@@ -1,6 +1,6 @@
-"""Curves -> where everything stands in a drawing: charts with logarithmic axes. Pure.
+"""What the page draws: charts of curves on logarithmic axes, and heat maps of the ranks. Pure.
 
-Coordinates are those of the charts' own viewBox, which has a phone's width, so that text stays
+A chart's coordinates are those of its own viewBox, which has a phone's width, so that text stays
 readable there. Colors, fonts and strokes are in the page's style sheet.
 """
 
@@ -237,20 +237,22 @@ def _chart(
 ) -> Chart | None:
     """None if no value above 0 was measured: a logarithmic axis has no other."""
     points_by_curve = []
+    sizes: list[float] = []
+    values: list[float] = []
     for curve in curves:
         points = []
         for point in curve.points:
             value = value_of(point)
             if value is not None and value > 0:
                 points.append((point.bytes, value))
+                sizes.append(point.bytes)
+                values.append(value)
         points_by_curve.append(points)
-    all_points = [each for points in points_by_curve for each in points]
-    if not all_points:
+    if not values:
         return None
 
-    x = Axis([size for size, _ in all_points], LEFT, WIDTH - RIGHT)
+    x = Axis(sizes, LEFT, WIDTH - RIGHT)
     bands_by_curve = _visible_bands(curves, x) if with_bands else []
-    values = [value for _, value in all_points]
     for bands in bands_by_curve:
         for band in bands:
             values += [band.bad or band.expected, band.expected]
@@ -277,7 +279,7 @@ def _chart(
 
 
 def _visible_bands(curves: Sequence[Curve], x: Axis) -> list[tuple[Band, ...]]:
-    """The bands of each curve within the axis; equal ones once."""
+    """The bands of each curve within the axis, without repeats."""
     bands_by_curve = []
     for curve in curves:
         bands = tuple(band for band in curve.expected if x.contains(band.bytes))
@@ -306,8 +308,8 @@ def _path(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _zones(bands: Sequence[Band], x: Axis, y: Axis) -> list[tuple[str, str]]:
-    """The zones of values that warn and that pass: each between two edges, along the lower one
-    and back along the upper.
+    """The outlines of the zones where values warn and pass: a lower edge, then the upper edge
+    backwards.
     """
     judged = [band for band in bands if band.bad is not None]
     if not judged:
@@ -344,29 +346,25 @@ def _size_ticks(axis: Axis) -> list[Tick]:
 
 
 def _value_ticks(axis: Axis, format_value: Callable[[float], str]) -> list[Tick]:
+    """Round values on the axis, about as many as can be read."""
+    decades = axis.high - axis.low
+    values: list[float] = []
+    if decades < DECADES_FOR_STEPS:
+        lowest, highest = 10**axis.low, 10**axis.high
+        step = _round_up((highest - lowest) / STEPS)
+        for count in range(math.ceil(lowest / step), math.floor(highest / step) + 1):
+            values.append(step * count)
+    else:
+        digits = (1, 2, 5) if decades < DECADES_FOR_125 else (1,)
+        decades_per_tick = max(1, math.ceil(decades / MAX_DECADE_TICKS))
+        for power in range(math.floor(axis.low), math.ceil(axis.high) + 1):
+            if power % decades_per_tick == 0:
+                values += [digit * 10.0**power for digit in digits]
     ticks = []
-    for value in _round_values(axis.low, axis.high):
+    for value in values:
         if axis.contains(value):
             ticks.append(Tick(at=axis.at(value), label=format_value(value)))
     return ticks
-
-
-def _round_values(low: float, high: float) -> list[float]:
-    """Round values from 10**low to 10**high, and perhaps some beyond: about as many as can be
-    read.
-    """
-    decades = high - low
-    if decades < DECADES_FOR_STEPS:
-        step = _round_up((10**high - 10**low) / STEPS)
-        first, last = math.ceil(10**low / step), math.floor(10**high / step)
-        return [step * count for count in range(first, last + 1)]
-    digits = (1, 2, 5) if decades < DECADES_FOR_125 else (1,)
-    decades_per_tick = max(1, math.ceil(decades / MAX_DECADE_TICKS))
-    values = []
-    for power in range(math.floor(low), math.ceil(high) + 1):
-        if power % decades_per_tick == 0:
-            values += [digit * 10.0**power for digit in digits]
-    return values
 
 
 def _round_up(value: float) -> float:
@@ -432,6 +430,7 @@ class HeatMap:
 
 
 def heat_maps(page: Page) -> list[HeatMap]:
+    """A heat map for each run: its values are shaded by their distance from the median."""
     return [_heat_map(page, table) for table in page.ranks]
 
 

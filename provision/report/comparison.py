@@ -1,4 +1,4 @@
-"""Several environments or runs of the test: how to label each, and in what they differ. Pure."""
+"""Labels several environments or runs of the test, and finds their differences. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 ABSENT = "-"
 # A fact as text, or a list of texts.
 Fact = str | tuple[str, ...]
-# Facts that differ from run to run by their nature; the page shows them with each run.
+# Facts that differ in every run anyway; the page shows them with each run.
 RUN_FACTS = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limits.shm.device")
 REQUIREMENT_OPERATORS = "=<>!~ ["
 
@@ -28,20 +28,23 @@ class ReportDifference:
 
 
 def labels(runs: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    """The shortest labels that tell runs apart. A run is given as name, host, place and file.
+    """The shortest labels that distinguish runs. A run is a name, host, place and file.
 
-    A label holds only the parts in which the runs differ, the file only if nothing else tells
-    them apart; else it is numbered.
+    A label has only the parts in which the runs differ, and the file only if they differ in
+    nothing else. Equal labels are numbered.
     """
+    hosts = [host for _, host, _, _ in runs]
+    parts: list[Sequence[str]] = []
+    for part in ([name for name, _, _, _ in runs], hosts, [place for _, _, place, _ in runs]):
+        if len(set(part)) > 1:
+            parts.append(part)
     files = distinct_parts([file for _, _, _, file in runs])
-    runs = [(*run[:3], file) for run, file in zip(runs, files)]
-    parts = [part for part in range(3) if len({run[part] for run in runs}) > 1]
-    distinct = {tuple(run[part] for part in parts) for run in runs}
-    if len(distinct) < len(runs) and len(set(files)) > 1:
-        parts.append(3)
+    if len(set(zip(*parts))) < len(runs) and len(set(files)) > 1:
+        parts.append(files)
+    texts = []
+    for run, host in enumerate(hosts):
+        texts.append(", ".join(part[run] for part in parts) or host)
 
-    host = 1
-    texts = [", ".join(run[part] for part in parts) or run[host] for run in runs]
     result = []
     for position, text in enumerate(texts):
         if texts.count(text) > 1:
@@ -52,7 +55,7 @@ def labels(runs: Sequence[tuple[str, str, str, str]]) -> list[str]:
 
 
 def distinct_parts(files: Sequence[str]) -> list[str]:
-    """Paths without the folders that all begin with, and without the parts that all end with."""
+    """Paths without the parts at their beginning and end that all have in common."""
     paths = [Path(file).parts for file in files]
     if len(set(paths)) < 2:
         return list(files)
@@ -99,7 +102,7 @@ def compare_measurements(
 
 
 def _relative_to_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Facts with PREFIX in place of the environment's own path: where it lies is one
+    """Facts with PREFIX in place of the environment's own path: two locations are one
     difference, not one in every path.
     """
     prefix = facts.get("python.prefix")
@@ -115,12 +118,11 @@ def _relative_to_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
 
 
 def _differing_texts(facts: Sequence[Fact]) -> list[str]:
-    """Facts as text.
-
-    Of lists only the items that not all lists hold, and how many items all hold.
-    """
+    """Facts as text: of a list only the items that some list lacks, and how many are in all."""
     lists = [set(fact) for fact in facts if not isinstance(fact, str)]
-    common = set.intersection(*lists) if len(lists) == len(facts) else set()
+    common: set[str] = set()
+    if len(lists) == len(facts):
+        common = set.intersection(*lists)
     texts = []
     for fact in facts:
         if isinstance(fact, str):
@@ -139,8 +141,11 @@ def compare_environments(
     """The choices, pins and products in which environments differ."""
     if len(environments) < 2:
         return ()
-    # Passports of earlier versions do not hold the locked versions, which is no difference.
-    with_locked = all(any(pin.locked for pin in environment.pins) for environment in environments)
+    # Passports of earlier versions lack the locked versions: that is no difference.
+    with_locked = True
+    for environment in environments:
+        if not any(pin.locked for pin in environment.pins):
+            with_locked = False
     tables = []
     for environment in environments:
         table = {choice.what: choice.value for choice in environment.choices}
@@ -157,7 +162,7 @@ def compare_environments(
 
 
 def _pins(environment: EnvironmentRecord, *, with_locked: bool) -> dict[str, str]:
-    """Pins by package, so that two versions of a package stand in one row."""
+    """Pins by package, so that two versions of a package are in one row."""
     pins = {}
     for pin in environment.pins:
         name = pin.value.partition("::")[2] or pin.value

@@ -1,7 +1,7 @@
 """A file -> the evidence in it: a passport with its smoke reports, or a smoke report alone.
 
-The schemas in provision/schemas decide what is complete: the page relies on all that they
-promise, and on nothing else.
+The schemas in provision/schemas decide which files are complete: the page relies on exactly what
+they require.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHER_FILE_ADVICE = (
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeRun:
-    """One run of the smoke test. report: None if its schema is not ours; `unread` then says so."""
+    """One run of the smoke test. report: None if its schema is unknown; `unread` then says so."""
 
     place: str  # prefix, image, or report for a report without a passport
     verdict: str
@@ -115,7 +115,7 @@ def _smoke_run(path: Path, place: str, verdict: Mapping[str, Any]) -> SmokeRun:
 
 
 def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
-    """Raise IntegrityError with the first place at which the document violates its schema."""
+    """Raise IntegrityError, with the place, if the document violates its schema."""
     version = document.get("schema")
     if version != SCHEMA_VERSIONS[kind]:
         made_by = ""

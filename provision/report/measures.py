@@ -1,8 +1,6 @@
-"""Smoke reports -> what is drawn of them: the curves of the collectives, and what each rank
-measured. Pure.
+"""Smoke reports -> the curves of the collectives, and the values of each rank. Pure.
 
-The only module that knows the keys of the phases' data. What a report does not hold, the page
-does not show.
+Only this module knows the keys of the phases' data. The page shows only what a report holds.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any
 
 from provision_runtime.report.text import format_bytes
 
-# Nobody reads a table with more rows. It shows the ranks furthest from the median, and says how
+# Nobody reads a table with more rows: it shows the ranks furthest from the median, and says how
 # many it leaves out.
 MAX_RANKS = 64
 # The limits of provision_runtime/smoke/bandwidth.py; a test compares them.
@@ -47,7 +45,7 @@ class Point:
     algbw_gb_s: float | None
     busbw_gb_s: float | None
     slowest_rank: int | None
-    judged: str  # the comparison with what was expected, in words
+    judged: str  # a text: how the value compares with the expected one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +82,7 @@ class RankColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTable:
-    """What every rank of one run measured, next to the median of all ranks."""
+    """The values of every rank of one run, and the median of all ranks."""
 
     measurement: int
     columns: tuple[RankColumn, ...]
@@ -115,31 +113,32 @@ def curves(measurement: int, report: Mapping[str, Any]) -> list[Curve]:
         rows.sort(key=lambda row: int(row["bytes"]))
         reference = data.get("expected", {}).get(collective)
         judged_from = reference["from_bytes"] if isinstance(reference, dict) else None
-        bands = [_band(row, judged_from) for row in rows if row.get("expected_gb_s")]
+        points, bands = [], []
+        for row in rows:
+            point = Point(
+                bytes=row["bytes"],
+                time_us=row["time_us_max"],
+                p99_us=row.get("time_us_p99"),
+                algbw_gb_s=row.get("algbw_gb_s"),
+                busbw_gb_s=row.get("busbw_gb_s"),
+                slowest_rank=row.get("slowest_rank"),
+                judged=row.get("judged") or "",
+            )
+            points.append(point)
+            if row.get("expected_gb_s"):
+                bands.append(_band(row, judged_from))
         result.append(
             Curve(
                 measurement=measurement,
                 collective=collective,
                 dtype=dtype,
                 ranks=report["world_size"],
-                points=tuple(_point(row) for row in rows),
+                points=tuple(points),
                 expected=tuple(bands),
                 notes=tuple(_notes(data, reference, rows)),
             )
         )
     return result
-
-
-def _point(row: Mapping[str, Any]) -> Point:
-    return Point(
-        bytes=row["bytes"],
-        time_us=row["time_us_max"],
-        p99_us=row.get("time_us_p99"),
-        algbw_gb_s=row.get("algbw_gb_s"),
-        busbw_gb_s=row.get("busbw_gb_s"),
-        slowest_rank=row.get("slowest_rank"),
-        judged=row.get("judged") or "",
-    )
 
 
 def _band(row: Mapping[str, Any], judged_from: int | None) -> Band:
@@ -150,7 +149,7 @@ def _band(row: Mapping[str, Any], judged_from: int | None) -> Band:
 
 
 def _notes(data: Mapping[str, Any], reference: Any, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the bandwidths were compared with, or why they were not."""
+    """The reference of the bandwidths, or why there was none."""
     notes = []
     if data.get("note"):
         notes.append(data["note"])
@@ -173,7 +172,7 @@ def not_measured(report: Mapping[str, Any]) -> list[str]:
 
 
 def rank_table(measurement: int, report: Mapping[str, Any]) -> RankTable | None:
-    """What each rank measured, or None if the report holds nothing rank by rank."""
+    """The values of each rank, or None if the report has no values by rank."""
     world_size = report["world_size"]
     if world_size < 2:
         return None
@@ -192,24 +191,19 @@ def rank_table(measurement: int, report: Mapping[str, Any]) -> RankTable | None:
             row.append(RankValue(value=values[rank], ratio=ratio))
         rows.append(tuple(row))
     ranks = _furthest_ranks(rows)
+    host_by_rank = {}
+    for facts in phase_data(report, "facts").get("ranks", []):
+        host_by_rank[facts.get("rank")] = facts.get("host")
+    if len(set(host_by_rank.values())) < 2:
+        host_by_rank = {}
     return RankTable(
         measurement=measurement,
         columns=tuple(columns),
         ranks=tuple(ranks),
-        hosts=tuple(_host(report, rank) for rank in ranks),
+        hosts=tuple(host_by_rank.get(rank) or "" for rank in ranks),
         rows=tuple(rows[rank] for rank in ranks),
         hidden=len(rows) - len(ranks),
     )
-
-
-def _host(report: Mapping[str, Any], rank: int) -> str:
-    """A rank's host, if the run had several."""
-    hosts = {}
-    for facts in phase_data(report, "facts").get("ranks", []):
-        hosts[facts.get("rank")] = facts.get("host")
-    if len(set(hosts.values())) < 2:
-        return ""
-    return hosts.get(rank) or ""
 
 
 def gpus(report: Mapping[str, Any]) -> str:
@@ -245,20 +239,18 @@ def _column(
 
 
 def _furthest_ranks(rows: Sequence[Sequence[RankValue]]) -> list[int]:
-    """All ranks; of very many only those furthest from the median in any column. Sorted."""
+    """The MAX_RANKS ranks furthest from the median in any column, or all ranks. Sorted."""
 
     def distance(rank: int) -> float:
-        return max(_distance(value) for value in rows[rank])
+        """The largest factor between a value of the rank and the median, at least 1."""
+        largest = 1.0
+        for value in rows[rank]:
+            if value.ratio:
+                largest = max(largest, value.ratio, 1 / value.ratio)
+        return largest
 
     ranks = sorted(range(len(rows)), key=distance, reverse=True)
     return sorted(ranks[:MAX_RANKS])
-
-
-def _distance(value: RankValue) -> float:
-    """The factor between a value and the median, always 1 or more."""
-    if not value.ratio:
-        return 1.0
-    return max(value.ratio, 1 / value.ratio)
 
 
 def format_time(microseconds: float) -> str:

@@ -1,8 +1,7 @@
-"""Evidence -> what the page says, as plain values: `--json` prints them, the template words
-them.
+"""Evidence -> what the page says, as plain values: `--json` prints them, the template words them.
 
-Pure, and nothing is invented: what the evidence does not hold is named in `missing`. Field
-names are the keys of `--json`.
+Pure. The page invents nothing: `missing` lists what the evidence lacks. Field names are the keys
+of `--json`.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Measurement:
     about: dict[str, str]  # when, on what, how much
     notes: tuple[str, ...]
     phases: tuple[PhaseResult, ...]
-    facts: dict[str, Fact]  # everything that the environment said about itself
+    facts: dict[str, Fact]  # everything that the report says about the environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +117,13 @@ WORST_FIRST = ("fail", "unknown", "warn", "pass")
 
 def build_page(evidence: Sequence[Evidence]) -> Page:
     """The page of some files, in their order."""
-    runs = [(each, run) for each in evidence for run in each.runs]
-    run_labels = labels([(_name(each), run.host, run.place, each.source) for each, run in runs])
+    runs = []
+    identities = []
+    for each in evidence:
+        for run in each.runs:
+            runs.append((each, run))
+            identities.append((_name(each), run.host, run.place, each.source))
+    run_labels = labels(identities)
     measurements, curves, tables = [], [], []
     for index, (label, (each, run)) in enumerate(zip(run_labels, runs)):
         measurements.append(_measurement(label, each, run))
@@ -128,11 +132,13 @@ def build_page(evidence: Sequence[Evidence]) -> Page:
             table = measures.rank_table(index, run.report)
             if table is not None:
                 tables.append(table)
+    verdicts = {measurement.verdict for measurement in measurements}
+    worst = next((verdict for verdict in WORST_FIRST if verdict in verdicts), "unknown")
     environments = _environments(evidence)
     differences, same = compare_measurements(measurements)
     return Page(
         title=_title(evidence, measurements),
-        verdict=_worst_verdict(measurements),
+        verdict=worst,
         environments=environments,
         measurements=tuple(measurements),
         curves=tuple(curves),
@@ -141,14 +147,6 @@ def build_page(evidence: Sequence[Evidence]) -> Page:
         same=same,
         missing=tuple(_missing(evidence, measurements, curves, tables)),
     )
-
-
-def _worst_verdict(measurements: Sequence[Measurement]) -> str:
-    verdicts = {measurement.verdict for measurement in measurements}
-    for verdict in WORST_FIRST:
-        if verdict in verdicts:
-            return verdict
-    return "unknown"
 
 
 def _name(evidence: Evidence) -> str:
@@ -160,11 +158,13 @@ def _title(evidence: Sequence[Evidence], measurements: Sequence[Measurement]) ->
     hosts = {measurement.host for measurement in measurements}
     if len(names) > 1:
         return f"{len(names)} environments compared"
-    return f"{names[0]} on {len(hosts)} hosts" if len(hosts) > 1 else names[0]
+    if len(hosts) > 1:
+        return f"{names[0]} on {len(hosts)} hosts"
+    return names[0]
 
 
 def _environments(evidence: Sequence[Evidence]) -> tuple[EnvironmentRecord, ...]:
-    """Passports that differ only in where they lie and what was measured are one environment."""
+    """The environments. Passports of the same name, lock and request are one environment."""
     groups: dict[tuple[str, str, str], list[tuple[str, Mapping[str, Any]]]] = {}
     for each in evidence:
         passport = each.passport
@@ -304,7 +304,7 @@ def _missing(
     curves: Sequence[Curve],
     tables: Sequence[RankTable],
 ) -> list[str]:
-    """What a reader would look for in vain, and why."""
+    """What the evidence lacks, and why."""
     missing = [f"{each.source}: no smoke test was run." for each in evidence if not each.runs]
     for each in evidence:
         if each.passport is None:
