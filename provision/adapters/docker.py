@@ -1,7 +1,7 @@
 """The door to the Docker engine: the only module that imports its SDK.
 
-Callers get a client from `connect_engine()` and pass it back. Whatever fails on the way to the
-engine becomes one of our errors. The SDK has no types, so a client is Any.
+Callers get a client from `connect_engine()` and pass it back. Every failure on the way to the engine
+becomes one of our errors. The SDK has no types, so a client is Any.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CALL_TIMEOUT_S = 900.0
 
 
 def connect_engine() -> tuple[Client, None] | tuple[None, str]:
-    """A client of the engine behind DOCKER_HOST (or the default socket), or None and why there is
-    none. Takes a second at most."""
+    """A client of the engine behind DOCKER_HOST (or the default socket), or None and the
+    reason. Takes a second at most."""
     import docker
     from docker.errors import DockerException
 
@@ -116,7 +116,7 @@ def _engine_error(purpose: str, message: str, status: int | None) -> ProvisionEr
 
 
 def none_if_missing(call: Callable[[], T]) -> T | None:
-    """The result of a call, or None if the engine answers that there is no such object."""
+    """The result of a call, or None if the engine has no object of that name."""
     from docker.errors import NotFound
 
     try:
@@ -159,8 +159,8 @@ def save_image(client: Client, image_id: str, chunk_size: int) -> Iterator[bytes
 
 
 def uses_containerd_store(client: Client) -> bool:
-    """Whether an engine has containerd's image store, which Docker's manual finds out in the same
-    way (`docker info`, DriverStatus). Such engines call images by their manifests' digests."""
+    """Whether an engine has containerd's image store, by `docker info`'s DriverStatus as in Docker's
+    manual. Engines with that store identify images by their manifests' digests."""
     with engine_errors("ask for its image store"):
         status = client.info().get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]

@@ -1,5 +1,5 @@
-"""The facts: which PyTorch builds exist, of what, on which machines they run, and what a rule says
-about them.
+"""The facts: which PyTorch builds exist, what they contain, on which machines they run, and their
+known problems.
 
 Data lies in provision/catalog/data, each row with its source; it is read at first use and checked
 by tests. None means that no source says; it never means absent. The catalog answers questions; the

@@ -1,5 +1,4 @@
-"""Reads the data files, and checks that every row in them states its source: a row without one is
-our mistake."""
+"""Reads the data files, and checks that every row in them states its source."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from provision.core.platforms import PLATFORM, Platform
 Compatibility = Literal["yes", "no", "unknown"]
 # ptx: only by compiling the build's PTX when it starts.
 GpuSupport = Literal["yes", "ptx", "no", "unknown"]
-# Words of product names that say nothing about the architecture.
+# Parts of product names that do not depend on the architecture.
 DECORATION = re.compile(
     r"nvidia|tesla|geforce|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
     r"server|workstation|edition|gen\d"
@@ -79,7 +79,7 @@ def toolkits() -> dict[str, Toolkit]:
 
 @functools.cache
 def architectures() -> dict[str, Architecture]:
-    """What is known of each architecture, by name (sm_90), oldest first."""
+    """The architectures by name (sm_90), oldest first."""
     table = {}
     for name, row in load("cuda.yml")["architectures"].items():
         table[name] = Architecture(
@@ -246,9 +246,9 @@ def _architecture_sources() -> dict[str, str]:
 
 
 def _plain_name(name: str) -> str:
-    """A product name without the words that vary between nvidia-smi, data sheets and people."""
-    words = re.split(r"[\s_]+|-(?=[^q])", name.lower())
-    return " ".join(word for word in words if word and not DECORATION.fullmatch(word))
+    """A product name without the parts that nvidia-smi, data sheets and people write differently."""
+    parts = re.split(r"[\s_]+|-(?=[^q])", name.lower())
+    return " ".join(part for part in parts if part and not DECORATION.fullmatch(part))
 
 
 def _suggestion(name: str) -> str:

@@ -1,4 +1,4 @@
-"""NCCL outside of torch: what conda-forge and the package index have of it."""
+"""NCCL as a separate package: the versions on conda-forge and the package index."""
 
 from __future__ import annotations
 

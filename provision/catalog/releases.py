@@ -33,7 +33,7 @@ class Build:
     on_pypi: bool  # what the package index serves as plain torch==V
     platforms: tuple[Platform, ...]
     nccl: str | None
-    nccl_is_package: bool  # NCCL is a package of its own that can be seen and pinned
+    nccl_is_package: bool  # NCCL is a separate package, which can be pinned
     nccl_floor: str | None  # conda-forge: the oldest NCCL that the build accepts
     nccl_source: str | None
     cudnn: str | None
@@ -47,7 +47,7 @@ class Build:
     glibc: str | None
     glibc_source: str | None
     python: tuple[str, ...] | None  # all Pythons that it was built for
-    python_seen: tuple[str, ...]  # where `python` is not known: those that are known to exist
+    python_seen: tuple[str, ...]  # if `python` is not known: those that certainly exist
     python_source: str | None
     specs: tuple[str, ...]  # conda requirements that select this build; empty for wheels
     source: str
@@ -104,9 +104,9 @@ class Release:
     wheels: tuple[Build, ...]
     pytorch: tuple[Build, ...]
     conda_forge: tuple[Build, ...]
-    pytorch_source: str  # where it is known from which builds the pytorch channel has
+    pytorch_source: str  # the source of the list of builds on the pytorch channel
     conda_forge_source: str
-    # CUDA of wheels that were built but are not part of the release -> what is known of them.
+    # CUDA version of wheels that were built but are not part of the release -> a note on them.
     unlisted: dict[str, str]
 
     @property
@@ -143,7 +143,7 @@ def matching_releases(expression: str) -> tuple[Release, ...]:
     """Releases that an expression selects, oldest first: 2 (every 2.x), 2.3 (every 2.3.x), 2.3.1, a
     PEP 440 range such as `>=2.3,<2.6`, or latest.
 
-    Raises InvalidSpec for what is none of these, NoSuchBuild if the table has no such release.
+    Raises InvalidSpec for any other form, NoSuchBuild if the table has no matching release.
     """
     matching = _matching(expression.strip())
     if matching:
@@ -156,10 +156,9 @@ def matching_releases(expression: str) -> tuple[Release, ...]:
 
 
 def covers_minor(expression: str, minor: str) -> bool:
-    """Whether an expression selects all of a minor release, patches that are still to come
-    included.
+    """Whether an expression selects every patch of a minor release, also future ones.
 
-    `latest` does, for the newest minor release there is.
+    `latest` does, for the newest minor release.
     """
     expression = expression.strip()
     if expression == LATEST:

@@ -1,4 +1,4 @@
-"""Rules: known problems of builds, and their consequences: a pin, a refusal or a warning.
+"""Rules: known problems of builds, and their consequences (a pin, a refusal or a warning).
 
 A row of rules.yml is a condition (every field that it has must hold) and a consequence.
 `matching_rules` returns the rows that hold; the resolver decides what to do with them.
@@ -39,7 +39,7 @@ class Rule:
     python: str | None = None
     sources: tuple[BuildSource, ...] = ()
     platforms: tuple[Platform, ...] = ()
-    # A shell pattern: the request names such a package in addition to torch.
+    # A shell pattern: the request adds a package of that name.
     package: str | None = None
     # The request lists these channels in this order.
     channels: tuple[str, ...] = ()

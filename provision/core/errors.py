@@ -1,7 +1,7 @@
 """Every error that provision raises on purpose, each with its exit code.
 
-An error says what happened, to which file or value, and what to do next. Only cli.py catches them.
-Exit codes 0 (fine), 1 (a check failed) and 2 (usage) are click's and the workflows'; the rest are
+An error says what happened, to which file or value, and what to do next. Only the command line catches them.
+Exit codes 0 (fine), 1 (a check failed) and 2 (usage) belong to click and the commands; the rest are
 listed here and in docs/errors.md, and a test compares the two.
 """
 
@@ -22,14 +22,14 @@ class ProvisionError(Exception):
         super().__init__(message)
         self.message = message
         self.advice = advice
-        self.details = details  # shown with -v only: a solver's or tool's own words
+        self.details = details  # printed with -v only: the solver's or tool's own message
 
     def __str__(self) -> str:
         return f"{self.message} {self.advice}".strip()
 
 
 class CheckFailed(ProvisionError):
-    """A check ran and said no: smoke test, guard, drift."""
+    """A check ran and failed: smoke test, guard, drift."""
 
     exit_code = 1
 
@@ -41,8 +41,7 @@ class InvalidSpec(ProvisionError):
 
 
 class NoSuchBuild(ProvisionError):
-    """The combination asked for does not exist as a published build; the nearest that do are
-    listed."""
+    """The requested combination does not exist as a published build; lists the nearest that do."""
 
     exit_code = 4
 
@@ -54,8 +53,7 @@ class Unsolvable(ProvisionError):
 
 
 class StaleLock(ProvisionError):
-    """A generated file and what it was made from no longer agree, and we do not overwrite it
-    unasked."""
+    """A generated file no longer matches its inputs, and is not overwritten without a request."""
 
     exit_code = 6
 
@@ -73,8 +71,7 @@ class Unreachable(ProvisionError):
 
 
 class ToolMissing(ProvisionError):
-    """Something outside of us that this verb needs is not there (Docker engine, interpreter, base
-    image)."""
+    """A required tool is missing (Docker engine, interpreter, base image)."""
 
     exit_code = 9
 
@@ -85,13 +82,13 @@ class ToolFailed(ProvisionError):
     exit_code = 10
 
     def __init__(self, command: list[str], status: int, tail: str, *, advice: str = "") -> None:
-        shown = " ".join(command[:4]) + (" ..." if len(command) > 4 else "")
-        reason = next(
-            (line.strip() for line in reversed(tail.splitlines()) if line.strip()),
-            "it printed nothing",
-        )
+        short_command = " ".join(command[:4])
+        if len(command) > 4:
+            short_command += " ..."
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        reason = lines[-1] if lines else "it printed nothing"
         super().__init__(
-            f"`{shown}` ended with status {status}: {reason}", advice=advice, details=tail
+            f"`{short_command}` ended with status {status}: {reason}", advice=advice, details=tail
         )
         self.command = command
         self.status = status
@@ -118,7 +115,7 @@ class TimedOut(ProvisionError):
 
 
 class SystemRefused(ProvisionError):
-    """The operating system said no: permissions, a read-only disk, a name that is too long."""
+    """The operating system refused: permissions, a read-only disk, a name that is too long."""
 
     exit_code = 14
 
@@ -142,10 +139,10 @@ def disk_full_raises(message: str, advice: str) -> Iterator[None]:
 
 def from_system(error: OSError) -> ProvisionError:
     """A system error in our terms: which file, the system's reason, and what to do."""
-    shown = f"{error.filename or 'a file'}: {error.strerror or error}"
+    description = f"{error.filename or 'a file'}: {error.strerror or error}"
     if is_disk_full(error):
         return NoSpace(
-            f"The disk is full ({shown}).",
+            f"The disk is full ({description}).",
             advice="Free space and run the same command again; nothing was changed.",
         )
-    return SystemRefused(f"The system refused {shown}.", advice="--debug shows where.")
+    return SystemRefused(f"The system refused {description}.", advice="--debug shows where.")

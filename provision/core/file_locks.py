@@ -1,7 +1,7 @@
 """Locks between processes, also of several containers or hosts that share a disk.
 
-All are the kernel's (flock): whoever is killed lets go. A lock file is empty and never written, so
-a run that finds nothing to do leaves no trace.
+All are kernel locks (flock), released when a process is killed. A lock file is empty and never
+written, so a run that finds nothing to do leaves no trace.
 """
 
 from __future__ import annotations

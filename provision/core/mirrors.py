@@ -1,5 +1,5 @@
-"""Where files are really read. A lock names every file by its canonical URL, its channel's or
-index's own; a mirror is configuration that says where to read what lies under such a URL, and never
+"""Where files are read from. A lock names every file by its canonical URL, that of its channel or
+index. A mirror is configuration: it says where to read the files under a canonical URL, and never
 enters a lock.
 
 This module holds the settings and translates URLs in both directions. It downloads nothing and
@@ -95,7 +95,7 @@ class Mirrors:
 
     @property
     def is_closed(self) -> bool:
-        """Whether everything comes from mirror folders: no other place is asked."""
+        """Whether everything comes from mirror folders: nothing else is read."""
         return bool(self.folders)
 
     @property
@@ -206,13 +206,13 @@ def path_from_url(url: str) -> Path:
 
 
 def without_login(text: str) -> str:
-    """URLs without user names and passwords, so that they may be shown or written to a file."""
+    """URLs without user names and passwords, for messages and files."""
     # A user's name may be an e-mail address, so up to the last @.
     return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def without_credentials(text: str) -> str:
-    """The same, also without the tokens that channels have in their paths, /t/TOKEN/."""
+    """URLs without logins, and without the tokens that channels have in their paths (/t/TOKEN/)."""
     return re.sub(r"/t/[^/\s]+(?=/|$)", "", without_login(text))
 
 
@@ -236,8 +236,8 @@ def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ..
 
 
 def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWheel]]:
-    """The content of a mirror folder, with URLs in it. Raises IntegrityError for a text that is not
-    such a manifest."""
+    """The content of a mirror folder, by its manifest. Raises IntegrityError if the text is no
+    manifest."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -68,8 +68,8 @@ def _update(folders: Folders, name: str, paths: list[str]) -> None:
 
 
 def _read(folders: Folders) -> dict[str, list[str]]:
-    """The recorded paths by name. A damaged file counts as empty: --prefix can give again whatever
-    it held."""
+    """The recorded paths by name. A damaged file counts as empty: --prefix can restore its
+    content."""
     try:
         content = json.loads((folders.data / LOCATIONS).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """The one door to subprocess: no shell, a clean environment, nothing left running.
 
-Every child is a process group of its own, and the kernel ends it when we die (PR_SET_PDEATHSIG): so
+Every child leads its own process group, and the kernel kills it when we die (PR_SET_PDEATHSIG), so
 `kill -9` of provision does not leave an installer writing into a folder that the next build cleans
 up.
 """
@@ -164,7 +164,7 @@ class _Terminal:
 
     def __init__(self) -> None:
         self._our_end, self.child_end = pty.openpty()
-        with contextlib.suppress(OSError):  # our own may not know its size
+        with contextlib.suppress(OSError):  # our own terminal may not know its size
             size = fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8)
             fcntl.ioctl(self.child_end, termios.TIOCSWINSZ, size)
         self._recorded = b""
@@ -174,7 +174,7 @@ class _Terminal:
         while True:
             try:
                 piece = os.read(self._our_end, READ_BYTES)
-            except OSError:  # EIO: nobody has the other end any more
+            except OSError:  # EIO: the other end is closed
                 return
             if not piece:
                 return

@@ -52,7 +52,7 @@ class SbomPackage:
     md5: str = ""
     sha256: str = ""
     license: str = ""  # as the package itself names it
-    url: str = ""  # where anybody can download it
+    url: str = ""  # where it can be downloaded
     filename: str = ""
     needs: tuple[str, ...] = ()  # the keys of its dependencies, as far as they are known
 
@@ -302,7 +302,8 @@ def prefix_licenses(prefix: Path) -> Licenses:
 
 
 def read_licenses(files: Iterable[tuple[str, bytes]]) -> Licenses:
-    """The same, from conda's records (conda-meta/*.json) and wheels' METADATA with their paths."""
+    """Licenses from the content of conda's records (conda-meta/*.json) and wheels' METADATA, each
+    with its path."""
     licenses: dict[tuple[Manager, str], str] = {}
     for path, content in files:
         # What cannot be read names no license.

@@ -80,7 +80,8 @@ def _violation(error: Any) -> SchemaViolation:
 
 
 def _most_telling(error: Any) -> Any:
-    """For "valid under none of these schemas": the error of the alternative that came farthest."""
+    """For "valid under none of these schemas": the error of the alternative that matched
+    furthest."""
     alternatives = [each for branch in getattr(error.kind, "context", ()) for each in branch]
     if not alternatives:
         return error

@@ -1,4 +1,4 @@
-"""What an environment can be asked for: the fields of a spec, each declared once.
+"""The fields of a spec, each declared once: everything that a request can set.
 
 A declaration holds everything that depends on the field: its key in spec.yml, its option, the form
 of its values, its help and its row in docs/spec.md. The command line, the reader of spec.yml and
@@ -78,7 +78,7 @@ def key(**declaration: Any) -> dict[str, SpecKey]:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What a user asked for: the content of spec.yml with the options laid over it."""
+    """A user's request: the content of spec.yml, overridden by the options."""
 
     name: str
     torch: str = field(
@@ -92,7 +92,7 @@ class Spec:
             example="2, 2.3, 2.3.1, >=2.3,<2.6 or latest",
         )
     )
-    cuda: str | None = field(  # None: a CPU build, asked for as such
+    cuda: str | None = field(  # None: an explicit request for a CPU build
         metadata=key(
             kind="text",
             metavar="X.Y",
@@ -308,7 +308,7 @@ class Spec:
     )
 
 
-# The one key without a field of its own: in a Spec it is `cuda=None`.
+# The only key without a field: in a Spec it is `cuda=None`.
 CPU = SpecKey(
     kind="switch",
     name="cpu",

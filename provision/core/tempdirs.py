@@ -1,8 +1,8 @@
 """Temporary directories that last as long as one piece of work, in the system's temporary folder.
 
-Whoever works in one keeps it locked (flock), which no kill can leave behind and which also tells
-apart processes of other containers that share the folder. The next process that needs a temporary
-directory removes those that killed ones left. Children do not inherit the lock.
+The process that works in one keeps it locked (flock). The kernel releases the lock when the process
+dies, and it also works between containers that share the folder. The next process that needs a
+temporary directory removes those that killed processes left. Children do not inherit the lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def temporary_directory(purpose: str) -> Iterator[Path]:
 def remove_abandoned() -> list[Path]:
     """Remove this user's temporary directories that no process has locked, and return them.
 
-    What cannot be removed stays.
+    Directories that cannot be removed stay.
     """
     removed = []
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*.*")):

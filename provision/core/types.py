@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from provision.core.spec_fields import Spec
 
 BuildSource = str  # the name of a source of builds, which `provision.sources` knows
-SourceChoice = str  # the same, or auto: as a request has it
+SourceChoice = str  # the name of a source, or auto
 PythonFrom = Literal["auto", "channel", "host"]
 Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
@@ -45,7 +45,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One decision of the resolver in words, for `explain`, the passport and comments."""
+    """One decision of the resolver with its reason, for `explain`, the passport and comments."""
 
     what: str
     value: str

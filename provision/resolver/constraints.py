@@ -1,8 +1,7 @@
 """Whether a candidate meets a request, one constraint for each choice of the request.
 
-The only place that decides whether a build fits: `resolve` asks it for the build to take,
-`provision matrix` for the table, and `suggest` for what exists nearby. A violation names the fact
-that stands against the candidate, and that fact's source.
+The only place that decides whether a build fits: `resolve`, `provision matrix` and `suggest` all use
+it. A violation names the fact that contradicts the request, and that fact's source.
 """
 
 from __future__ import annotations
@@ -18,25 +17,24 @@ from provision.core.spec_fields import Spec
 from provision.resolver import python_versions
 from provision.sources.base import ASKED_FOR, NO_SOURCE, Axis, Candidate, Verdict, Violation, means
 
-# What a request can give up to come to a build that exists, and what it cannot: the machine is as
-# it is.
+# What a request can give up to reach an existing build; the machine cannot change.
 CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python", "nccl", "cudnn")
 MACHINE: tuple[Axis, ...] = ("gpu", "driver", "glibc")
 
 
 def violations(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """Everything that stands against a candidate, in the order in which a request is read."""
+    """Everything in a candidate that violates the request, in the order of the axes."""
     for constraint in CONSTRAINTS.values():
         yield from constraint(candidate, spec)
 
 
 def axis_violations(candidate: Candidate, spec: Spec, axis: Axis) -> Iterator[Violation]:
-    """Everything that stands against a candidate in one respect."""
+    """The violations on one axis."""
     yield from CONSTRAINTS[axis](candidate, spec)
 
 
 def machine_violations(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """What stands against a candidate on the machine that a spec describes."""
+    """The violations by the machine that a spec describes."""
     for axis in MACHINE:
         yield from CONSTRAINTS[axis](candidate, spec)
 
@@ -47,14 +45,14 @@ def fits(candidate: Candidate, spec: Spec) -> bool:
 
 
 def passes(candidate: Candidate, spec: Spec, axis: Axis) -> bool:
-    """Whether nothing rules a candidate out in one respect."""
+    """Whether nothing rules a candidate out on one axis."""
     return not any(violation.rules_out for violation in CONSTRAINTS[axis](candidate, spec))
 
 
 def verdict(candidate: Candidate, spec: Spec, axis: Axis) -> Verdict:
-    """Whether a candidate is known to fit in one respect.
+    """Whether a candidate is known to fit on one axis.
 
-    In a table nothing need be known, so nothing is ruled out for that.
+    A table also lists builds about which a fact is not known, so that alone is no "no".
     """
     verdicts = {violation.verdict for violation in CONSTRAINTS[axis](candidate, spec)}
     worst_first: tuple[Verdict, ...] = ("no", "unknown", "ptx")
@@ -72,8 +70,7 @@ def _torch(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
 
 @functools.cache
 def releases_of(torch: str) -> tuple[str, ...]:
-    """The releases that a spec's torch means, oldest first; empty if the catalog has no such
-    release."""
+    """The releases that a spec's torch selects, oldest first; empty if the catalog has none."""
     try:
         return tuple(release.version for release in catalog.matching_releases(torch))
     except NoSuchBuild:
@@ -198,7 +195,7 @@ def _cudnn(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
 
 
 def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """Every GPU of the request must find code for itself in the build."""
+    """The build must hold code for every GPU of the request."""
     if candidate.build is None:
         return
     for name in spec.gpu:

@@ -1,5 +1,5 @@
-"""Why an environment is what it is: every choice, pin, rule and warning of a resolution, and what
-was not chosen."""
+"""Explains an environment: every choice, pin, rule and warning of a resolution, and the
+alternatives that were not chosen."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NOT_REQUESTED = "not asked for"
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A resolution for people who ask why."""
+    """A resolution with its reasons and the alternatives."""
 
     name: str
     choices: tuple[Choice, ...]
     pins: tuple[Pin, ...]
-    rules: tuple[Choice, ...]  # those that hold, whatever their consequence
+    rules: tuple[Choice, ...]  # all that hold, with any consequence
     warnings: tuple[Choice, ...]
     not_chosen: tuple[Choice, ...]
     channels: tuple[str, ...]
@@ -38,7 +38,7 @@ class Explanation:
 
 
 def explain(spec: Spec, machine: Machine | None = None) -> Explanation:
-    """Resolve a spec and say why. Raises what `resolve` raises."""
+    """Resolve a spec and explain the result. Raises the errors of `resolve`."""
     decision = decide(spec, machine or Machine())
     resolution = decision.resolution
     rules = []
@@ -70,7 +70,7 @@ def explain(spec: Spec, machine: Machine | None = None) -> Explanation:
 
 
 def _newer_releases(described: Spec, candidate: Candidate) -> Iterator[Choice]:
-    """Newer releases that the request also means, and why each does not fit."""
+    """Newer releases that the request also selects, and why each does not fit."""
     chosen = version_key(candidate.release.version)
     for version in reversed(constraints.releases_of(described.torch)):
         if version_key(version) > chosen:
@@ -79,7 +79,7 @@ def _newer_releases(described: Spec, candidate: Candidate) -> Iterator[Choice]:
 
 
 def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
-    """The other CUDA versions of the release, newest first, and why not."""
+    """The other CUDA versions of the release, newest first, and why each was not chosen."""
     rivals = [
         rival
         for rival in sources.candidates_of(candidate.release.version)
@@ -103,7 +103,7 @@ def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
 
 
 def _other_sources(described: Spec, candidate: Candidate) -> Iterator[Choice]:
-    """The other sources: whether they have this build, and why it is not taken from them."""
+    """The other sources: whether they have this build, and why they were not chosen."""
     exact = dataclasses.replace(described, torch=candidate.release.version, cuda=candidate.cuda)
     same_builds = {
         other.source.name: other

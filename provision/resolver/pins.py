@@ -91,8 +91,8 @@ def added_packages(spec: Spec) -> tuple[str, ...]:
 
 
 def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator[str]:
-    """Each added package that cannot be installed with this torch, as a sentence with its source
-    and what to do."""
+    """A sentence for each added package that cannot be installed with this torch, with the source
+    and advice."""
     our_wheels = {
         package_name(pin.requirement): pin
         for pin in pins
@@ -135,9 +135,9 @@ def _excludes(requirement: str, pin: str) -> bool:
 
 
 def _nvidia_wheel_conflicts(spec: Spec, candidate: Candidate) -> Iterator[str]:
-    """At most one family of NVIDIA wheels, that of the build's CUDA, and none with a CPU build.
+    """NVIDIA wheels must be of one family, that of the build's CUDA; a CPU build takes none.
 
-    For wheels of torch the rules say so too.
+    For wheels of torch the rules also say so.
     """
     families = {}
     for requirement in spec.pip:

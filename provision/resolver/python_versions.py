@@ -1,5 +1,5 @@
-"""Python versions: which a build supports, how well that is known, and which is taken if the
-request leaves it open."""
+"""Python versions: which a build supports, how well that is known, and which one is chosen if the
+request names none."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def supported(
 def chosen(candidate: Candidate, spec: Spec) -> str:
     """The Python of the request, else the one nearest to the default.
 
-    One that a source names comes before one that may exist.
+    A Python that a source names is preferred to one that only may exist.
     """
     if spec.python is not None:
         return spec.python
@@ -88,5 +88,5 @@ def nearest(pythons: Sequence[str], target: str) -> str:
 
 
 def steps(python: str, other: str) -> int:
-    """How many minor versions lie between."""
+    """The number of minor versions between two Pythons."""
     return abs(version_key(python)[1] - version_key(other)[1])

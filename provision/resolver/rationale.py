@@ -57,7 +57,7 @@ def choices(
     if settled.infiniband:
         yield Choice(what="infiniband", value="rdma-core", reason=RDMA_REASON, source=RDMA_SOURCE)
     for key in DEFAULT_PACKAGE_KEYS:
-        # Each of the companions has a choice of its own, above.
+        # Each companion has its own choice, above.
         if key.name != "companions" and not getattr(settled, key.name):
             yield _left_out(key.name, key.negative_option)
 
@@ -83,8 +83,7 @@ def driver_floor(spec: Spec, candidate: Candidate) -> str | None:
 
 
 def nccl(spec: Spec, candidate: Candidate) -> str | None:
-    """The NCCL that is known before anything is solved; where the solver chooses, the one of the
-    request."""
+    """The NCCL that is known before solving: the build's, or the request's if the solver chooses."""
     if candidate.build is None:
         return None
     if candidate.build.nccl is None and candidate.source.solver_chooses_libraries:

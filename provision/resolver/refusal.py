@@ -15,8 +15,8 @@ from provision.resolver.suggest import Neighbor, nearest
 from provision.sources.base import Axis, Candidate, Source, Violation, means
 
 NEAREST = 6
-FACTS = 3  # of a kind; a range has many builds, each with a fact of its own
-# What is left to contradict a request once release, CUDA and source are found.
+FACTS = 3  # of a kind: a range has many builds, each with its own fact
+# What may still contradict a request for which release, CUDA and source exist.
 REMAINING_AXES: tuple[Axis, ...] = (
     "platform",
     "python",
@@ -29,8 +29,8 @@ REMAINING_AXES: tuple[Axis, ...] = (
 
 
 def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> NoSuchBuild:
-    """The refusal of a spec that no candidate satisfies. leads_to: what a spec resolves to, by
-    which every offer is tried."""
+    """The refusal of a spec that no candidate satisfies. leads_to: what a spec resolves to, used to
+    try every offer."""
     facts = "; ".join(contradicting_facts(spec))
     offers = [_offer(neighbor) for neighbor in nearest(spec, NEAREST, leads_to)]
     if offers:
@@ -44,8 +44,8 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> N
 
 
 def _offer(neighbor: Neighbor) -> str:
-    """What to type instead, what to leave out, and the source of the build if the options do not
-    name it."""
+    """The options to use instead, those to leave out, and the source of the build if the options do
+    not name it."""
     remarks = []
     if neighbor.spec.source == sources.AUTO:
         remarks.append(neighbor.candidate.source.name)
@@ -54,7 +54,7 @@ def _offer(neighbor: Neighbor) -> str:
 
 
 def described_request(spec: Spec) -> str:
-    """What a spec asks for, as part of a sentence."""
+    """A spec as part of a sentence."""
     parts = [f"torch {spec.torch}"]
     if spec.cuda is None:
         parts.append("CPU")
@@ -77,7 +77,7 @@ def described_request(spec: Spec) -> str:
 
 
 def contradicting_facts(spec: Spec) -> list[str]:
-    """The facts that stand against a request, each a part of a sentence with its source."""
+    """The facts that contradict a request, each a part of a sentence with its source."""
     of_release: list[Candidate] = []
     for version in reversed(constraints.releases_of(spec.torch)):
         of_release.extend(sources.candidates_of(version))
@@ -100,7 +100,7 @@ def contradicting_facts(spec: Spec) -> list[str]:
 
 
 def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source) -> str:
-    """With which CUDAs a source has the releases of the request."""
+    """The CUDA versions for which a source has the requested releases."""
     cudas = {
         candidate.cuda
         for candidate in of_release
@@ -117,8 +117,8 @@ def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source
 def _unreleased_builds(
     spec: Spec, of_release: Sequence[Candidate], of_sources: Sequence[Source]
 ) -> list[str]:
-    """Builds with that CUDA that were seen but are part of no release: whoever finds them should
-    know. Of the newest release."""
+    """A note on builds with that CUDA that exist but are no part of the newest release: users may
+    come across them."""
     for candidate in of_release:
         for source in of_sources:
             for cuda, note in source.unreleased_builds(candidate.release).items():
@@ -132,9 +132,9 @@ def _unreleased_builds(
 
 
 def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
-    """What stands against all builds of that release, CUDA and source.
+    """The facts against all builds of that release, CUDA and source.
 
-    If each fails for another reason: against the closest.
+    If each fails for another reason: those against the closest.
     """
     against: dict[Candidate, list[Violation]] = {}
     for candidate in survivors:
@@ -154,7 +154,7 @@ def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
     ]
     if not common:
         return _first_facts(str(violation) for violation in min(against.values(), key=len))
-    # The newest patch release speaks for the others.
+    # The newest patch release represents the others.
     newest: dict[tuple[str, str | None, str], Candidate] = {}
     for candidate in against:
         newest.setdefault(

@@ -1,5 +1,4 @@
-"""Spec -> Resolution: the candidate that is meant, what goes with it, and what is known to go wrong
-with it."""
+"""Spec -> Resolution: the selected candidate, its pins and channels, and its known problems."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A resolution with what it was decided by, for `explain`."""
+    """A resolution with the facts behind it, for `explain`."""
 
     candidate: Candidate
     described: Spec  # the request with the machine that it is for
@@ -45,7 +44,7 @@ def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
 
 
 def decide(spec: Spec, machine: Machine) -> Decision:
-    """`resolve`, with what the decision went by."""
+    """`resolve`, with the facts behind the decision."""
     candidate = select(spec, machine)
     if candidate is None:
 
@@ -71,7 +70,7 @@ def leads_to(spec: Spec) -> Candidate | None:
 def _decision(spec: Spec, machine: Machine, candidate: Candidate) -> Decision:
     described = with_machine(spec, machine)
     settled = settle(spec, candidate)
-    # What is known of the build on the machine that `auto` was for is reported too.
+    # Known problems on the machine that `auto` was for are reported too.
     on_machine = dataclasses.replace(settled, gpu=described.gpu, driver=described.driver)
     ordered_channels = channels(settled, candidate)
     rules = _applying_rules(on_machine, candidate, ordered_channels)
@@ -125,7 +124,7 @@ def _applying_rules(
 def _refuse_mistakes(
     spec: Spec, candidate: Candidate, rules: Sequence[Rule], resolved_pins: Sequence[Pin]
 ) -> None:
-    """Raise for everything that is known to be wrong with a request, at once."""
+    """Report all known mistakes of a request in one error."""
     about_builds, about_packages = [], []
     for rule in rules:
         if rule.consequence != "refuse":
@@ -145,7 +144,7 @@ def _refuse_mistakes(
 
 
 def _warnings(spec: Spec, candidate: Candidate, rules: Sequence[Rule]) -> tuple[Choice, ...]:
-    """What no source says about this combination, and the pitfalls that no pin avoids."""
+    """What is not known about this combination, and the pitfalls that no pin avoids."""
     warnings = []
     for violation in constraints.violations(candidate, spec):
         if not violation.rules_out:

@@ -1,8 +1,7 @@
-"""Which candidate a spec means: the newest release that satisfies everything, of that the newest
-CUDA, of that the source that `auto` means.
+"""Selects the candidate of a spec: of the newest release that satisfies everything the newest CUDA,
+of that the source that `auto` means.
 
-What `auto`, `latest`, ranges and half versions come to is settled here, so that nothing moves
-later.
+`auto`, `latest`, ranges and partial versions become exact here, so that later runs give the same.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from provision.core.types import Machine
 from provision.resolver import constraints, python_versions
 from provision.sources.base import Candidate
 
-# A release or a minor release by number: a choice of its own, which spec.yml keeps and which names
-# the environment.
+# A release or a minor release by number: spec.yml keeps it, and it names the environment.
 NUMBER = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
@@ -66,7 +64,7 @@ def _torch_or_release(spec: Spec, candidate: Candidate) -> str:
 
 
 def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
-    """What the request says, as a name.
+    """A name made from the request.
 
     The source is part of it unless the release and the CUDA alone lead to it, and so is a platform
     other than the usual one.
@@ -97,8 +95,8 @@ def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
 def _best(spec: Spec) -> Iterator[Candidate]:
     """The candidates that a spec may mean, newest release and CUDA first, one for each CUDA.
 
-    That one is from the source that `auto` means: another than usual only if the spec describes a
-    machine on which the usual build would not run as it is.
+    That one is from the source that `auto` means: not the usual one only if the spec describes a
+    machine on which the usual build would not run directly.
     """
     for version in reversed(constraints.releases_of(spec.torch)):
         matching = [
@@ -117,14 +115,13 @@ def _best(spec: Spec) -> Iterator[Candidate]:
 
 
 def _best_on_machine(by_preference: Sequence[Candidate], spec: Spec) -> Candidate | None:
-    """The first candidate against which nothing stands on the machine, else the first that may run
-    there."""
+    """The first candidate without violations on the machine, else the first that may run there."""
     possible: Candidate | None = None
     for candidate in by_preference:
         violations = list(constraints.machine_violations(candidate, spec))
         if not violations:
             return candidate
-        # What is unlikely to run is taken only where `auto` means it anyway.
+        # A build that is unlikely to run is taken only if `auto` prefers it anyway.
         is_preferred = candidate is by_preference[0]
         is_ruled_out = any(
             violation.rules_out or (violation.unlikely and not is_preferred)

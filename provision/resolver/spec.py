@@ -1,8 +1,6 @@
 """spec.yml and options -> Spec.
 
-Owns what may be asked for and how it is written, not whether it exists.
-
-The keys and the forms of their values are declared in `core/spec_fields.py`.
+Checks the form of a request, not whether its build exists. The keys and the forms of their values are declared in `core/spec_fields.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from provision.core.platforms import PLATFORMS
 from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
 from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml
 
-# One rule for every place a name goes: a folder, a Docker repository (lower case, no double
+# One rule for every use of a name: a folder, a Docker repository (lower case, no double
 # separators), a Jupyter kernel.
 NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 NAME_LENGTH = 100
@@ -30,7 +28,7 @@ _KEYS_BY_NAME = {key.name: key for key in SPEC_KEYS}
 
 
 def check_name(name: str) -> str:
-    """A name that is safe as a folder, an image and a kernel, or InvalidSpec."""
+    """Return a name that is safe as a folder, an image and a kernel. Raises InvalidSpec."""
     if len(name) > NAME_LENGTH or not NAME.fullmatch(name):
         raise InvalidSpec(
             f"`{name}` cannot be an environment's name.",
@@ -124,8 +122,8 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
 
 
 def _field_value(key: str, value: Any) -> Any:
-    """Lists as the Spec holds them, each entry once; platforms in one order, so that the same ones
-    give the same bytes."""
+    """Lists as tuples without duplicates; platforms in a fixed order, so that equal specs give equal
+    bytes."""
     if key == "platforms":
         return tuple(platform for platform in PLATFORMS if platform in value)
     if isinstance(value, (list, tuple)):
@@ -158,8 +156,8 @@ def content(spec: Spec) -> dict[str, Any]:
 def _mistakes(
     content: Mapping[Any, Any], scalars: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """Every key or value that is not what it must be, as (key, sentence). scalars: as they are
-    written in the file."""
+    """A (key, sentence) pair for every wrong key or value. scalars: the values' texts in the
+    file."""
     mistakes = []
     for name, value in content.items():
         key = _KEYS_BY_NAME.get(name)
@@ -181,7 +179,7 @@ def _mistakes(
 
 
 def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str | None:
-    """What is wrong with a key's value. scalar: as it is written in the file."""
+    """The problem with a key's value, or None. scalar: the value's text in the file."""
     if key.kind in ("flag", "switch"):
         if isinstance(value, bool):
             return None
@@ -194,8 +192,7 @@ def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str |
         return f"`{key.name}` has no value; give it one, or leave the line out."
     if isinstance(value, (list, dict, set)):
         return f"`{key.name}` is one text, not `{value}`."
-    # YAML reads 2.10 without quotes as the number 2.1, and yes as true: advise what is written in
-    # the file.
+    # YAML reads 2.10 without quotes as the number 2.1, and yes as true: quote the file's own text.
     text = str(value) if scalar is None else scalar
     problem = _TEXT_PROBLEMS[key.kind](key, text)
     return problem or f'`{key.name}` must be text; write it in quotes: {key.name}: "{text}".'
@@ -282,7 +279,7 @@ def _pip_problem(key: SpecKey, requirements: Sequence[str]) -> str | None:
 
 
 def _gpu_problem(key: SpecKey, names: Sequence[str]) -> str | None:
-    """A misspelt GPU is a mistake like the others, and reported with them."""
+    """A misspelled GPU is reported with the other mistakes."""
     from provision import catalog
 
     for name in names:

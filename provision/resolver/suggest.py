@@ -1,8 +1,8 @@
-"""The combinations that exist nearest to a request that has none.
+"""The existing combinations nearest to a request that has no build.
 
-How far a combination is: first how many choices differ (torch, CUDA, source, platform, Python,
-NCCL, cuDNN), then how many versions lie between in those that do, then the newer release. The
-machine (GPU, driver, glibc) is as it is and is never given up.
+The distance counts first the choices that differ (torch, CUDA, source, platform, Python, NCCL,
+cuDNN), then the versions between them; of equals the newer release comes first. The machine (GPU,
+driver, glibc) never changes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ from provision.sources.base import Axis, Candidate, means
 
 # From a CUDA build to a CPU build, or back, is farther than between any two versions.
 ACROSS = 100
-# Offers that agree in these and in the minor release say the same: only the newest patch release is
-# offered.
+# Of offers that agree in these fields and in the minor release, only the newest patch is offered.
 SAME_OFFER = ("cuda", "source", "python", "nccl", "cudnn", "platforms")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbor:
-    """A combination that exists, as a request for it, and how far it is from the request that has
-    none."""
+    """An existing combination, as a request for it, and its distance from the refused request."""
 
     candidate: Candidate
     spec: Spec  # resolves to the candidate
@@ -47,7 +45,7 @@ class Neighbor:
 
     @property
     def dropped(self) -> tuple[Axis, ...]:
-        """The libraries of which no version can be asked for."""
+        """The libraries whose version the new request must leave open."""
         dropped: list[Axis] = []
         if "nccl" in self.changed and not self.spec.nccl:
             dropped.append("nccl")
@@ -57,7 +55,7 @@ class Neighbor:
 
     @property
     def options(self) -> str:
-        """What to give on the command line instead."""
+        """The options for the command line."""
         spec = self.spec
         arguments = ["--torch", spec.torch]
         arguments += ["--cuda", spec.cuda] if spec.cuda else ["--cpu"]
@@ -77,11 +75,10 @@ class Neighbor:
 
 
 def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Candidate | None]) -> list[Neighbor]:
-    """The nearest combinations, each of which resolves to its candidate (leads_to: what a spec
-    resolves to).
+    """The nearest combinations. leads_to: resolves a spec; each neighbor's leads to its candidate.
 
-    Of the patch releases of one minor release only the newest. What only may run on the machine, or
-    runs only by compiling PTX, is offered only if nothing runs as it is.
+    Of a minor release only the newest patch is offered. Builds that only may run on the machine, or
+    only by compiling PTX, are offered only if no build runs directly.
     """
     possible = list(_neighbors(spec))
     certain = [
@@ -141,7 +138,7 @@ def _neighbors(spec: Spec) -> Iterator[Neighbor]:
 
 
 def _neighbor(candidate: Candidate, spec: Spec) -> Neighbor | None:
-    """The request for this candidate that gives up the least, or None if no request comes to it."""
+    """The request for this candidate that gives up the least, or None if there is none."""
     changed: list[Axis] = []
     steps = 0
     closer = spec

@@ -58,7 +58,7 @@ class Query:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """What a build of those releases, sources and platforms is judged by."""
+        """The axes on which a build of those releases, sources and platforms is judged."""
         requested: dict[Axis, Any] = {
             "cuda": self.cuda,
             "python": self.python,
@@ -159,13 +159,13 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The rows that fit, newest torch first; how many more may fit, by the part of the query that
-    is not known."""
+    """The rows that fit, newest torch first; and how many more may fit, by the part of the query
+    about which no fact is known."""
 
     cells: tuple[TableRow, ...]
     hidden: int
     hidden_by: dict[str, int]
-    hints: tuple[str, ...] = ()  # what to ask instead, so that more is known
+    hints: tuple[str, ...] = ()  # better queries, for which more is known
 
 
 def build_table(query: Query) -> Table:
@@ -252,7 +252,7 @@ def _row(
 
 
 def _hints(query: Query, uncertain: Sequence[TableRow]) -> tuple[str, ...]:
-    """A bare branch leaves open whether its first drivers or its last are meant."""
+    """A bare branch does not say which of its drivers is meant."""
     floors = {row.driver for row in uncertain if "driver" in row.not_known and row.driver}
     return tuple(
         f"Driver {query.driver} may be older than {floor}: give the whole version to know."
@@ -261,7 +261,7 @@ def _hints(query: Query, uncertain: Sequence[TableRow]) -> tuple[str, ...]:
 
 
 def _nothing_fits(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]) -> NoSuchBuild:
-    """What to give up: each part of the query by itself, if that alone is enough."""
+    """Advice which part of the query to give up: each one that alone is enough."""
     advice = []
     if hidden:
         parts = ", ".join(sorted({part for row in hidden for part in row.not_known}))

@@ -1,8 +1,7 @@
-"""What a source of PyTorch builds is, its candidates, and what can stand against one.
+"""The interface of a source of PyTorch builds, its candidates, and their violations of a request.
 
 A source (PyTorch's wheels, the pytorch channel, conda-forge) is one object behind the `Source`
-protocol. Whoever needs to know something that differs between sources asks the candidate's source,
-and never compares its name.
+protocol. Code that depends on the source calls the candidate's source and never compares its name.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ class Violation:
     """Why a candidate does not meet a request, or may not.
 
     `rules_out` is about choosing a build: some facts must be known before a build is taken, so a
-    build may be ruled out although nobody knows that it does not fit. `is_certain` tells the two
-    apart.
+    build may be ruled out although it may fit. `is_certain` distinguishes the two cases.
     """
 
     axis: Axis
@@ -45,7 +43,7 @@ class Violation:
     rules_out: bool = True  # false: a drawback, or something that no source says
     is_certain: bool = True  # false: ruled out, if at all, because the fact is not known
     through_ptx: bool = False  # the GPU runs the build only by compiling its PTX
-    # No source says, and it is improbable: taken only if the source is asked for by name.
+    # No source says, and it is improbable: taken only if the request names the source.
     unlikely: bool = False
 
     def __str__(self) -> str:
@@ -120,7 +118,7 @@ class Candidate:
         return len(answers) > 1
 
     def glibc(self, platforms: Sequence[Platform]) -> str | None:
-        """The glibc that it needs, or None if no source says for one of the platforms."""
+        """The glibc that it needs; None if that is not known for one of the platforms."""
         versions = []
         for platform in platforms:
             build = self.build_for(platform)
@@ -156,11 +154,11 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is written in spec.yml, in options and in JSON."""
+        """The name in spec.yml, in options and in JSON."""
 
     @property
     def title(self) -> str:
-        """As it is called within a sentence."""
+        """The name within a sentence."""
 
     @property
     def is_plural(self) -> bool:
@@ -184,7 +182,7 @@ class Source(Protocol):
         """The CUDA builds of a release."""
 
     def origin(self, release: Release) -> str:
-        """The source of the fact which builds of a release it has."""
+        """The source of its list of builds of a release."""
 
     def cpu_platforms(self, release: Release) -> tuple[Platform, ...]:
         """The platforms that its CPU build of a release exists for, or may exist for."""
@@ -202,7 +200,7 @@ class Source(Protocol):
         """Whether a package index serves a build as plain `torch==V`."""
 
     def unreleased_builds(self, release: Release) -> dict[str, str]:
-        """CUDA version -> what is known of builds that were seen but not released."""
+        """CUDA version -> a note on builds that exist but are not part of the release."""
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
         """The rank of this source in `auto` (lower is better) and why.
@@ -213,10 +211,10 @@ class Source(Protocol):
     # Whether a build has the library versions of a request.
 
     def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
-        """What stands against a CUDA build if this NCCL version is asked for."""
+        """Why a CUDA build does not fit a request for this NCCL version."""
 
     def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
-        """What stands against a CUDA build if this cuDNN version is asked for."""
+        """Why a CUDA build does not fit a request for this cuDNN version."""
 
     # What a build is in environment.yml and in the lock.
 
@@ -232,7 +230,7 @@ class Source(Protocol):
     def locked_torch_problem(
         self, packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution
     ) -> str | None:
-        """What is wrong if the locked torch is not the build of the resolution."""
+        """The problem if the locked torch is not the build of the resolution."""
 
     def is_build_string_of(self, build_string: str, cuda: str | None) -> bool:
         """Whether a conda build string is of a CUDA version, or of no CUDA."""
@@ -248,19 +246,19 @@ class Source(Protocol):
     def channels_choice(
         self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
     ) -> Choice:
-        """Why the channels stand in this order."""
+        """The channels, and the reason for their order."""
 
 
 def means(prefix: str, version: str | None) -> bool:
-    """Whether a version is meant by its first numbers: 2.20 means 2.20 and every 2.20.x."""
+    """Whether a prefix covers a version: 2.20 means 2.20 and every 2.20.x."""
     return version is not None and (version == prefix or version.startswith(prefix + "."))
 
 
 def fixed_library_violations(
     library: Library, candidate: Candidate, version: str
 ) -> Iterator[Violation]:
-    """For builds that bring their own NCCL or cuDNN, which cannot be exchanged: a version that is
-    asked for must be known."""
+    """For builds with their own NCCL or cuDNN, which cannot be exchanged: it must be known to be the
+    requested version."""
     assert candidate.build is not None
     if library == "nccl":
         carried, source = candidate.build.nccl, candidate.build.nccl_source
@@ -269,10 +267,10 @@ def fixed_library_violations(
     if means(version, carried):
         return
     title = LIBRARY_TITLES[library]
-    shown = carried or "whose version is not known"
+    carried_version = carried or "whose version is not known"
     yield Violation(
         axis=library,
-        fact=f"{candidate} carries {title} {shown}, not {version}, and it cannot be exchanged",
+        fact=f"{candidate} carries {title} {carried_version}, not {version}, and it cannot be exchanged",
         source=source or NO_SOURCE,
         is_certain=carried is not None,
     )

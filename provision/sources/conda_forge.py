@@ -159,7 +159,7 @@ class CondaForge(CondaChannelSource):
 
 
 def _missing_nccl(table: dict[str, CondaForgeNccl], nccl: str, cuda: str) -> Violation:
-    """conda-forge has no such NCCL: say which it has for this CUDA."""
+    """conda-forge does not have this NCCL: name those that it has for this CUDA."""
     newest = next(reversed(table))
     is_newer = version_key(nccl) > version_key(newest)
     minors = dict.fromkeys(

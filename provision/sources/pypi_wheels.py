@@ -32,7 +32,7 @@ PIP = Pin(
 
 
 class PypiWheels:
-    """torch as a wheel, beside a Python from conda."""
+    """torch as a wheel, with Python from conda."""
 
     name = "wheels"
     title = "the wheels"

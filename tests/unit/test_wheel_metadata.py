@@ -89,7 +89,7 @@ def test_reason_for_a_failure_is_named(
 
 def test_login_page_is_not_metadata(server: Server, wheel: Path) -> None:
     Path(f"{wheel}.metadata").write_text("<html>Please log in: <a href=/>here</a></html>")
-    with pytest.raises(Unreachable, match="is something else"):
+    with pytest.raises(Unreachable, match="sends something else"):
         ask(f"{server.url}/{wheel.name}")
 
 

@@ -31,8 +31,7 @@ REQUEST_TIMEOUTS = 5
 # rattler retries by itself, but not every error that may pass (an end in the middle of repodata:
 # tried); we retry the rest.
 RATTLER_RETRIES = 1
-# Phrases of reqwest and hyper (py-rattler 0.28) for a request that failed: first those of errors
-# that may pass.
+# Phrases of reqwest and hyper (py-rattler 0.28) for failed requests: transient errors first.
 PASSING_ERRORS = (
     "error decoding response body",
     "request or response body error",
@@ -49,7 +48,7 @@ SETTLE_S = 0.5  # lets rattler's threads finish their last writes after a cancel
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    import asyncio  # 25 ms, and many a command does not need rattler
+    import asyncio  # 25 ms, which commands without rattler need not spend
 
     return asyncio.run(work)
 
@@ -67,7 +66,7 @@ def new_client(*, has_deadline: bool) -> rattler.networking.Client:
 
 
 def is_network_error(error: BaseException) -> bool:
-    """Whether a server did not answer, or not as it should."""
+    """Whether a server did not answer, or answered with an error."""
     text = str(error).lower()
     return any(phrase in text for phrase in (*PASSING_ERRORS, *LASTING_ERRORS, TIMED_OUT))
 
@@ -83,8 +82,7 @@ def retry(
     kind: type[Exception],
     is_retried: Callable[[BaseException], bool] = may_pass,
 ) -> T:
-    """Do work that a broken connection may spoil, as often as other downloads. Raises its last
-    error."""
+    """Do network work, with as many retries as other downloads. Raises its last error."""
     backoff = short_backoff()
     while True:
         try:
@@ -104,7 +102,7 @@ def network_advice(error: BaseException) -> str:
 
 
 def innermost_cause(error: BaseException) -> str:
-    """The last of the causes that rattler prints: the one that a person can act on."""
+    """The last cause that rattler prints: the one that a user can act on."""
     lines = [line.strip() for line in details(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -117,7 +115,7 @@ def details(error: BaseException) -> str:
 
 
 class Stalled(Exception):
-    """Nothing came for too long."""
+    """A download received nothing for too long."""
 
 
 class DownloadMonitor:

@@ -131,12 +131,13 @@ def _refusal(guard: PathGuard) -> IntegrityError | None:
     file, problem = min(guard.refused.items())
     return IntegrityError(
         f"The conda package {file} {problem}; it was not installed.",
-        advice="No sound package does so: find out where it is from before you use anything else from there.",
+        advice="No legitimate package does this: find out where it comes from before you install anything else "
+        "from there.",
     )
 
 
 def _install_error(error: Exception, target: Path) -> Exception:
-    """rattler's error in our terms. The texts are py-rattler 0.28's; what is not recognized becomes
+    """rattler's error as one of ours, by the texts of py-rattler 0.28; unrecognized ones become
     ToolFailed."""
     text = without_login(str(error))
     lowercase = text.lower()

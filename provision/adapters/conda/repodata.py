@@ -1,7 +1,5 @@
-"""What channels publish: the records behind a request, to explain an answer or its absence; and
-whole rows of repodata.
-
-Decides nothing.
+"""What channels publish: the records behind a solve request, which explain its result or its
+failure; and whole rows of repodata.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from provision.core.platforms import Platform
 if TYPE_CHECKING:
     import rattler
 
-# Of names that look like one that no channel has: how many are shown, and how similar they must be.
+# Suggestions for a name that no channel has: how many, and how similar they must be.
 SIMILAR_NAMES, SIMILARITY = 3, 0.75
 # A record as repodata.json has it.
 RepodataRow = Mapping[str, Any]
@@ -47,7 +45,7 @@ class ChannelRecord:
 
 
 class ChannelRecords:
-    """The records behind a request. Reads nothing again that a solver has read."""
+    """The records behind a request. Shares the solver's cache, so no repodata is read twice."""
 
     def __init__(self, solver: Solver, request: SolveRequest) -> None:
         self._solver, self._request = solver, request
@@ -56,14 +54,14 @@ class ChannelRecords:
     def find(self, spec: str, platform: Platform | None = None) -> tuple[ChannelRecord, ...]:
         """The records that a requirement admits: by channel in order of priority, newest first."""
         spec_channel, _, spec_in_channel = spec.rpartition("::")
-        found: list[ChannelRecord] = []
+        matching: list[ChannelRecord] = []
         for channel in self._request.channels:
             if spec_channel and channel_url(channel) != channel_url(spec_channel):
                 continue
             records = self._query(channel, spec_in_channel, platform or self._request.platform)
             for record in sorted(records, reverse=True):
-                found.append(self._channel_record(record, channel))
-        return tuple(found)
+                matching.append(self._channel_record(record, channel))
+        return tuple(matching)
 
     def _query(self, channel: str, spec: str, platform: Platform) -> list[rattler.RepoDataRecord]:
         import rattler
@@ -114,12 +112,12 @@ class ChannelRecords:
         return frozenset(name.normalized for name in names)
 
     def similar_names(self, name: str) -> list[str]:
-        """Names in the request's channels that look like one that none of them has."""
+        """Names in the request's channels that resemble one that no channel has."""
         sources = [self._solver.source(channel) for channel in self._request.channels]
         query = self._solver.gateway().names(sources, [self._request.platform, "noarch"])
         names = run(query)
-        known = sorted({known.normalized for known in names})
-        return difflib.get_close_matches(name, known, SIMILAR_NAMES, SIMILARITY)
+        existing = sorted({existing.normalized for existing in names})
+        return difflib.get_close_matches(name, existing, SIMILAR_NAMES, SIMILARITY)
 
 
 def published_rows(

@@ -178,9 +178,8 @@ class HttpClient:
     def _fetch_verified(self, download: Download, partial: Path) -> None:
         """Complete `partial` and check its hash.
 
-        One that another run had begun is thrown away if its hash is wrong at the end, and fetched
-        once more: it may be of another file, or a proxy may have put something of its own in
-        between.
+        A partial file of an earlier run is deleted if its hash is wrong at the end, and fetched once
+        more: it may belong to another file, or hold a proxy's error page.
         """
         if download.url.startswith("file:"):
             _copy(download.url, partial)
@@ -204,11 +203,11 @@ class HttpClient:
         )
 
     def _append(self, url: str, partial: Path) -> None:
-        """Add to a partial file what is missing, in one request."""
+        """Append the missing rest to a partial file, in one request."""
         size = _size(partial)
         with self._get(url, {"Range": f"bytes={size}-"} if size else {}) as response:
             if size and response.status_code == 416:
-                # Nothing is missing, or the partial file is of another file: its hash will tell.
+                # Nothing is missing, or the partial file belongs to another file: the hash decides.
                 return
             _require_success(response, url)
             is_continued = response.status_code == 206
@@ -229,8 +228,8 @@ class HttpClient:
 
 
 def _pieces(response: requests.Response) -> Iterator[bytes]:
-    """What has arrived, as it arrives: waiting for pieces of a fixed length would wait for ever on
-    a server that trickles."""
+    """The response's bytes as they arrive: reading pieces of a fixed length would block forever on a
+    server that trickles."""
     while piece := response.raw.read1(READ_BYTES):
         yield piece
 
@@ -267,8 +266,8 @@ def _size(path: Path) -> int:
 
 
 def _check_hash(download: Download, partial: Path) -> None:
-    """Raise IntegrityError for a file with another hash, and delete it: it is no use to the next
-    run either."""
+    """Raise IntegrityError for a file with another hash, and delete it: the next run could not use
+    it either."""
     sha256 = sha256_of(partial)
     if sha256 != download.sha256:
         partial.unlink()
@@ -319,10 +318,10 @@ def sha256_of(path: Path) -> str:
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Each item with its result, in the order in which they finish. An exception of a worker ends
-    it all and is raised here.
+    """Each item with its result, in the order in which they finish. A worker's exception ends
+    the iteration and is raised here.
 
-    The workers are daemons: Ctrl-C does not wait for one that waits for a silent server.
+    The workers are daemons: Ctrl-C does not wait for a worker that waits for a silent server.
     """
     pending: queue.SimpleQueue[T | None] = queue.SimpleQueue()
     finished: queue.SimpleQueue[tuple[T, R | None, BaseException | None]] = queue.SimpleQueue()
@@ -347,7 +346,7 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T,
                 raise error
             yield item, cast("R", result)
     finally:
-        # Whoever stops reading early leaves items: drop them, and let every worker end.
+        # If the caller stops early, items remain: drop them, and let every worker end.
         with contextlib.suppress(queue.Empty):
             while pending.get_nowait() is not None:
                 pass

@@ -1,5 +1,4 @@
-"""How long to wait for a server, when to try again and when to give up; and the reason in a few
-words."""
+"""How long to wait for a server, when to retry and when to give up; and a short reason for errors."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from provision.core.mirrors import without_login
 READ_TIMEOUT_S = 30.0
 TIMEOUT_VARIABLE = "PROVISION_HTTP_TIMEOUT"  # seconds, instead of READ_TIMEOUT_S
 TRIES = 4
-# A try that brought this much was not in vain.
+# A try that brought this much made progress.
 PROGRESS_BYTES = 1 << 16
 SLOWEST_BYTES_PER_S = 1024  # on average over READ_TIMEOUT_S; slower counts as silent
 ADVICE = "Check the network and the mirror, and run the same command again."
@@ -73,7 +72,7 @@ class TooSlow(OSError):
 
 
 class MinimumRate:
-    """Gives up on a server that trickles: none of its reads times out, but a gigabyte would take
+    """Gives up on a server that trickles: no single read times out, but a gigabyte would take
     weeks."""
 
     def __init__(self, window_s: float) -> None:
@@ -92,10 +91,10 @@ class MinimumRate:
 
 
 def retry(work: Callable[[], T], url: str, *, received: Callable[[], int] = lambda: 0) -> T:
-    """Do work that a broken connection may spoil, again as often as that helps.
+    """Do network work, and retry it after a broken connection.
 
-    received: how many bytes there are by now; a try that brought PROGRESS_BYTES starts the count of
-    failures again. Raises Unreachable.
+    received: the number of bytes received so far; a try that brought PROGRESS_BYTES resets the count
+    of failures. Raises Unreachable when no try is left.
     """
     backoff = short_backoff()
     most_bytes = received()
@@ -109,7 +108,7 @@ def retry(work: Callable[[], T], url: str, *, received: Callable[[], int] = lamb
             else:
                 backoff.count_failure()
             most_bytes = max(most_bytes, size)
-            # requests' errors about the URL itself are ValueErrors: no use to try again.
+            # requests' errors about the URL itself are ValueErrors: a retry cannot help.
             if backoff.is_exhausted or isinstance(error, ValueError):
                 raise Unreachable(
                     f"{without_login(url)} could not be fetched: {_reason(error)}.", advice=ADVICE
@@ -127,7 +126,7 @@ def _transport_errors() -> tuple[type[BaseException], ...]:
 
 
 def _reason(error: BaseException) -> str:
-    """The cause in a few words; requests wraps urllib3's errors, which wrap the system's."""
+    """The cause in short; requests wraps urllib3's errors, which wrap the system's."""
     from requests.exceptions import Timeout
     from urllib3.exceptions import IncompleteRead, NameResolutionError, TimeoutError
 

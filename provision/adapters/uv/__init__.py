@@ -1,10 +1,9 @@
-"""The one door to uv: which wheels satisfy requirements, and installing exactly those; and what a
-wheel says of itself.
+"""The one door to uv: which wheels satisfy requirements, installing exactly those, and the metadata
+of a wheel.
 
-Where wheels come from is configuration: uv's own settings when it has any, else pip's. Addresses of
-this machine's own disk (`file:` index_options, find-links folders) are asked only when the indexes
-cannot satisfy the request, so that a lock names files that others can fetch wherever that is
-possible.
+Configuration says where wheels come from: uv's own settings if it has any, else pip's. Locations on
+this machine's disk (`file:` indexes, find-links folders) are used only if the indexes cannot satisfy
+the request, so that a lock names files that others can download wherever possible.
 """
 
 from provision.adapters.uv.indexes import (

@@ -39,7 +39,7 @@ class IndexOptions:
 
     remote: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
-    exclusive: bool = False  # whatever uv's own settings say
+    exclusive: bool = False  # ignore uv's own settings
 
     @property
     def with_local(self) -> tuple[str, ...]:
@@ -71,19 +71,20 @@ def torch_index_url(build_path: str) -> str | None:
 
 
 def _with_one_strategy(options: Sequence[str]) -> tuple[str, ...]:
-    """uv refuses an option that is given twice, even with the same value."""
-    others = tuple(word for word in options if word not in STRATEGY)
-    return others + STRATEGY if len(others) < len(options) else others
+    """uv refuses a repeated option, even with the same value."""
+    without_strategy = tuple(option for option in options if option not in STRATEGY)
+    if len(without_strategy) == len(options):
+        return without_strategy
+    return without_strategy + STRATEGY
 
 
 def _mirror_folder_options(mirrors: Mirrors) -> tuple[str, ...]:
-    """Only the indexes of mirror folders. If all are on the disk, no network is needed, and none is
-    tried."""
-    first, *others = mirrors.indexes
+    """Only the indexes of mirror folders; offline if all of them are on the disk."""
+    first, *further = mirrors.indexes
     options = ["--no-config", "--default-index", first]
-    for url in others:
+    for url in further:
         options += ["--index", url]
-    if others:
+    if further:
         options += STRATEGY
     if all(url.startswith("file:") for url in mirrors.indexes):
         options.append("--offline")
@@ -91,8 +92,8 @@ def _mirror_folder_options(mirrors: Mirrors) -> tuple[str, ...]:
 
 
 def _mirrored(options: IndexOptions, mirrors: Mirrors) -> IndexOptions:
-    remote = [_mirrored_word(word, mirrors) for word in options.remote]
-    local = [_mirrored_word(word, mirrors) for word in options.local]
+    remote = [_mirrored_option(option, mirrors) for option in options.remote]
+    local = [_mirrored_option(option, mirrors) for option in options.local]
     if mirrors.index:
         if remote[:1] == ["--default-index"]:
             remote = remote[2:]
@@ -100,8 +101,8 @@ def _mirrored(options: IndexOptions, mirrors: Mirrors) -> IndexOptions:
     return IndexOptions(remote=tuple(remote), local=tuple(local))
 
 
-def _mirrored_word(word: str, mirrors: Mirrors) -> str:
-    return mirrors.actual_url(word) if "://" in word else word
+def _mirrored_option(option: str, mirrors: Mirrors) -> str:
+    return mirrors.actual_url(option) if "://" in option else option
 
 
 def _is_uv_configured() -> bool:
@@ -167,8 +168,8 @@ def _from_pip(settings: Mapping[str, str]) -> IndexOptions:
 
 
 def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:
-    """The URL by which a lock names a file of an index: its own, whatever mirror served it, as far
-    as that can be known."""
+    """The canonical URL of an index's file, as a lock names it: not that of the mirror that served it,
+    if the canonical one can be derived."""
     canonical_url = mirrors.canonical_url(url, sha256)
     if canonical_url != url or not mirrors.index:
         return canonical_url

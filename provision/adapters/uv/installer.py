@@ -1,4 +1,5 @@
-"""Installs exactly the wheels of a lock, every one checked against its hash."""
+"""Installs exactly the wheels of a lock, every one checked against its hash; and fingerprints
+installed wheels, so that later changes show."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def install_wheels(
 ) -> None:
     """Install exactly these wheels into the environment of `interpreter`.
 
-    Of files that several wheels bring, the one of the last wheel by name stays, on every machine.
+    If several wheels bring the same file, the last wheel by name wins, on every machine.
     On a terminal uv's own progress bars are shown. If no index answers but uv's cache holds all
     wheels, installs them from there and says so through `warn`.
     """
@@ -100,11 +101,11 @@ def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO
 
 
 def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackage]:
-    """The installed packages to install once more, in order, so that of each file that several
-    bring, the last by name stays.
+    """The packages to install once more, in order, so that of each file that several packages bring,
+    the last package by name wins.
 
-    uv installs wheels side by side, so that whichever wrote last wins, by chance. Most environments
-    have no such files.
+    uv installs wheels in parallel, so by chance any of them may have written last. Most
+    environments have no such files.
     """
     dist_infos = {
         canonicalize_name(path.name.split("-")[0]): path for path in site.glob("*.dist-info")
@@ -145,14 +146,14 @@ def unpack_wheel(
 
 
 def fingerprints(prefix: Path) -> dict[str, str]:
-    """Of every wheel in a prefix, by the name of its dist-info folder."""
+    """The fingerprint of every wheel in a prefix, by the name of its dist-info folder."""
     records = sorted(prefix.glob("lib/python3*/site-packages/*.dist-info/RECORD"))
     return {record.parent.name: fingerprint(record) for record in records}
 
 
 def fingerprint(record: Path) -> str:
-    """The hash of a RECORD, which has the hash of each file, and of the names of executable files,
-    which no RECORD has."""
+    """A hash over a RECORD, which lists each file's hash, and the names of executable files, which no
+    RECORD marks."""
     content = record.read_bytes()
     site = record.parent.parent
     executables = []

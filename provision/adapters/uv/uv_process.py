@@ -58,7 +58,7 @@ def run_uv(
 ) -> str:
     """Run uv and return what it printed. Raises its failures as our errors.
 
-    only_named_indexes: use no index but those that the command names.
+    only_named_indexes: use only the indexes that the command names.
     """
     env = clean_environment({"UV_NO_PROGRESS": "1"} if not sys.stderr.isatty() else None)
     if os.environ.get(TIMEOUT_VARIABLE):
@@ -78,7 +78,7 @@ def is_index_silent(error: ProvisionError) -> bool:
 
 
 def translate_failure(error: ToolFailed) -> ProvisionError:
-    """uv's failure as one of our errors. The texts are uv 0.13's; what is not recognized stays a
+    """uv's failure as one of our errors, by the texts of uv 0.13; unrecognized ones stay
     ToolFailed."""
     text = error.tail
     if mismatch := re.search(r"Hash mismatch for `([^`]+)`", text):

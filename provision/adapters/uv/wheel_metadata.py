@@ -31,7 +31,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class WheelMetadata:
-    """What a wheel is and requires, as it says itself."""
+    """What a wheel's own METADATA says."""
 
     name: str
     version: str
@@ -71,13 +71,13 @@ def _read_archive(archive: Path | IO[bytes], url: str) -> bytes:
 
 
 def _parse(content: bytes, url: str) -> WheelMetadata:
-    """Raises Unreachable for something else that is served in the metadata's place (a login page)."""
+    """Raises Unreachable if the server sent something else instead (a login page)."""
     from packaging.metadata import parse_email
 
     fields, _ = parse_email(content)
     if "name" not in fields or "version" not in fields:
         raise Unreachable(
-            f"The metadata of {without_login(url)} could not be read: what is served in its place is something else."
+            f"The metadata of {without_login(url)} could not be read: the server sends something else in its place."
         )
     return WheelMetadata(
         name=fields["name"],
