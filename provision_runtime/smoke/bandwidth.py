@@ -27,7 +27,7 @@ SCHEMA = 1
 MIB, GIB = 1 << 20, 1 << 30
 UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": GIB}
 SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)$")
-# A smaller message says nothing about bandwidth: 256 MiB reaches 90 % of what 16 GiB does on
+# Smaller messages do not show the bandwidth: 256 MiB reaches 90 % of what 16 GiB does on
 # 8xH200.
 JUDGED_FROM_BYTES = 512 * MIB
 ANY = "*"
@@ -52,7 +52,7 @@ NVLS_ADVICE = (
 
 
 class ReferenceUnreadable(ValueError):
-    """The file has no reference curves; the text says where it is wrong and what would be right."""
+    """The file has no valid reference curves; the text names the wrong entry and what is right."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class ReferenceCurves:
-    """All of a file. `wires`: what one GPU's links carry in one direction, by device."""
+    """The contents of a file. `wires`: what one GPU's links carry in one direction, by device."""
 
     curves: tuple[Curve, ...]
     wires: tuple[tuple[str, float], ...] = ()
 
     def find(self, hardware: Hardware, collective: str) -> Curve | None:
-        """Of several that fit, the one of the algorithm that NCCL will use."""
+        """The curve that fits; of several, the one of the algorithm that NCCL will use."""
         fitting = [curve for curve in self.curves if curve.fits(hardware, collective)]
         for curve in fitting:
             if (curve.algorithm == NVLS) == hardware.nvls:
@@ -220,13 +220,13 @@ def _points(value: Any, where: str) -> tuple[tuple[int, float], ...]:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{where}: {value!r} is not a text")
+        raise ValueError(f"{where}: {value!r} is not a string")
     return value
 
 
 def _count(value: Any, where: str) -> int:
     if type(value) is not int or value < 1:
-        raise ValueError(f"{where}: {value!r} is not a number from 1 on")
+        raise ValueError(f"{where}: {value!r} is not a whole number above 0")
     return value
 
 
@@ -312,8 +312,7 @@ def _bandwidth_finding(
 def expected_curves(
     hardware: Hardware, curves: ReferenceCurves, collectives: Sequence[str]
 ) -> dict[str, Any]:
-    """For the report: by collective the curve that it was judged by, or the answer that there is
-    none."""
+    """For the report: for each collective the curve that it was judged by, or that it has none."""
     expected: dict[str, Any] = {}
     for collective in collectives:
         curve = curves.find(hardware, collective)

@@ -1,5 +1,5 @@
-"""A run's own bandwidths, saved to compare later runs with. Pure except for reading and writing the
-file.
+"""A run's bandwidths, saved so that later runs can be compared with them. Pure except for reading
+and writing the file.
 
 Only messages from 1 MiB on are judged. Smaller ones are saved and shown: their times depend on the
 scheduler more than on the network.
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 KIND = "smoke-baseline"
 JUDGED_FROM_BYTES = 1 << 20
-# SuperBench's rule: more than 5 % below one's own baseline is a defect.
+# SuperBench's rule: more than 5 % below the baseline is a defect.
 TOLERATED_ON_GPU = 1.05
-# Gloo on CPUs is at the scheduler's mercy; a smaller ratio means nothing.
+# Gloo's speed on CPUs depends on the scheduler; a smaller ratio means nothing.
 TOLERATED_ON_CPU = 3.0
 SAVED_COLUMNS = ("collective", "dtype", "bytes", "time_us_max", "time_us_min", "busbw_gb_s")
 COMPARED_IDENTITY = ("backend", "device", "ranks", "hosts", "torch")
@@ -147,7 +147,7 @@ def compare(
     lines: Sequence[Mapping[str, Any]],
     on_gpu: bool,
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """What the report says of the comparison, and its findings."""
+    """The comparison for the report, and its findings."""
     all_ranks = tuple(range(identity.ranks))
     compared = len(pairs(saved, lines))
     reasons = differences(saved, identity)

@@ -1,5 +1,5 @@
-"""What the phases of one rank work with: its options and place, and after rendezvous its way to the
-other ranks."""
+"""What the phases of one rank work with: its options and environment, and after rendezvous its
+connection to the other ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # An exchange gives up only after the deadline: the watchdog comes first, since it knows where every
 # rank is.
 BEYOND_DEADLINE_S = 10.0
-# From so many ranks per two cores on, the default deadlines grow with the number of ranks.
+# With more ranks per two cores than this, the default deadlines grow with the number of ranks.
 CROWDED = 4
 
 
@@ -43,7 +43,7 @@ class RankContext:
     hosts: list[str] = field(default_factory=list)
     # Phase, host and process of every rank when all ranks first exchanged them.
     locations: dict[int, dict[str, Any]] = field(default_factory=dict)
-    # Ranks per core where they are most crowded: all ranks repeat so many times less.
+    # Ranks per two cores on the most crowded host: all ranks divide their repetitions by it.
     crowding: int = 1
     # On rank 0 this object is the store's server: it must live as long as this context.
     store: Any = None
@@ -51,7 +51,7 @@ class RankContext:
     all_gather: StoreAllGather | None = None
     # The watchdog's own connection: the main one is locked while the main thread waits in it.
     watchdog_client: StoreClient | None = None
-    # Folders that a phase makes and deletes again; if it does not get there, the watchdog deletes
+    # Folders that a phase creates and deletes; if the rank ends before that, the watchdog deletes
     # them.
     temporary_folders: list[Path] = field(default_factory=list)
     phase: str = "start"
@@ -66,14 +66,13 @@ class RankContext:
 
     @property
     def gpu(self) -> int | None:
-        """The index of this rank's GPU: not its local rank if the launcher shows each rank only its
-        own GPU."""
+        """The index of this rank's GPU; not the local rank if each rank sees only its own GPU."""
         return int(self.device.split(":")[1]) if self.on_gpu else None
 
     @property
     def deadline_factor(self) -> float:
-        """By how much default deadlines are longer: 64 ranks on 2 cores import torch one after the
-        other."""
+        """The default deadlines are multiplied by this: 64 ranks on 2 cores import torch one after
+        the other."""
         return max(1.0, max(self.crowding, self.env.crowding) / CROWDED)
 
     @property
@@ -101,8 +100,8 @@ class RankContext:
         self.publish_location()
 
     def publish_location(self) -> None:
-        """Writes this rank's phase and process into the store; until that is reached, next to the
-        report."""
+        """Writes this rank's phase and process into the store; before the store is reached, into a
+        file next to the report."""
         if self.client is None:
             postmortem.write_location(self.options.out, self.env.rank, self.location)
         else:
@@ -110,13 +109,13 @@ class RankContext:
             fs.remove_if_exists(postmortem.location_path(self.options.out, self.env.rank))
 
     def remove_temporary_folders(self) -> None:
-        """On every rank: if a folder is not shared, each rank has its own."""
+        """Call it on every rank: if the folder is not shared, each rank has its own."""
         while self.temporary_folders:
             shutil.rmtree(str(self.temporary_folders.pop()), ignore_errors=True)
 
     def begin_collective(self, operation: str, detail: str = "") -> None:
-        """Logs a collective before it is called, outside of what is timed. The arguments must be the
-        same on all ranks."""
+        """Logs a collective before it is called, outside of the timed section. The arguments must
+        be the same on all ranks."""
         call = self.calls.log(f"{operation} {detail}".rstrip(), depth=3)
         self.step = call.operation
         self.site = call.site
@@ -124,7 +123,7 @@ class RankContext:
     def exchange(
         self, name: str, payload: Any, is_failure: Callable[[Any], bool] = lambda _: False
     ) -> list[Any]:
-        """Every rank's payload on every rank, through the store: also a barrier with a name.
+        """Every rank's payload on every rank, through the store; also a named barrier.
 
         Raises RanksMissing when a rank did not answer, PhaseAbandoned when a rank left the phase
         with an error, and StoreLost.
@@ -139,7 +138,7 @@ class RankContext:
         return all_gather.exchange_once(name, payload, self._timeout_s(), is_failure)
 
     def abandon_phase(self) -> None:
-        """Tells the other ranks that this one leaves the phase with an error, so that none waits for
+        """Announces that this rank leaves the phase with an error, so that no other rank waits for
         it there."""
         if self.client is not None:
             self.client.set(f"abandoned/{self.phase}", self.env.rank)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .context import RankContext
     from .options import Options
 
-# How long a fault waits for the other ranks to enter the phase in which it is to show.
+# How long a fault waits for the other ranks to enter the phase in which it must be detected.
 ENTRY_LIMIT_S = 5.0
 PAUSE_S = 0.01
 # The system error that each folder fault stands for.
@@ -52,10 +52,10 @@ MS_PRIVATE = 1 << 18
 
 
 def inject(context: RankContext, phase: str) -> None:
-    """The faults that strike at the beginning of a phase.
+    """Injects the faults that strike at the beginning of a phase.
 
-    die: as a rank that ran out of memory; stop: as under a debugger; raise: as torch does;
-    hang: as in front of a dead disk.
+    die: like a rank that ran out of memory; stop: like under a debugger; raise: like torch;
+    hang: like on a dead disk.
     """
     kinds = []
     for kind in ("die", "stop", "raise", "hang"):
@@ -69,13 +69,13 @@ def inject(context: RankContext, phase: str) -> None:
     if "stop" in kinds:
         os.kill(os.getpid(), signal.SIGSTOP)
     if "raise" in kinds:
-        raise RuntimeError("rehearsed: an error as when memory is full")
+        raise RuntimeError("injected: an error as when memory is full")
     while "hang" in kinds:
         time.sleep(60)
 
 
 def raise_folder_error(context: RankContext, *kinds: str) -> None:
-    """Fail as the system would, where the user injected one of these faults on this rank."""
+    """Raises the system's error if the user injected one of these faults on this rank."""
     for kind in kinds:
         if context.options.fault(kind, context.env.rank):
             raise OSError(FOLDER_ERRORS[kind], os.strerror(FOLDER_ERRORS[kind]))
@@ -127,12 +127,12 @@ def environment_faults(options: Options, rank: int) -> Iterator[None]:
 
 
 def falsified_row(row: dict[str, Any], options: Options, rank: int) -> dict[str, Any]:
-    """The row of this rank, changed for the faults that cannot be made real here."""
+    """The row of this rank, changed for the faults that cannot be real here."""
     changed = dict(row)
     if options.fault("other-torch", rank):
         changed["torch"] = OTHER_TORCH
     if options.fault("small-shm", rank) and row["shm_bytes"] != SMALL_SHM:
-        # We may not mount: report it as if this rank were in a container of its own.
+        # We are not permitted to mount: report the row of a rank in its own container.
         changed.update(shm_bytes=SMALL_SHM, shm_free_bytes=SMALL_SHM, shm_device=-1)
     return changed
 
@@ -148,8 +148,8 @@ def own_nccl() -> Path | None:
 
 @contextlib.contextmanager
 def shadowed_nccl() -> Iterator[None]:
-    """Loads the same library first, from another folder: the dynamic linker then takes it for the
-    one that torch asks for."""
+    """Loads a copy of the library first: the dynamic linker then takes it for the one that torch
+    asks for."""
     source = own_nccl()
     assert source is not None, "check_environment_faults() refuses this"
     with tempfile.TemporaryDirectory(prefix="provision-shadow-") as folder:
@@ -164,7 +164,7 @@ def shadowed_nccl() -> Iterator[None]:
 
 @contextlib.contextmanager
 def user_site() -> Iterator[None]:
-    """A home with one package in it, before the environment's own, as `site` orders them."""
+    """Puts a home with one package before the environment's own packages, as `site` orders them."""
     source = _leaked_source()
     assert source is not None, "check_environment_faults() refuses this"
     with tempfile.TemporaryDirectory(prefix="provision-home-") as folder:
@@ -178,8 +178,8 @@ def user_site() -> Iterator[None]:
 
 
 def shrink_shared_memory() -> bool:
-    """Mounts a /dev/shm of Docker's size that only this thread and its children see; False if that
-    is not permitted."""
+    """Mounts a /dev/shm of Docker's size that only this thread and its children see. Returns
+    False if that is not permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):
         return False

@@ -1,7 +1,7 @@
 """Starts the ranks of one host without torchrun, and ensures that none outlives the run.
 
-Owns processes. Imports no torch: it must be able to report that torch is broken. The ranks report;
-the launcher does so only if rank 0 could not.
+Owns processes. Imports no torch: it must be able to report that torch is broken. Rank 0 reports;
+the launcher reports only if rank 0 could not.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 RANKS_WITHOUT_GPU = 2
 PORT_ATTEMPTS = 5
-# Rarely: polling takes time from a core that is measured.
+# Rarely: polling takes time from a core that is being measured.
 POLL_S = 0.1
-# After the first rank failed, rank 0 may still find out and report; when ended, it still collects
-# the other ranks' last states (postmortem.GRACE_S) and writes the report.
+# How long rank 0 may go on after a rank failed: it may find that out itself and report. When it is
+# ended, it still collects the other ranks' last states (postmortem.GRACE_S) and writes the report.
 GRACE_S = 4.0
 # Once rank 0 has ended, only the other ranks' last states are awaited.
 SHORT_GRACE_S = 1.2
@@ -53,8 +53,8 @@ NO_SUCH_HOST = "no-such-host.invalid"  # RFC 6761: never resolves
 def launch(
     options: Options, arguments: Sequence[str], choose_port: Callable[[], int] | None = None
 ) -> int:
-    """Runs all ranks on this host; 0 if the report is a success and every rank ended well, else
-    1."""
+    """Runs all ranks on this host. Returns 0 if the report is a success and every rank ended well,
+    else 1."""
     ranks = options.ranks or default_ranks(options.backend)
     smoke_options.check_faults(options, ranks)
     options = smoke_options.for_world(options, ranks)
@@ -105,7 +105,7 @@ class LaunchedRanks:
         self.started = time.time()
         self.ranks = ranks
         self.children: dict[int, subprocess.Popen[bytes]] = {}
-        # How ranks ended that this launcher did not end.
+        # How the ranks ended that ended by themselves.
         self.failures: dict[int, str] = {}
         self._previous_handlers = {
             number: signal.signal(number, self._receive)
@@ -122,7 +122,7 @@ class LaunchedRanks:
         return {rank: child.poll() for rank, child in self.children.items()}
 
     def wait(self) -> str:
-        """Returns when all ranks have ended: why they had to be ended, or an empty text."""
+        """Returns when all ranks have ended: the reason why they had to be ended, or an empty text."""
         try:
             reason = self._watch()
             self._stop()
@@ -257,7 +257,7 @@ def log_path(out: Path, rank: int) -> Path:
 
 
 def _prepare(out: Path) -> None:
-    """Deletes what an earlier run left, which must not pass for this run's."""
+    """Deletes the files of an earlier run, which must not be taken for this run's."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for pattern in (REPORT_NAME, "rank*.log", "rank*.stuck.json", "rank*.at.json"):
@@ -268,7 +268,7 @@ def _prepare(out: Path) -> None:
 
 
 def _prepare_junit(path: Path | None) -> None:
-    """Empties the file: no CI service takes an empty file, or an earlier run's, for a success."""
+    """Empties the file, so that no CI service takes an earlier run's for this run's success."""
     if path is None:
         return
     try:
@@ -308,7 +308,7 @@ def _report_failure(
     phase_name: str,
     reason: str,
 ) -> None:
-    """In place of rank 0, which could not."""
+    """Reports in place of rank 0, which could not."""
     findings = _failure_findings(options.out, launched, phase_name, reason)
     logs = {str(rank): _tail(log_path(options.out, rank)) for rank in launched.children}
     outcome = Outcome(findings=findings, data={"logs": logs})
@@ -325,7 +325,7 @@ def _failure_findings(
     # A rank that wrote its last state ended because of another one.
     stuck = [rank for rank in launched.children if postmortem.state_path(out, rank).exists()]
     failures = {rank: text for rank, text in launched.failures.items() if rank not in stuck}
-    # A rank that finds the other ranks gone ends by itself, with 1: no cause, if there is another.
+    # A rank that finds the other ranks gone ends by itself, with 1: not the cause if there is another.
     causes = {rank: text for rank, text in failures.items() if text != describe_exit(1)}
     failures = causes or failures
     if failures:
@@ -337,8 +337,8 @@ def _failure_findings(
 
 
 def _cause(phase_name: str, rank: int, failure: str) -> Finding:
-    """A rank that crashed in facts did so while it imported torch, which is tried again in a
-    process of its own."""
+    """A rank that crashed in facts did so while it imported torch: the import is tried again in a
+    separate process."""
     if phase_name == "facts" and failure in CRASHES:
         error = facts.collect_in_child()["error"]
         if error:

@@ -1,6 +1,6 @@
-"""What all measurements share: statistics of times, bandwidths, and how many ranks share a core.
+"""Shared by all measurements: statistics of times, bandwidths, and how many ranks share a core.
 
-Pure but for `own_cpus`. Bandwidths are defined as in nccl-tests' doc/PERFORMANCE.md.
+Pure except for `own_cpus`. Bandwidths are defined as in nccl-tests' doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """By nearest rank: with fewer than 100 values the 99th is the largest."""
+    """By the nearest-rank method: with fewer than 100 values the 99th is the largest."""
     ordered = sorted(values)
     return ordered[max(math.ceil(percent / 100 * len(ordered)) - 1, 0)]
 
@@ -36,7 +36,7 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def slowest_each(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """The time of each iteration: that of the rank that took longest."""
+    """The time of each iteration: the slowest rank's."""
     return [max(times) for times in zip(*times_by_rank)]
 
 

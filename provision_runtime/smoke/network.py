@@ -1,9 +1,9 @@
-"""What the network allows: why a port is unreachable, who listens on one, which address an
-interface has, and whether the ranks of different hosts reach one another.
+"""What the network allows: why a port is unreachable, which process listens on it, which address an
+interface has, and whether ranks on different hosts reach one another.
 
-A backend that cannot connect its ranks waits, and then names none. So before the backend does,
-every rank listens where the backend would, and connects to a rank of the next host. Ranks of one
-host need no such check.
+A backend that cannot connect its ranks waits, and then names no rank. So before the backend starts,
+every rank listens where the backend would, and connects to a rank on the next host. Ranks on the
+same host need no check.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INTERFACE_VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME
 
 
 def why_unresolvable(address: str, port: int) -> tuple[str, str] | None:
-    """The finding's id and the reason why a name has no address now; None if it has one."""
+    """The finding's id and the reason why a name does not resolve now; None if it does."""
     try:
         socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -45,7 +45,7 @@ def why_unresolvable(address: str, port: int) -> tuple[str, str] | None:
 def why_unreachable(
     address: str, port: int, timeout_s: float = CONNECT_S
 ) -> tuple[str, str] | None:
-    """The finding's id and the reason why no connection can be made now; None if one can."""
+    """The finding's id and the reason why connecting fails now; None if it succeeds."""
     unresolvable = why_unresolvable(address, port)
     if unresolvable is not None:
         return unresolvable
@@ -70,8 +70,8 @@ def _unreachable_reason(error: OSError, address: str, resolved: object) -> tuple
 
 
 def listener(port: int) -> str:
-    """The command line and number of the process that listens on a port of this host; empty if we
-    may not see it."""
+    """The command line and id of the process that listens on a port of this host; empty if it
+    belongs to another user."""
     inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for folder in processes.PROC.glob("[0-9]*"):
         if inodes.intersection(_open_files(folder)):
@@ -80,8 +80,8 @@ def listener(port: int) -> str:
 
 
 def _open_files(process: Path) -> Iterator[str]:
-    """What the descriptors of a process point to. Any of them, and the process, may vanish while
-    we look."""
+    """The targets of a process's file descriptors. Any of them, and the process itself, may
+    vanish meanwhile."""
     with contextlib.suppress(OSError):
         for entry in os.listdir(process / "fd"):
             with contextlib.suppress(OSError):
@@ -168,12 +168,12 @@ def backend_address(context: RankContext) -> str:
 
 
 def check_peers(context: RankContext) -> Outcome:
-    """All ranks at once: each connects to a rank of the next host. Broken if this rank cannot."""
+    """All ranks at once: each connects to a rank on the next host. Broken if this rank cannot."""
     try:
         address, problem = backend_address(context), ""
         server = _listen(address)
     except (LookupError, OSError) as error:
-        address, problem = "", f"this host has no address to listen at: {error}"
+        address, problem = "", f"this host has no address to listen on: {error}"
         server = _listen("")
     with contextlib.closing(server):
         port = server.getsockname()[1] if address else 0

@@ -54,7 +54,7 @@ FAULTS = {
     "slow-folder": ("RANK",),
     "flip-bit": (),
 }
-# The phases that detect faults which are not bound to a phase.
+# The phases that detect the faults that name no phase.
 DETECTING_PHASES = {
     "wrong-shape": ("ddp",),
     "missing-parameter": ("ddp",),
@@ -64,7 +64,7 @@ DETECTING_PHASES = {
     "slow-folder": ("filesystem",),
     "flip-bit": ("checkpoint",),
 }
-# Faults in how the ranks are started, which only our own launcher can inject.
+# Faults in starting the ranks, which only our own launcher can inject.
 LAUNCHER_FAULTS = ("busy-port", "unresolvable-master")
 TIMEOUT_S = 600.0
 EVERY_PHASE = ""
@@ -303,8 +303,8 @@ def skipped_phases(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_skipped(options: Options) -> None:
-    """A rehearsal that passes because its phase does not run would prove nothing; without the
-    phase collectives there are no bandwidths."""
+    """An injected fault whose phase does not run would prove nothing; without the phase collectives
+    there are no bandwidths."""
     if options.baseline is not None and "collectives" in options.skipped:
         raise UsageError(
             "--baseline: bandwidths are measured in the phase collectives, which is skipped"

@@ -21,7 +21,7 @@ SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
 class Finding:
     """Something that is wrong: an id of the catalog, what happened, and on which ranks.
 
-    No ranks: on the rank that reports it. No advice: the catalog's.
+    Without ranks, it is about the rank that reports it. Without advice, the catalog's holds.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Outcome:
     message: str = ""
     findings: tuple[Finding, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
-    # The phase could not be completed, so the phases after it would prove nothing.
+    # The phase could not be completed, so later phases would prove nothing.
     broken: bool = False
 
     @property
@@ -91,7 +91,8 @@ def describe_error(error: BaseException) -> str:
 
 
 def combine(outcomes: Sequence[Outcome]) -> Outcome:
-    """One outcome of all ranks': their findings, equal ones merged; rank 0's message and data."""
+    """One outcome from those of all ranks: all findings, equal ones merged; rank 0's message and
+    data."""
     findings = []
     for rank, outcome in enumerate(outcomes):
         findings += [with_rank(finding, rank) for finding in outcome.findings]

@@ -1,7 +1,7 @@
-"""What a rank writes when it must end early, and how one rank finds out who kept the others waiting.
+"""What a rank writes when it must end early, and how one rank finds out which rank is to blame.
 
-`Position`, `blame` and what it calls are pure; the rest runs in the watchdog's thread while the
-main thread hangs.
+`Position`, `blame` and the functions it calls are pure; the rest runs in the watchdog's thread
+while the main thread hangs.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ GRACE_S = 2.0
 POLL_S = 0.05
 # How long the store may take for an answer when the run ends.
 ANSWER_S = 1.0
-# So many of its latest calls are in a rank's last state: two ranks that differ do so in the last
-# few.
+# How many of its latest calls a rank's last state has: two ranks that differ do so in the last few.
 REPORTED_CALLS = 32
 STATE_FINDINGS = {
     processes.GONE: ("rank-died", "its process is gone"),
     processes.STOPPED: ("rank-stopped", "its process is stopped"),
 }
-# What the other ranks report of a rank that reports nothing itself.
+# What the other ranks report about a rank that reports nothing itself.
 ABSENCES = ("rank-died", "rank-stopped", "rank-missing", "rank-silent")
-# What a rank reports because another one is gone or in another collective.
+# What a rank reports only because another rank is gone or in another collective.
 CONSEQUENCES = ("backend-error", "store-lost")
 
 
 @dataclass(frozen=True)
 class Position:
     """Where a rank is: its phase, how many exchanges and collectives it has begun, the latest of
-    them, and its place in the program."""
+    them, and the line of the program."""
 
     phase: str
     exchanges: int
@@ -118,9 +117,9 @@ class Evidence:
 
 
 def blame(evidence: Evidence, world_size: int, reason: str, cause: str) -> tuple[Finding, ...]:
-    """Who kept the others waiting, and only that: what follows from it is not reported.
+    """The ranks that kept the others waiting, and why. Consequences are not reported.
 
-    cause: the finding's id if no rank in particular is to blame.
+    cause: the finding's id if no single rank is to blame.
     """
     silent = [rank for rank in range(world_size) if rank not in evidence.last_states]
     reported = []
@@ -155,9 +154,9 @@ def root_causes(
 ) -> tuple[Finding, ...]:
     """The causes among what ranks reported, and among the silent ranks.
 
-    A rank that left with an error keeps the others waiting: a silent rank whose process lives is
-    waiting, and is no cause. An error of the backend follows from a rank that ended or from a
-    different collective; without either it is itself the cause (out of memory, for example).
+    After a rank left with an error, a silent rank whose process lives is only waiting: it is no
+    cause. A backend error follows from a rank that ended or called a different collective; otherwise
+    it is itself the cause (out of memory, for example).
     """
     ended = [rank for rank in silent if evidence.process_states.get(rank) in STATE_FINDINGS]
     causes = [finding for finding in reported if finding.id not in CONSEQUENCES]
@@ -191,8 +190,8 @@ def absence_findings(ranks: Sequence[int], evidence: Evidence) -> list[Finding]:
 
 
 def failing_phase(evidence: Evidence, own_phase: str) -> str:
-    """The earliest phase in which a rank is; among ranks that left with an error, if there are
-    any."""
+    """The earliest phase that any rank is in; if ranks left with an error, that any of those is
+    in."""
     phases = []
     phases_with_error = []
     for state in evidence.last_states.values():
@@ -208,8 +207,8 @@ def failing_phase(evidence: Evidence, own_phase: str) -> str:
 
 
 def _are_calls_comparable(positions: Sequence[Position]) -> bool:
-    """Calls are compared only between ranks that wait for one another: in a collective, or at the
-    exchange after it."""
+    """Whether the ranks wait for one another, in a collective or at the exchange after it: only then
+    does comparing their calls say something."""
     for position in positions:
         if any(position.skipped_collective(other) for other in positions):
             return True
@@ -244,7 +243,7 @@ def last_state(
     calls: list[list[Any]],
     outcome: dict[str, Any],
 ) -> dict[str, Any]:
-    """What a rank writes before it ends. outcome: that of the phase, if it had left the phase."""
+    """What a rank writes before it ends. outcome: of the phase, if the rank had left it."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = traceback.format_stack(frame) if frame else []
     return {
@@ -274,7 +273,7 @@ def write_last_state(state: dict[str, Any], out: Path, client: StoreClient | Non
 
 
 def _answers_within(seconds: float, call: Callable[[], Any]) -> bool:
-    """Whether the store answered in time; a call that did not is left behind."""
+    """Whether the store answered in time; if not, the call goes on in its own thread."""
     answered = threading.Event()
 
     def run() -> None:
@@ -299,8 +298,8 @@ def read_locations(
 ) -> dict[int, Any]:
     """Phase, host and process of every rank that ever published them.
 
-    From the store; if that does not answer any more, as last agreed; for ranks that never reached
-    the store, from the files next to the report.
+    From the store; if that no longer answers, as last agreed; for ranks that never reached the
+    store, from the files next to the report.
     """
     locations = {}
     for rank in range(world_size):
@@ -357,7 +356,7 @@ def collect_evidence(
 
 
 def _cut_off_ranks(evidence: Evidence, in_store: set[int]) -> list[int]:
-    """Ranks of hosts that were in the store before, and could now write only to a shared disk."""
+    """Ranks on hosts that reached the store before, but now only a shared disk."""
     hosts = {rank: state["host"] for rank, state in evidence.last_states.items()}
     reaching_hosts = {hosts[rank] for rank in in_store}
     cut_off = []

@@ -1,4 +1,4 @@
-"""Which rank this process is, as torchrun, Slurm or our own launcher says in the environment."""
+"""Which rank this process is, by the environment variables of torchrun, Slurm or our launcher."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RankEnv:
 
     @property
     def crowding(self) -> int:
-        """Ranks of this host per two cores that they may use, rounded up."""
+        """Ranks on this host per two usable cores, rounded up."""
         ranks = self.local_world_size or self.world_size
         return max(1, math.ceil(ranks / len(os.sched_getaffinity(0)) / 2))
 

@@ -1,7 +1,7 @@
-"""Values that every rank can predict for every other: small integers that depend on seed, round,
-rank and index.
+"""Values that every rank can predict for every other rank: small integers that depend on seed,
+round, rank and index.
 
-Small integers add up without rounding, so a sum is right or wrong, with nothing in between. Every
+Small integers add up without rounding, so a sum is either right or wrong. Every
 rank has a table of values, and all ranks look up the same slot of their tables at an index: so the
 sum over ranks is itself a table, and checking takes one look-up per element however many ranks
 there are.
@@ -30,14 +30,14 @@ CHUNK = 1 << 20
 
 
 def largest(dtype: str, ranks: int) -> int:
-    """The largest value that so many ranks can add exactly in this type, as a mask of bits; 0 if
-    there is none."""
+    """The largest value that this many ranks can add exactly in this type, as a bit mask; 0 if no
+    value fits."""
     most = min(EXACT[dtype] // ranks, LARGEST)
     return (1 << ((most + 1).bit_length() - 1)) - 1
 
 
 def key(seed: int, round_name: str, rank: int) -> int:
-    """What the values of one rank in one round are drawn from."""
+    """The seed of one rank's values in one round."""
     digest = hashlib.sha256(f"{seed}/{round_name}/{rank}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & MASK
 
@@ -55,7 +55,7 @@ def table(rank_key: int, most: int = LARGEST, device: Any = "cpu") -> torch.Tens
 
 
 def slots(start: int, count: int, device: Any) -> torch.Tensor:
-    """Where in the tables the values of these indices are."""
+    """The table slots of these indices."""
     import torch
 
     index = torch.arange(start, start + count, dtype=torch.int64, device=device)

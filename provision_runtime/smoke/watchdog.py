@@ -1,9 +1,9 @@
-"""Ends a rank whose deadline passed or that got a signal, even while its main thread is stuck in a
+"""Ends a rank that passes its deadline or gets a signal, even while its main thread is stuck in a
 collective.
 
 Owns deadlines and signals. A signal handler of Python runs between two lines of Python, so it would
-never run in a rank that waits inside Gloo or NCCL: the signals are blocked everywhere and received
-by the watchdog's thread.
+never run in a rank that waits inside Gloo or NCCL: signals are blocked in every other thread and
+received by the watchdog's.
 
 Also ends torchrun's agent if it hangs after its ranks have ended. The agent asks the store of its
 rendezvous (c10d) whether hosts want to join, and only then checks its ranks. If the host of that
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 PEER_LOST = signal.SIGUSR1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, PEER_LOST)
 TICK_S = 0.25
-# How often the store is asked whether another rank left the phase: rarely, since asking takes time
-# from a core that is measured.
+# How often the watchdog asks the store whether another rank left the phase: rarely, since asking
+# takes time from a core that is being measured.
 ASK_S = 1.0
 # How long a rank stays in a phase that another rank left with an error.
 PATIENCE_S = 2.0
-# A thread that holds the GIL for good keeps this one from running; faulthandler's own thread needs
-# no GIL.
+# A thread that never releases the GIL keeps the watchdog from running; faulthandler's own thread
+# needs no GIL.
 BACKSTOP_S = 4.0
 
 LATE, OVER, SIGNALED, ABANDONED = "deadline-passed", "time-over", "interrupted", "rank-stuck"
@@ -50,7 +50,7 @@ AGENT_GRACE_S = 10.0
 
 
 def block_signals() -> None:
-    """Call it before any other thread starts: threads inherit what is blocked."""
+    """Call it before any other thread starts: threads inherit blocked signals."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
@@ -134,7 +134,8 @@ def _start_reaper(environment: Mapping[str, str]) -> None:
     """Starts a process that kills the agent if, after AGENT_GRACE_S, it has not ended and has no rank
     left.
 
-    Only under a torchrun that restarts no ranks. It cannot if the agent is process 1 of a container.
+    Only under a torchrun that restarts no ranks. Cannot end an agent that is process 1 of a
+    container.
     """
     if "TORCHELASTIC_RUN_ID" not in environment:
         return

@@ -210,12 +210,12 @@ results["raised"] = [[finding.id, finding.message] for finding in dataloader.che
         True,
         "gradient-mismatch",
     )
-    assert results["off"] == "the gradient of bias is 0.01 off the single-process one"
+    assert results["off"] == "the gradient of bias differs by 0.01 from the single-process one"
     assert results["loaded"] is None
     assert results["damaged"] == "sample 3 was damaged on its way from a worker"
     assert (
         results["swapped"]
-        == "it delivered 8 samples, which are not the 8 that the sampler chose, in its order"
+        == "it delivered 8 samples, but not the 8 that the sampler chose, in that order"
     )
     assert results["raised"] == [
         [

@@ -155,14 +155,14 @@ def test_curve_backend_is_named_or_the_devices_default(
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"ranks": "two"}, "curve 1, ranks: 'two' is not a number from 1 on"),
+        ({"ranks": "two"}, "curve 1, ranks: 'two' is not a whole number above 0"),
         ({"ranks": None}, "curve 1: ranks is missing"),
         ({"gpu": "H200"}, "curve 1: no such key: 'gpu'; there are device, ranks, points"),
         ({"points": {}}, "curve 1, points: it must be an object of sizes and GB/s"),
         ({"points": {"1MB": 3}}, "'1MB' is not a size; write 512MiB, 16GiB or a number of bytes"),
         ({"points": {"1MiB": -3}}, "curve 1 at 1MiB: -3 is not a number of GB/s above 0"),
         ({"backend": "NCCL"}, "curve 1, backend: 'NCCL' is neither nccl nor gloo"),
-        ({"device": 3}, "curve 1, device: 3 is not a text"),
+        ({"device": 3}, "curve 1, device: 3 is not a string"),
         ({"from": "large"}, "'large' is not a size"),
     ],
 )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..options import Options
 
 CPU_ONLY = "none"
-# What a failed import of torch reports, and the advice for it. Each was reported for torch; the
-# first match counts.
+# Patterns of errors when torch is imported, and the advice for each. All were reported by users of
+# torch; the first match counts.
 HINTS = (
     (
         r"No module named 'torch'",
@@ -67,7 +67,7 @@ class GpuCode:
 
 
 def broken(error: str) -> Finding:
-    """torch is missing or cannot be imported; with specific advice if the cause is known."""
+    """The finding that torch is missing or cannot be imported, with advice if the cause is known."""
     for pattern, advice in HINTS:
         if re.search(pattern, error):
             return Finding("torch-broken", error, advice=advice)
@@ -108,8 +108,8 @@ def runs_on(architecture: str, built: Sequence[str]) -> bool | None:
     """Whether a build for these architectures has code for a GPU such as sm_86; None if one of the
     names is unknown.
 
-    A kernel for 8.0 runs on every 8.x that is not older, PTX for 8.0 on everything newer. A suffix
-    restricts the code: `a` to exactly that GPU, `f` to its family.
+    A kernel for 8.0 runs on every later 8.x, PTX for 8.0 on everything newer. A suffix restricts the
+    code: `a` to exactly that GPU, `f` to its family.
     """
     gpu = _parse_architecture(architecture)
     codes = [_parse_architecture(name) for name in built]
@@ -170,7 +170,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _lost_gpu_finding(facts: Mapping[str, Any]) -> Finding | None:
-    """The kernel shows a GPU, and a CUDA build does not see it: this must not become a silent
+    """The kernel lists a GPU that a CUDA build does not see: this must not become a silent
     rehearsal."""
     torch = facts["torch"]
     if torch["cuda"] is None or torch["cuda_available"] or not facts["device_nodes"]:

@@ -1,5 +1,5 @@
-"""What is around the environment on this rank: foreign libraries and modules, settings, limits.
-Pure: facts in, findings out.
+"""Judges the surroundings of the environment on this rank: foreign libraries and modules, settings,
+limits. Pure: facts in, findings out.
 
 A limit is judged only if it is known to end or slow a job, not merely because it is unusual.
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 # default.
 FILES = 1024
 FILES_PER_RANK = 16
-# More names than this in one line hide what they have in common.
+# More names than this make a line unreadable.
 MAX_NAMES = 5
 # Variables in which a launcher says how many tasks it started in this step.
 TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def contaminations(facts: Mapping[str, Any]) -> list[Finding]:
-    """What is loaded, or can be, that is not of this environment. Also works if torch could not be
-    imported."""
+    """Libraries and modules from outside this environment that are loaded, or may be. Also works if
+    torch could not be imported."""
     return [
         *foreign_libraries(facts),
         *_library_path_findings(facts),
@@ -42,7 +42,7 @@ def contaminations(facts: Mapping[str, Any]) -> list[Finding]:
 def pitfalls(
     facts: Mapping[str, Any], env: RankEnv, environment: Mapping[str, str]
 ) -> list[Finding]:
-    """Settings and limits under which a job is slow, fails, or is not the intended job."""
+    """Settings and limits that make a job slow, make it fail, or make it a different job."""
     findings = [
         _quota_finding(facts["limits"]["cpus"]),
         _threads_finding(facts, env.local_world_size or 1),
@@ -88,8 +88,8 @@ def task_count(environment: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _library_path_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Libraries in LD_LIBRARY_PATH come before those of the environment that are not bound by path
-    (RPATH), as cuDNN's parts are not."""
+    """Libraries in LD_LIBRARY_PATH come before the environment's own unless those are bound by path
+    (RPATH); cuDNN's parts are not."""
     loadable = facts["libraries"]["loadable"]
     if facts["torch"] is None or facts["torch"]["cuda"] is None or not loadable:
         return []
@@ -177,8 +177,7 @@ def _quota_finding(cpus: Mapping[str, Any]) -> Finding | None:
 
 
 def _threads_finding(facts: Mapping[str, Any], ranks: int) -> Finding | None:
-    """Only if the user chose a number: without one, and with 1, more ranks than CPUs are the user's
-    choice."""
+    """Judged only if a number above 1 is set: otherwise, more ranks than CPUs are the user's choice."""
     value = facts["environment"].get("OMP_NUM_THREADS", "")
     # It may be a list, one number per level of nesting.
     first = value.split(",")[0].strip()
@@ -218,8 +217,8 @@ def _locked_memory_finding(limits: Mapping[str, Any]) -> Finding | None:
 
 
 def _iommu_finding(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
-    """With an IOMMU, what GPUs send to one another over PCIe goes through the root complex, where
-    it is slow or lost."""
+    """With an IOMMU, traffic between GPUs over PCIe goes through the root complex, where it is slow
+    or lost."""
     translated = [gpu["address"] for gpu in gpus if (gpu["iommu"] or "").startswith("DMA")]
     if len(gpus) < 2 or not translated:
         return None
@@ -231,8 +230,7 @@ def _iommu_finding(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
 
 
 def _world_size_finding(env: RankEnv, environment: Mapping[str, str]) -> Finding | None:
-    """Tasks that are each a world of their own succeed, and nobody notices that they are many
-    jobs."""
+    """Separate tasks that each form a world succeed, and nobody notices that they are many jobs."""
     tasks = task_count(environment)
     if tasks is None:
         return None
@@ -240,7 +238,7 @@ def _world_size_finding(env: RankEnv, environment: Mapping[str, str]) -> Finding
     if not env.launched and count <= env.world_size:
         return None
     message = (
-        f"{count} tasks were started ({name}), but this one is in a world of its own with "
+        f"{count} tasks were started ({name}), but this one is in a separate world with "
         f"{format_count(env.world_size, 'rank')}"
     )
     return Finding("world-size", message)

@@ -1,5 +1,5 @@
-"""The phases of the smoke test: each has run(), which every rank calls, and merge(), which makes
-one outcome of all ranks'."""
+"""The phases of the smoke test. Each has run(), which every rank calls, and merge(), which turns
+all ranks' outcomes into one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Phase barrier: do all ranks reach it, how long does it take, and who keeps the others waiting?
+"""Phase barrier: do all ranks reach it, how long does it take, and which rank keeps the others waiting?
 
-Twice: through the backend's own barrier, and through the store, which works when the backend does
-not and says who is missing.
+Through the backend's own barrier, and through the store, which works when the backend does not and
+names the missing ranks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BACKEND_BARRIERS = {"quick": 50, "default": 200, "full": 1000}
 FEWEST_BACKEND_BARRIERS = 10
 STORE_BARRIERS = {"quick": 10, "default": 20, "full": 50}
 FEWEST_STORE_BARRIERS = 3
-# A rank is slow if it comes last to nearly every barrier and the others have then waited so long for
-# it. A scheduler on a busy machine delays a different rank each time.
+# A rank is slow if it arrives last at nearly every barrier and the others wait longer than this for
+# it. On a busy machine, the scheduler delays a different rank each time.
 LAST_SHARE = 0.8
 WAITED_US = 10_000.0
 INJECTED_DELAY_S = 0.05
@@ -63,8 +63,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def summarize(times_by_rank: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """The slowest rank is the one that spends least time in barriers: it comes last, and the others
-    wait for it."""
+    """The slowest rank is the one that spends the least time in barriers: it arrives last, and the
+    others wait for it."""
     barriers_us = measurement.slowest_each(times_by_rank)
     medians = [measurement.median(times_us) for times_us in times_by_rank]
     return {
@@ -78,8 +78,7 @@ def summarize(times_by_rank: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 
 def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
-    """The rank that the others waited for at nearly every barrier: all of them spent longer in
-    it."""
+    """The rank that the others waited for at nearly every barrier, if there is one."""
     if len(times_by_rank) < 2:
         return ()
     # For each rank, how long the others waited for it at each barrier.

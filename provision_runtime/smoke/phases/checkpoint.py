@@ -1,5 +1,5 @@
 """Phase checkpoint: all ranks save, another rank loads, the values are equal, and a flipped bit is
-refused."""
+detected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _round_trip(context: RankContext, root: Path) -> Outcome:
             ranks=ranks,
             incremental=False,
             for_dcp=False,
-            # An injected fault makes the disk fail while this rank seems to write.
+            # An injected fault raises the disk's error while this rank saves.
             progress=lambda _: fault_injection.raise_folder_error(
                 context, *fault_injection.FOLDER_ERRORS
             ),
@@ -100,7 +100,7 @@ def _raise_if_missing(error: checkpoint.CheckpointError) -> None:
 
 
 def _state(context: RankContext, rank: int) -> torch.Tensor:
-    """What a rank saves; every rank can predict every other's."""
+    """What a rank saves; every rank can predict it."""
     import torch
 
     elements = ELEMENTS_QUICK if context.options.quick else ELEMENTS

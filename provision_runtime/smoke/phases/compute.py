@@ -1,4 +1,4 @@
-"""Phase compute: how fast each rank multiplies and copies, and whether one falls behind the others.
+"""Phase compute: how fast does each rank multiply and copy, and does one fall behind the others?
 
 A rank is judged against the median of the ranks, never against a table: we cannot know which CPU or
 clock is right. Every rate is the best of several windows. A window is longer than the period of a
@@ -26,7 +26,7 @@ WINDOWS = {"quick": 3, "default": 5, "full": 8}
 SIDE = {"cpu": 384, "cuda": 8192}
 COPIED_BYTES = {"cpu": 32 * MIB, "cuda": 1024 * MIB}
 # Share of the median. GPUs of one model differ by a few percent; CPUs share cores, caches and clocks
-# with whatever else runs.
+# with everything else that runs.
 SLOW = {"cpu": 1 / 3, "cuda": 0.85}
 MATMUL, COPY = "matmul", "copy"
 
@@ -47,8 +47,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def why_not_judged(rank_cpus: Sequence[dict[str, Any]], on_gpu: bool) -> str:
-    """Why ranks cannot be compared; empty if they can. Ranks that take turns on a core are as fast
-    as the scheduler lets them."""
+    """Why ranks cannot be compared; empty if they can. The speed of ranks that take turns on a core
+    depends on the scheduler."""
     if len(rank_cpus) == 1:
         return "not judged: there is only one rank"
     if not on_gpu and measurement.ranks_per_core(rank_cpus) > 1:

@@ -1,8 +1,8 @@
 """Part of phase ddp: does a DataLoader with workers deliver this rank's samples unharmed?
 
-And into pinned memory, where there is a GPU. The workers are forked, as in training code, although
-this process has threads of Gloo or NCCL: the workers touch neither. A worker that dies (a bus error
-where /dev/shm is too small) or hangs is an error of the loader within its time limit.
+And into pinned memory, if there is a GPU. The workers are forked, as in training code, although this
+process has threads of Gloo or NCCL: the workers use neither. If a worker dies (a bus error where
+/dev/shm is too small) or hangs, the loader raises an error within its time limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EPOCHS = 2
 SAMPLES_PER_RANK = 8
-# Makes the number of samples indivisible by that of the ranks, where there is more than one.
+# Makes the number of samples indivisible by the number of ranks, unless there is only one.
 ODD_SAMPLES = 1
 
 WORKERS = 2
@@ -44,8 +44,8 @@ PIDS = re.compile(r" ?\(pid(\(s\))? [\d, ]+\)")
 
 
 def check_sampler(context: RankContext) -> Outcome:
-    """DistributedSampler gives every sample to exactly one rank; only the few that fill up the last
-    round come twice."""
+    """Checks that DistributedSampler gives every sample to exactly one rank, except for the few that
+    fill up the last round."""
     samples = SAMPLES_PER_RANK * context.env.world_size + ODD_SAMPLES
     own_epochs = [sampler_indices(context, samples, epoch) for epoch in range(EPOCHS)]
     epochs_by_rank = context.exchange("ddp/sampler", own_epochs)
@@ -70,8 +70,7 @@ def sampler_indices(context: RankContext, samples: int, epoch: int) -> list[int]
 
 
 def sampler_finding(indices_by_rank: Sequence[Sequence[int]], samples: int) -> Finding | None:
-    """Checks that the ranks' samples are complete, of equal number, and disjoint except for those
-    that fill up the last round."""
+    """Checks that all samples exist and are assigned, and that every rank gets the same number."""
     ranks = range(len(indices_by_rank))
     expected = -(-samples // len(indices_by_rank))
     unequal = tuple(rank for rank in ranks if len(indices_by_rank[rank]) != expected)
@@ -108,13 +107,13 @@ class Samples:
 
 
 def check_loader(context: RankContext) -> Outcome:
-    """Nothing here is collective, so a rank that fails does not keep the others waiting; the results
-    are exchanged afterwards."""
+    """Uses no collectives, so a rank that fails does not keep the others waiting; the results are
+    exchanged afterwards."""
     workers = WORKERS_QUICK if context.options.quick else WORKERS
     started = time.monotonic()
     try:
         problem = _loader_problem(context, workers)
-    except Exception as error:  # what a worker raises comes as its own type
+    except Exception as error:  # a worker's exception is raised here with its own type
         problem = describe_loader_error(error)
     data = {
         "workers": workers,
@@ -127,8 +126,8 @@ def check_loader(context: RankContext) -> Outcome:
 
 
 def loader_finding(problems: Sequence[str | None], workers: int) -> Finding | None:
-    """One finding, with the text of the first rank: memory that is too small fails at another place
-    on each rank."""
+    """One finding, with the text of the first rank: too little memory fails at a different place on
+    each rank."""
     failed = tuple(rank for rank, problem in enumerate(problems) if problem)
     if not failed:
         return None
@@ -145,7 +144,7 @@ def describe_loader_error(error: Exception) -> str:
 
 
 def _loader_problem(context: RankContext, workers: int) -> str | None:
-    """What is wrong with the samples that came, or None."""
+    """What is wrong with the delivered samples, or None."""
     samples = SAMPLES_PER_RANK * context.env.world_size
     expected = sampler_indices(context, samples, 0)
     delivered: list[int] = []
@@ -154,12 +153,12 @@ def _loader_problem(context: RankContext, workers: int) -> str | None:
             return "a batch is not in pinned memory"
         for row in batch:
             if not bool((row == row[0]).all()):
-                return f"sample {int(row[0])} was damaged on its way from a worker"
+                return f"sample {int(row[0])} was damaged on the way from a worker"
             delivered.append(int(row[0]))
     if delivered != expected:
         return (
-            f"it delivered {len(delivered)} samples, which are not the {len(expected)} that the "
-            "sampler chose, in its order"
+            f"it delivered {len(delivered)} samples, but not the {len(expected)} that the sampler "
+            "chose, in that order"
         )
     return None
 

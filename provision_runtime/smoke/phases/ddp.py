@@ -1,8 +1,8 @@
 """Phase ddp: what data-parallel training takes for granted.
 
 Do all ranks have the same model? Does a step give the gradients of one process? Does the same seed
-give the same losses? How much time is lost to the other ranks? dataloader asks whether every sample
-comes exactly once, and whether workers deliver it.
+give the same losses? How much time is lost to the other ranks? dataloader checks that every sample
+comes exactly once, and that workers deliver it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCALING_STEPS = 10
 
 
 def run(context: RankContext) -> Outcome:
-    """Models that differ do not break the phase: nothing was built of them, and no rank waits."""
+    """Different models do not break the phase: DDP was not constructed, so no rank waits."""
     model = _model(context)
     try:
         digest = require_same_parameters(
@@ -73,8 +73,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     return combine(outcomes)
 
 
-# The small model, its batches, and one step. The step is taken without torch.optim: importing that
-# pulls in the compiler in newer releases, for seconds.
+# The small model, its batches, and one step. The step does not use torch.optim: in newer releases,
+# importing that imports the compiler, which takes seconds.
 
 
 def _model(context: RankContext) -> torch.nn.Module:
@@ -137,8 +137,7 @@ def _descend(model: torch.nn.Module) -> None:
             parameter.grad = None
 
 
-# Gradients: those of all ranks are those of one process over the whole batch, and the same on every
-# rank.
+# Gradients: equal to those of one process over the whole batch, and the same on every rank.
 
 
 def _check_gradients(context: RankContext, model: torch.nn.Module) -> Outcome:
@@ -173,7 +172,9 @@ def gradient_finding(
     for name, value in expected.items():
         if not torch.allclose(actual[name], value, rtol=RELATIVE, atol=ABSOLUTE):
             difference = float((actual[name] - value).abs().max())
-            message = f"the gradient of {name} is {difference:.3g} off the single-process one"
+            message = (
+                f"the gradient of {name} differs by {difference:.3g} from the single-process one"
+            )
             return Finding("gradient-mismatch", message)
     return None
 
@@ -218,7 +219,7 @@ def _check_repeatability(context: RankContext) -> Outcome:
 
 
 def _train(context: RankContext) -> list[str]:
-    """The exact losses of a few steps from the seed on, and a digest of the model after them."""
+    """The exact losses of the first steps after seeding, and a digest of the resulting model."""
     import torch
 
     model = _model(context)
@@ -228,7 +229,7 @@ def _train(context: RankContext) -> list[str]:
     losses = []
     for step in range(REPEATED_STEPS_QUICK if context.options.quick else REPEATED_STEPS):
         context.begin_collective("DistributedDataParallel backward", f"step {step}")
-        # Noise from torch's own generator: it must obey the seed too.
+        # Noise from torch's own generator, which must obey the seed too.
         noisy = inputs + torch.rand(inputs.shape).to(inputs.device)
         losses.append(float(_backward(wrapped, noisy, targets)).hex())
         _descend(model)
@@ -251,7 +252,7 @@ def repeat_finding(first: Sequence[str], second: Sequence[str]) -> Finding | Non
     return None
 
 
-# Scaling: the time of a step of one rank alone, by the time of the same step with all ranks (weak
+# Scaling: the time of a step of a single rank, divided by that of the same step with all ranks (weak
 # scaling: every rank keeps its batch). Reported, never judged: on a CPU the ranks share cores, and
 # for GPUs no published value fits a model this small.
 

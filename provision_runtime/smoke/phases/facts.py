@@ -54,7 +54,7 @@ def run(context: RankContext) -> Outcome:
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    """Adds what shows only between ranks. Two ranks on one GPU end the run: NCCL would fail or
+    """Adds the differences between ranks. Two ranks on one GPU end the run: NCCL would fail or
     hang."""
     combined = combine(outcomes)
     rows: list[dict[str, Any]] = []
@@ -88,8 +88,8 @@ def _choose_backend(context: RankContext) -> None:
 
 
 def _gpu_index(context: RankContext) -> int:
-    """A launcher may show each rank only its own GPU, which is then the first. With Gloo, ranks may
-    share GPUs."""
+    """The launcher may make only its own GPU visible to each rank, as the first one. With Gloo, ranks
+    may share GPUs."""
     count, local_rank = context.facts["torch"]["device_count"], context.env.local_rank
     if count == 1:
         return 0
@@ -106,7 +106,7 @@ def _backend_problems(context: RankContext) -> list[str]:
         problems.append("this torch was built without torch.distributed")
     if context.backend == "nccl" and not context.on_gpu:
         problems.append("NCCL needs tensors on a GPU, but --device is cpu")
-    # One GPU for two ranks is no problem yet: whether each rank has its own shows when they compare.
+    # Two ranks on one GPU are found later, when the ranks are compared.
     if context.gpu is not None and context.gpu >= torch["device_count"]:
         name = "NCCL" if context.backend == "nccl" else "--device cuda"
         problems.append(
@@ -130,7 +130,7 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
 
 
 def _row(context: RankContext) -> dict[str, Any]:
-    """One rank in plain values, few enough that those of a hundred ranks make a table."""
+    """One rank in plain values, few enough for a table of a hundred ranks."""
     facts, env = context.facts, context.env
     torch = facts["torch"] or {}
     shm = facts["limits"]["shm"] or {}
@@ -179,7 +179,7 @@ def _summary(data: dict[str, Any]) -> str:
 
 
 def differences_between_ranks(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """What shows only between ranks; rows are in rank order."""
+    """Findings from comparing the ranks; rows are in rank order."""
     result = []
     for name in COMPARED:
         result += _differing_values("environment-drift", name, rows)
@@ -194,8 +194,7 @@ def mixed_gpus(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def shared_gpus(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """NCCL refuses two ranks on one GPU. With Gloo several may share one, which is then
-    intended."""
+    """NCCL refuses two ranks on one GPU; with Gloo they may share it."""
     ranks_by_gpu: dict[str, list[int]] = {}
     for row in rows:
         if row["gpu"] is not None and row["backend"] == "nccl":
@@ -209,7 +208,7 @@ def shared_gpus(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def shared_memory(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Is each /dev/shm large enough for the ranks that use it? Two containers of one host have one
+    """Is each /dev/shm large enough for the ranks that use it? Two containers on one host have one
     each."""
     users: dict[tuple[str, int | None], list[Mapping[str, Any]]] = {}
     for row in rows:

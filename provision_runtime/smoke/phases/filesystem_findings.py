@@ -26,12 +26,12 @@ GONE = (errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN
 FATAL = ("folder-unwritable", "disk-full", "folder-unmounted", "folder-not-shared", "folder-error")
 # An operation on a small file that takes longer than this is reported as slow.
 SLOW_S = 5.0
-# With less than this a job's first checkpoint or its logs would fill the folder.
+# With less than this, a job's first checkpoint or its logs would fill the folder.
 LOW_BYTES = 1 << 30
 LOW_INODES = 1000
 
 LOCK_KINDS = ("flock", "fcntl")
-# A lock that does not answer for so long counts as not answering.
+# How long a lock may take to answer.
 LOCK_LIMIT_S = 5.0
 LOCKED, REFUSED, NO_ANSWER = "got it", "refused", "no answer"
 
@@ -63,13 +63,13 @@ def finding_id(number: int | None) -> str:
 
 
 def describe_error(operation: str, folder: object, error: OSError) -> str:
-    """The same text on every rank, so that equal findings merge: it names the folder, not the
-    file of one rank."""
+    """The same text on every rank, so that equal findings merge: names the folder, not the file
+    of one rank."""
     return f"{operation} in {folder}: {error.strerror or error}"
 
 
 def largest_consistent_group(visible_by_rank: Sequence[Sequence[int]]) -> list[int]:
-    """The largest group of ranks that all see the same ranks' files, their own among them.
+    """The largest group of ranks that all see the same ranks' files, including their own.
 
     Of two groups of equal size, the one with the lowest rank.
     """
@@ -100,7 +100,7 @@ def lock_problem(results: dict[str, str]) -> str | None:
 
 
 def _system_errors(observations: Observations) -> Iterator[Finding]:
-    """One finding per kind of error: a full disk may hit each rank at another step."""
+    """One finding per kind of error: a full disk may hit each rank at a different step."""
     messages: dict[str, str] = {}
     ranks: dict[str, list[int]] = {}
     for rank, observation in enumerate(observations):
@@ -128,7 +128,7 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
     first_isolated, first_sharing = observations[isolated[0]], observations[sharing[0]]
     is_sharing_deeper = _mount_depth(first_sharing) >= _mount_depth(first_isolated)
     if len(isolated) == len(sharing) and not is_sharing_deeper:
-        # Of two groups of equal size, the one whose mount lies further up lacks the mount.
+        # Of two groups of equal size, the one whose mount point is further up lacks the mount.
         sharing, isolated = isolated, sharing
         first_sharing, first_isolated = first_isolated, first_sharing
     if _is_mount_missing(first_isolated, first_sharing):
@@ -143,8 +143,8 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
 
 
 def _is_mount_missing(isolated: dict[str, Any], sharing: dict[str, Any]) -> bool:
-    """Within a host, two devices behind one name are two mounts. Between hosts, a mount is missing
-    where the name leads to a file system that is mounted further up."""
+    """Within a host, two devices behind one name are two mounts. Between hosts, the mount is missing
+    on the host where the name leads to a file system that is mounted further up."""
     if isolated["host"] == sharing["host"]:
         return _location(isolated).device != _location(sharing).device
     return _mount_depth(isolated) < _mount_depth(sharing)
@@ -177,7 +177,7 @@ def _makedirs_races(target: str, observations: Observations) -> Iterator[Finding
     ranks = [rank for rank, observation in enumerate(observations) if observation["races"]]
     if ranks:
         message = (
-            f"makedirs with exist_ok failed in {target} while other ranks made the same folders"
+            f"makedirs with exist_ok failed in {target} while other ranks created the same folders"
         )
         yield Finding("makedirs-unsafe", message, tuple(ranks))
 
@@ -279,7 +279,7 @@ def _median_and_max(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _lock_data(observations: Observations) -> dict[str, str] | None:
-    """None with a single rank, which has no other rank to lock out."""
+    """None if locks were not tried: a single rank has no other rank to lock out."""
     if not any(observation.get("locks") for observation in observations):
         return None
     data = {}

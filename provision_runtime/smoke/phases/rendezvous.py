@@ -1,7 +1,7 @@
 """Phase rendezvous: every rank reaches the store, and a process group of the chosen backend starts.
 
-It names the ranks that do not come, and if possible why. It also compares the ranks' clocks, which
-the store makes possible.
+Names the ranks that do not join, and the reason if possible. Also compares the ranks' clocks,
+through the store.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 # Longer than any phase: our watchdog, which names the culprit, comes before the backend's own
 # time-out, which does not.
 GROUP_TIMEOUT = timedelta(seconds=900)
-# Connecting gives up so long before the deadline, or after two thirds of the time: this rank can
-# then write the reason before the others stop waiting. A store of some releases takes seconds longer
-# than its time-out.
+# Connecting gives up this long before the deadline, or after two thirds of the time: this rank can
+# then write the reason before the others stop waiting. In some releases the store takes seconds
+# longer than its time-out.
 BEFORE_DEADLINE_S = 5.0
 # device_id makes NCCL connect at once and barriers use the right GPU; in these releases it hangs
 # (pytorch#153960).
@@ -86,7 +86,7 @@ def run(context: RankContext) -> Outcome:
     backend = _start_group(context)
     data["group_s"] = round(time.monotonic() - started - store_s, 3)
     if backend != context.backend:
-        message = f"the process group runs on {backend}, but {context.backend} was requested"
+        message = f"the process group uses {backend}, but {context.backend} was requested"
         return with_finding("backend-other", message, data=data)
     ranks = format_count(context.env.world_size, "rank")
     hosts_text = format_count(len(context.hosts), "host")
@@ -104,8 +104,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _reach_store(context: RankContext) -> None:
-    """Connects three times: the process group, the exchanges and the watchdog must not wait for one
-    another's lock."""
+    """Connects three times, so that the process group, the exchanges and the watchdog do not wait for
+    one another's lock."""
     env = context.env
     remaining_s = context.remaining_s()
     ends_at = time.monotonic() + max(remaining_s - min(BEFORE_DEADLINE_S, remaining_s / 3), 1)
@@ -120,11 +120,11 @@ def _reach_store(context: RankContext) -> None:
 
 
 def _await_name(address: str, port: int, ends_at: float) -> None:
-    """Waits until the master's name resolves, which may be only when rank 0's host or container is
+    """Waits until the master's name resolves: it may do so only after rank 0's host or container is
     up.
 
-    torch's store would wait for that too, but was seen to return 5 s and more after its own
-    time-out (2.13), when no rank waits for the reason any longer.
+    torch's store would wait for that too, but returned 5 s and more after its own time-out (2.13),
+    when no rank waits for the reason any longer.
     """
     while True:
         unresolvable = network.why_unresolvable(address, port)
@@ -141,7 +141,7 @@ def _connect(context: RankContext, is_host: bool, ends_at: float) -> Any:
     env = context.env
     timeout = timedelta(seconds=max(ends_at - time.monotonic(), 1))
     try:
-        # Without the number of workers: the store must not wait for ranks that never come.
+        # Without the number of workers: the store must not wait for ranks that never join.
         store = TCPStore(
             env.master_addr,
             env.master_port,
@@ -178,8 +178,8 @@ def _start_group(context: RankContext) -> str:
 
     env = context.env
     if env.all_local and "lo" in network.interfaces():
-        # Gloo uses the address that its host name resolves to; a container without a network
-        # resolves nothing.
+        # Gloo uses the address that the host's name resolves to; in a container without a network
+        # it does not resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if "OMP_NUM_THREADS" not in os.environ:
         # As torchrun does: ranks that each use all cores slow one another down.
@@ -207,8 +207,8 @@ def takes_device_id(version: str) -> bool:
     return release[:2] >= DEVICE_ID_SINCE and not hangs_since <= release < works_since
 
 
-# The wall clocks are compared through the store, with an error bound. Rank 0 sends its time, the
-# others ask for it (Cristian's algorithm: Distributed Computing 3, 1989). The time was read somewhere
+# The wall clocks are compared through the store, with an error bound. The other ranks ask rank 0
+# for its time (Cristian's algorithm: Distributed Computing 3, 1989). The time was read somewhere
 # between question and answer, so half of the shortest round trip bounds the error.
 
 
@@ -239,9 +239,9 @@ def serve_clock(client: StoreClient, rank: int, deadline: float) -> None:
 def measure_skew(
     client: StoreClient, rank: int, deadline: float, ahead_s: float = 0.0
 ) -> dict[str, float] | None:
-    """On another rank: its skew against rank 0 in seconds (positive: ahead) and the bound.
+    """On another rank: its skew against rank 0 in seconds (positive if ahead), and the bound.
 
-    ahead_s: added to this rank's clock, to rehearse a wrong one.
+    ahead_s: added to this rank's clock, to inject a wrong one.
     """
     best: dict[str, float] | None = None
     for number in range(CLOCK_ROUNDS):
@@ -261,7 +261,7 @@ def measure_skew(
 
 
 def skew_findings(skews: Sequence[dict[str, Any] | None]) -> tuple[Finding, ...]:
-    """The ranks whose clocks are off from the median, by each rank's skew against rank 0."""
+    """The ranks whose clocks differ from the median, by each rank's skew against rank 0."""
     values = sorted(float(skew["skew_s"]) for skew in skews if skew is not None)
     if not values:
         return ()

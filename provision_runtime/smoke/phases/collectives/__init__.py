@@ -1,11 +1,10 @@
-"""Phase collectives: exact results at every size on every rank, how fast they are, and whether that
-is fast enough.
+"""Phase collectives: are the results exact at every size on every rank, and fast enough?
 
 plan (what) → measure (check, then time; operations) → results (one table) → bandwidth
 
 Every element is compared with the expected value. Times are the slowest rank's median; bandwidths
 as nccl-tests defines them. Rank 0 has all ranks' figures and reports; the other ranks report only
-errors of their own.
+their own errors.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _rank_info(context: RankContext) -> dict[str, Any]:
-    """What rank 0 needs to know of this rank."""
+    """What rank 0 needs to know about this rank."""
     info = {
         **measurement.own_cpus(context.env.host),
         "pid": os.getpid(),
@@ -73,7 +72,7 @@ def _rank_info(context: RankContext) -> dict[str, Any]:
 
     index = torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
-    # Only later releases know the bus.
+    # Only later releases report the bus.
     bus = [getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device")]
     info["free"] = torch.cuda.mem_get_info()[0]
     info["device"] = index
@@ -98,7 +97,7 @@ def _supported(
 ) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """Which collectives and types can be measured, and why the rest cannot.
 
-    The same on all ranks: what one rank's backend lacks, no rank calls.
+    The same on all ranks: no rank calls what the backend of any rank lacks.
     """
     import torch
 
@@ -111,7 +110,7 @@ def _supported(
         else:
             pairs.append((collective, dtype))
     if len(pairs) > 1:
-        # The first, all_reduce of float32, must work; each other one is tried.
+        # The first, all_reduce of float32, must work; the others are tried.
         own_unsupported = []
         for collective, dtype in pairs[1:]:
             if sweep.is_unsupported(plan.smallest(scope, collective, dtype)):
@@ -158,7 +157,7 @@ def _conclude(
 def _apply_baseline(
     context: RankContext, lines: list[dict[str, Any]], hosts: int
 ) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
-    """Saves or compares, as the options say: what the report says of it, and findings."""
+    """Saves or compares, as the options say. Returns the report's text and data, and findings."""
     if context.options.baseline is None:
         return None, ()
     verb, path = context.options.baseline
@@ -204,7 +203,7 @@ def _device_name(context: RankContext) -> str:
 
 
 def cpu_name() -> str:
-    """The model, and how many cores may be used: with half as many it is another machine."""
+    """The model, and the number of usable cores: with half as many it counts as another machine."""
     return f"{_cpu_model()}, {len(os.sched_getaffinity(0))} cores"
 
 

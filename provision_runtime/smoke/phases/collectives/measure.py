@@ -3,10 +3,10 @@
 This is nccl-tests' order: connections, channels and kernels must be warm for all sizes before the
 first is timed.
 
-Owns the loops that are timed: benchmarks/bench_smoke_overhead.py compares them with a bare loop of
-the same calls. Between the two readings of the clock there is the call and nothing of ours. Not
-even between two calls is there more than in that loop: logging each call, 2 us by itself, made a
-call of 8 bytes take a tenth longer.
+Owns the timed loops: benchmarks/bench_smoke_overhead.py compares them with a bare loop of the same
+calls. Between the two readings of the clock there is only the call. Between two calls there is no
+more than in the bare loop either: logging each call, 2 us by itself, made a call of 8 bytes take a
+tenth longer.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Sweep:
         return [measured[row] for row in rows]
 
     def is_unsupported(self, row: Row) -> bool:
-        """Tries the call: whether the backend has no such collective, or not for this type.
+        """Tries the call: whether the backend lacks the collective, or lacks it for this type.
 
-        It says so before anything is sent.
+        The backend refuses before anything is sent.
         """
         buffers = operations.Buffers([row], row.dtype, self.context.device)
         buffers.inputs.zero_()
@@ -113,7 +113,7 @@ class Sweep:
         operation.call()
 
     def _call_other_collective(self, row: Row, operation: Operation) -> None:
-        """As a program does whose ranks took different branches."""
+        """Like a program whose ranks took different branches."""
         from torch import distributed
 
         self.context.begin_collective("broadcast", f"{row.count} x {row.dtype}")
@@ -154,8 +154,8 @@ def times_us(
 def on_cpu_us(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
-    """All ranks wait for each other before each call, so that no rank waits inside it for one that
-    is late."""
+    """All ranks wait for each other before each call, so that no rank waits inside it for a late
+    rank."""
     clock = time.perf_counter
     times = []
     for _ in range(repeats):
@@ -170,8 +170,7 @@ def on_cpu_us(
 def on_gpu_us(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
-    """All calls are queued, then awaited once: the device's own clock is read between them, not the
-    host's."""
+    """Queues all calls, then waits once. Reads the device's own clock between them, not the host's."""
     import torch
 
     pairs = [

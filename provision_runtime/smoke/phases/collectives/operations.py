@@ -1,8 +1,8 @@
 """The collectives: for one row of the plan its buffers, the call that is timed, and its expected
 result.
 
-`inputs` is what this rank contributes, and stays as it was filled; calls work on `work`, or read
-`inputs` and write `work`. So the inputs can still be checked when a result is wrong.
+`inputs` is what this rank contributes, and is never changed; calls work on `work`, or read `inputs`
+and write `work`. So the inputs can still be checked when a result is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = 0
 OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
-# What torch says of a collective or a type that a backend does not have (Gloo, 1.13 to 2.13).
+# torch's messages for a collective or type that a backend lacks (Gloo, 1.13 to 2.13).
 REFUSAL = re.compile(
     r"not support|no support|unsupported|not implemented|invalid scalar type|no attribute|not defined",
     re.IGNORECASE,
@@ -31,8 +31,8 @@ REFUSAL = re.compile(
 
 @dataclass(frozen=True)
 class Participants:
-    """Which of how many ranks this is. The backend decides which of torch's calls is used: Gloo and
-    NCCL offer the same collectives under different ones."""
+    """This rank, the number of ranks, and the backend: Gloo and NCCL offer the same collectives
+    through different calls of torch."""
 
     rank: int
     size: int
@@ -56,7 +56,7 @@ class Operation:
     prepare: Callable[[], Any]
     call: Callable[[], Any]
     expected: Sequence[ExpectedPart]
-    # Whether the result may stay where it is and be the next call's input.
+    # Whether the result may stay in place as the next call's input.
     in_place: bool = False
     zero: Callable[[], Any] = field(default=lambda: None)
 
@@ -74,15 +74,15 @@ class Buffers:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error says that there is no such collective, and not that it went wrong."""
+    """Whether an error says that the backend lacks the collective, and not that the call failed."""
     if not isinstance(error, (RuntimeError, AttributeError, NotImplementedError, ValueError)):
         return False
     return REFUSAL.search(str(error)) is not None
 
 
 def placements(collective: str) -> tuple[str, ...]:
-    """nccl-tests' two: into another array, or into the one that was sent. For some collectives
-    torch offers only the first."""
+    """As in nccl-tests: into another array, or into the one that was sent. For some collectives torch
+    offers only the first."""
     if collective in ("all_to_all", "send_recv"):
         return (OUT_OF_PLACE,)
     return (OUT_OF_PLACE, IN_PLACE)
@@ -207,7 +207,7 @@ def _share(array: torch.Tensor, row: plan.Row, rank: int) -> torch.Tensor:
 
 
 def _poison(work: torch.Tensor, own_share: torch.Tensor, inputs: torch.Tensor) -> None:
-    """So that the result of an earlier call does not pass for this one's."""
+    """Clears the result of an earlier call, so that it is not taken for this one's."""
     work.fill_(-1)
     own_share.copy_(inputs)
 

@@ -1,4 +1,4 @@
-"""What is measured: which collectives, types, sizes and repetitions.
+"""The plan: which collectives, types, sizes and repetitions are measured.
 
 Pure, and the same on every rank, or the ranks would hang.
 """
@@ -18,12 +18,12 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # Every profile measures all_reduce; profile full also measures the optional ones.
 ALL_REDUCE = "all_reduce"
 OPTIONAL = ("all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
-# These divide one array among the ranks: the operation's size is that of the whole array, its count
-# that of a share.
+# These divide one array among the ranks: the size is that of the whole array, the count that of one
+# share.
 DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")
 SUMMED = ("all_reduce", "reduce_scatter")
 NEEDS_TWO = ("send_recv",)
-# Up to here an operation is all latency, and cheap enough to repeat.
+# Up to this size an operation is all latency, and cheap enough to repeat often.
 LATENCY_BYTES = 256 * KIB
 SIZES = {
     ("cpu", "quick"): (8, 32 * KIB, 1 * MIB),
@@ -61,9 +61,9 @@ SIZES = {
 # The one size at which profile default measures the 16-bit types.
 SHORT_TYPE_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
 # On CPUs the rest of a full run, nine more collectives and types, is only a rehearsal: these sizes
-# are enough to be right or wrong at.
+# are enough to prove the results.
 REHEARSAL_SIZES = (8, 32 * KIB, 256 * KIB, 1 * MIB, 4 * MIB)
-# Two buffers of the largest size live at once; we take no more of the free memory than twice this.
+# The largest size as a share of the free memory; two buffers of it live at once.
 MEMORY_SHARE = 0.2
 # (ranks per core, largest size): ranks that share cores run one after another, so with more
 # ranks per core than this a larger message measures nothing and takes minutes.
@@ -125,7 +125,7 @@ def candidates(scope: Scope) -> list[tuple[str, str]]:
 
 
 def why_unsuited(collective: str, dtype: str, ranks: int) -> str:
-    """Why this cannot be tested with so many ranks; empty if it can."""
+    """Why this cannot be tested with this number of ranks; empty if it can."""
     if collective in NEEDS_TWO and ranks == 1:
         return "not applicable to one rank"
     if not test_values.largest(dtype, _summands(collective, ranks)):
@@ -143,7 +143,7 @@ def rows(scope: Scope, pairs: list[tuple[str, str]]) -> list[Row]:
 
 
 def smallest(scope: Scope, collective: str, dtype: str) -> Row:
-    """For the call that asks whether the backend offers the collective."""
+    """For the call that tries whether the backend offers the collective."""
     return _row(scope, collective, dtype, 8)
 
 
@@ -158,7 +158,7 @@ def _sizes(scope: Scope, collective: str, dtype: str) -> list[int]:
     fitting = [size for size in sizes if size <= limit]
     if fitting:
         return fitting
-    # A type that is not measured at all would look as if it were right.
+    # A type that is not measured at all would look correct.
     return [max((size for size in profile_sizes if size <= limit), default=min(profile_sizes))]
 
 

@@ -1,4 +1,4 @@
-"""All ranks' measurements as one table, and what was wrong in them. Pure.
+"""All ranks' measurements as one table, and the wrong values among them. Pure.
 
 `measured` is what each rank measured (`measure.Sweep.measure`): by rank, then by row.
 """
@@ -24,7 +24,7 @@ def table(rows: Sequence[Row], measured: Measured) -> list[dict[str, Any]]:
 
 
 def _line(row: Row, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One row over all ranks. Its own figures are those out of place."""
+    """One row over all ranks. Its top-level figures are those out of place."""
     out_of_place = _figures(row, [entry.get("out_of_place") for entry in entries])
     in_place = _figures(row, [entry.get("in_place") for entry in entries])
     assert out_of_place is not None
@@ -66,8 +66,8 @@ def _figures(row: Row, times_us: Sequence[Sequence[float] | None]) -> dict[str, 
 
 
 def wrong_value_findings(rows: Sequence[Row], measured: Measured) -> tuple[Finding, ...]:
-    """Ranks whose own inputs changed, if there are any: wrong results then follow from that.
-    Otherwise the ranks that received wrong results."""
+    """The ranks whose own inputs changed: wrong results follow from that. Otherwise the ranks that
+    received wrong results."""
     findings: list[Finding] = []
     for rank, by_row in enumerate(measured):
         bad = [index for index, entry in enumerate(by_row) if entry["inputs_wrong"]]
@@ -106,7 +106,7 @@ def _describe_wrong(count: int, where: str, first: tuple[int, float, int]) -> st
 
 
 def summary(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The largest all_reduce, and how much else was right."""
+    """The largest all_reduce, and how much else was exact."""
     main = []
     additional = set()
     for line in lines:
