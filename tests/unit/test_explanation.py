@@ -212,7 +212,7 @@ def test_warnings_come_on_standard_error() -> None:
         assert (
             "holds no code for B200" in reasons
             and "torch.distributed is part of torch" in reasons
-            and "Remove it unless Dask is meant" in reasons
+            and "Remove it unless you want Dask" in reasons
         )
         assert "warning:" not in result.stdout
 
