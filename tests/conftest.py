@@ -79,10 +79,10 @@ def no_index() -> str | None:
 def no_torch() -> str | None:
     """torch is wanted in an interpreter: PROVISION_TEST_PYTHON or our own; the index can provide an environment that has it."""
     python = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
-    found = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True)
+    result = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True)
     return (
         None
-        if found.returncode == 0
+        if result.returncode == 0
         else f"{python} has no torch (name one that has in PROVISION_TEST_PYTHON)"
     )
 

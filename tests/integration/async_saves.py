@@ -58,9 +58,11 @@ def loaded(root: Path, state: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def is_as(root: Path, state: dict[str, Any]) -> bool:
-    found = loaded(root, state)
+    loaded_state = loaded(root, state)
     return all(
-        torch.equal(found[name], value) if torch.is_tensor(value) else found[name] == value
+        torch.equal(loaded_state[name], value)
+        if torch.is_tensor(value)
+        else loaded_state[name] == value
         for name, value in state.items()
     )
 
@@ -112,12 +114,17 @@ def objects_have_the_value_of_each_call(root: Path) -> None:
             "turns": value,
         }
         save_async(state, root, step=step).result()
-        found = {"frozen": torch.zeros_like(frozen), "step": -1, "lr": -1.0, "some": {"list": []}}
-        found["turns"] = torch.zeros(()) if torch.is_tensor(value) else ""
-        load(found, root)
-        assert torch.equal(found.pop("frozen"), frozen) and found == {
-            name: state[name] for name in found
-        }, found
+        loaded_state = {
+            "frozen": torch.zeros_like(frozen),
+            "step": -1,
+            "lr": -1.0,
+            "some": {"list": []},
+        }
+        loaded_state["turns"] = torch.zeros(()) if torch.is_tensor(value) else ""
+        load(loaded_state, root)
+        assert torch.equal(loaded_state.pop("frozen"), frozen) and loaded_state == {
+            name: state[name] for name in loaded_state
+        }, loaded_state
 
 
 @case
@@ -146,10 +153,12 @@ def a_failure_that_nobody_asked_for_is_warned_of(root: Path) -> None:
         asked = save_async({"a": tensor()}, root, step=3, progress=fail)
         asked.exception()
         save({"a": tensor()}, root, step=4)
-    told = [str(one.message) for one in said if "background" in str(one.message)]
-    assert len(told) == 1 and "step 1 was not committed" in told[0] and "no progress" in told[0], (
-        told
-    )
+    messages = [str(warning.message) for warning in said if "background" in str(warning.message)]
+    assert (
+        len(messages) == 1
+        and "step 1 was not committed" in messages[0]
+        and "no progress" in messages[0]
+    ), messages
     assert [path.name for path in root.glob(".tmp*")] == []
 
 
@@ -288,12 +297,12 @@ def one_rank(folder: Path, rank: int) -> dict[str, Any]:
 
 def main(what: str, folder: str, rank: str = "") -> None:
     if what == "cases":
-        found: dict[str, Any] = run_cases(Path(folder))
+        result: dict[str, Any] = run_cases(Path(folder))
     elif what == "exit":
-        found = end_at_once(Path(folder))
+        result = end_at_once(Path(folder))
     else:
-        found = one_rank(Path(folder), int(rank))
-    print("found", json.dumps(found), flush=True)
+        result = one_rank(Path(folder), int(rank))
+    print("found", json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -69,11 +69,11 @@ def main(place: Path) -> dict[str, int]:
     checkpoint.save(state(4), root, step=0)
     saved = Path(checkpoint.save(state(5), root, step=1).folder)
     draw = random.Random(0)
-    told = {
+    outcomes = {
         path.name: flips(root, path, draw) for path in [root / "latest", *sorted(saved.iterdir())]
     }
     assert checkpoint.verify(root) == []
-    return told
+    return outcomes
 
 
 if __name__ == "__main__":

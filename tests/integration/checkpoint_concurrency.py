@@ -108,8 +108,8 @@ def two_jobs(
         )
 
     jobs = [job(1), job(2)]
-    saves = sum(one.turns() for one in jobs)
-    turns = [one.turns(stop=True) for one in others]
+    saves = sum(item.turns() for item in jobs)
+    turns = [item.turns(stop=True) for item in others]
     if not is_pruned:
         expected = {0} | {step_of(number, turn) for number in (1, 2) for turn in range(SAVES)}
         assert set(checkpoint.list_steps(root)) == expected

@@ -175,8 +175,8 @@ def kills(stage: Stage) -> int:
             assert traced.status == 0
             return at - 1
         assert traced.was_killed and len(traced.calls) >= at, traced
-        found = seen(stage.root)
-        assert stage.is_between(found), f"killed before {traced.calls[-1]}: {found}"
+        state_found = seen(stage.root)
+        assert stage.is_between(state_found), f"killed before {traced.calls[-1]}: {state_found}"
         stage.goes_on()
         at += 1
 
@@ -231,12 +231,12 @@ def short_writes(stage: Stage) -> int:
 
 
 def _judge(stage: Stage, said: dict[str, Any] | None, number: int, what: str) -> None:
-    found = seen(stage.root)
+    state_found = seen(stage.root)
     if said is None:
-        assert found == stage.new, f"{what}: nothing was raised, but found is {found}"
+        assert state_found == stage.new, f"{what}: nothing was raised, but found is {state_found}"
     else:
         assert said["type"] == "NotCommitted" and said["errno"] == number, f"{what}: {said}"
-        assert found == stage.old, f"{what}: {said}, but found is {found}"
+        assert state_found == stage.old, f"{what}: {said}, but found is {state_found}"
         # Of what could not be removed after the commit, the next save rids us.
         assert stage.temporaries() == [], f"{what}: {said} {stage.temporaries()}"
     stage.goes_on()
@@ -259,7 +259,7 @@ def main(place: Path, mode: str, *scenes: str) -> dict[str, int]:
         for name, stage in stages.items()
         if name != "prune" and (every or name != "back")
     }
-    one = {
+    item = {
         name: failures(stage, lambda at: iter(ERRORS if every else [ERRORS[at % len(ERRORS)]]))
         for name, stage in saves.items()
     }
@@ -269,7 +269,7 @@ def main(place: Path, mode: str, *scenes: str) -> dict[str, int]:
         for name, stage in some.items()
     }
     return {
-        **one,
+        **item,
         **lasting,
         **{f"short {name}": short_writes(stage) for name, stage in some.items()},
     }

@@ -68,14 +68,14 @@ def full(folder: Path) -> list[int]:
                 file.flush()
 
     fill(1 << 20)
-    told = [refused(root, NEW, single_process())]
+    messages = [refused(root, NEW, single_process())]
     assert temporaries(root) == []
     other.unlink()
-    told.append(refused(root, NEW, after_the_check(lambda: fill(1 << 20))))
+    messages.append(refused(root, NEW, after_the_check(lambda: fill(1 << 20))))
     assert temporaries(root) == []
     other.unlink()
     goes_on(root)
-    return told
+    return messages
 
 
 def goes_on(root: Path) -> None:
@@ -93,13 +93,13 @@ def read_only(folder: Path) -> list[int]:
         command("mount", "-o", f"remount,{how}", str(folder))
 
     remount("ro")
-    told = [refused(root, NEW, single_process())]
+    messages = [refused(root, NEW, single_process())]
     remount("rw")
-    told.append(refused(root, NEW, after_the_check(lambda: remount("ro"))))
+    messages.append(refused(root, NEW, after_the_check(lambda: remount("ro"))))
     assert len(temporaries(root)) == 1
     remount("rw")
     goes_on(root)
-    return told
+    return messages
 
 
 def without_links(folder: Path) -> int:
@@ -107,10 +107,10 @@ def without_links(folder: Path) -> int:
     root = folder / "root"
     older = checkpoint.save(state(OLD), root, step=OLD).folder
     command("mount", "--bind", older, older)
-    done = checkpoint.save(state(NEW), root, step=NEW)
-    assert done.linked == 0 and loaded(root, OLD) == OLD and loaded(root, NEW) == NEW
+    result = checkpoint.save(state(NEW), root, step=NEW)
+    assert result.linked == 0 and loaded(root, OLD) == OLD and loaded(root, NEW) == NEW
     assert checkpoint.verify(root) == [] and temporaries(root) == []
-    return done.written
+    return result.written
 
 
 def clock_goes_back(folder: Path) -> list[int]:
@@ -126,10 +126,10 @@ def clock_goes_back(folder: Path) -> list[int]:
         for path in (*saved.iterdir(), saved):
             os.utime(path, (10**9 - 86400 * day,) * 2)
     (root / "latest").unlink()
-    found = [loaded(root, "latest")]
+    result = [loaded(root, "latest")]
     checkpoint.prune(root, keep=1)
     time.time = asked
-    return [*found, *checkpoint.list_steps(root)]
+    return [*result, *checkpoint.list_steps(root)]
 
 
 def mounted(place: Path, name: str, *words: str) -> Path:
@@ -150,15 +150,15 @@ def ext4(place: Path) -> Path:
 
 def main(place: Path) -> dict[str, Any]:
     torch.set_num_threads(1)  # OpenMP's threads do not come along into a fork
-    told: dict[str, Any] = {
+    outcomes: dict[str, Any] = {
         "full tmpfs": full(mounted(place, "tmpfs", "-t", "tmpfs", "-o", "size=12m", "none"))
     }
-    told["read-only"] = read_only(mounted(place, "read-only", "-t", "tmpfs", "none"))
-    told["without links"] = without_links(place)
-    told["clock"] = clock_goes_back(mounted(place, "clock", "-t", "tmpfs", "none"))
+    outcomes["read-only"] = read_only(mounted(place, "read-only", "-t", "tmpfs", "none"))
+    outcomes["without links"] = without_links(place)
+    outcomes["clock"] = clock_goes_back(mounted(place, "clock", "-t", "tmpfs", "none"))
     if "loop" in sys.argv:
-        told["full ext4"] = full(ext4(place))
-    return told
+        outcomes["full ext4"] = full(ext4(place))
+    return outcomes
 
 
 if __name__ == "__main__":

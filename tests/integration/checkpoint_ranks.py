@@ -179,7 +179,7 @@ def accidents(place: Path) -> dict[str, Any]:
         accident: Group(place, accident.name, 2, struck(root, accident), hosted=accident.hosted)
         for accident, root in roots.items()
     }
-    told = {accident: group.wait([1 - accident.victim]) for accident, group in groups.items()}
+    outcomes = {accident: group.wait([1 - accident.victim]) for accident, group in groups.items()}
     stopped = [accident for accident in ACCIDENTS if accident.signal == signal.SIGSTOP]
     for accident, root in roots.items():
         assert checkpoint.list_steps(root) == [OLD], accident.name
@@ -197,7 +197,7 @@ def accidents(place: Path) -> dict[str, Any]:
             )
         assert checkpoint.list_steps(root) == [OLD], accident.name
         _goes_on(place, root, accident.name)
-    return {accident.name: said for accident, one in told.items() for said in one.values()}
+    return {accident.name: said for accident, one in outcomes.items() for said in one.values()}
 
 
 def _goes_on(place: Path, root: Path, name: str) -> None:
@@ -218,10 +218,10 @@ def eight(place: Path) -> list[Any]:
             save(root, tag)(ranks)
             check(root, ranks, tag)
 
-    told = Group(place, "eight", 8, work).wait(list(range(8)))
+    outcomes = Group(place, "eight", 8, work).wait(list(range(8)))
     assert checkpoint.verify(root) == []
     Group(place, "three", 3, lambda ranks: check(root, ranks, NEW)).wait([0, 1, 2])
-    return list(told.values())
+    return list(outcomes.values())
 
 
 def main(place: Path) -> dict[str, Any]:

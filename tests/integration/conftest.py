@@ -59,9 +59,9 @@ class Home:
         )
 
     def json(self, *arguments: str) -> object:
-        done = self.run(*arguments, "--json")
-        assert done.returncode in (0, 1), done.stderr
-        return json.loads(done.stdout)
+        result = self.run(*arguments, "--json")
+        assert result.returncode in (0, 1), result.stderr
+        return json.loads(result.stdout)
 
 
 def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
@@ -122,9 +122,9 @@ def packaged_python(home: Home) -> Path:
 @pytest.fixture(scope="session")
 def built(home: Home) -> subprocess.CompletedProcess[str]:
     """The main environment, without its image: locked, installed, tested, registered."""
-    done = home.run("build", *MAIN_REQUEST, "--no-image")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    result = home.run("build", *MAIN_REQUEST, "--no-image")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
 
 
 @pytest.fixture(scope="session")
@@ -136,10 +136,10 @@ def main_prefix(home: Home, built: object) -> Path:
 def cpu_request(home: Home, packaged_python: Path) -> tuple[str, ...]:
     """A small environment for tests that break things; needs a place that has PyTorch's CPU wheels (pip's settings)."""
     request = ("--torch", "2.13", "--cpu", "--no-companions")
-    done = home.run("lock", *request, "--dry-run")
-    if done.returncode != 0:
+    result = home.run("lock", *request, "--dry-run")
+    if result.returncode != 0:
         absence(
-            "cpu-torch", f"no CPU build of torch can be had here: {done.stderr.splitlines()[-1]}"
+            "cpu-torch", f"no CPU build of torch can be had here: {result.stderr.splitlines()[-1]}"
         )
     return request
 

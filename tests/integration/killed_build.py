@@ -68,14 +68,14 @@ def main(root: Path) -> None:
             if before:
                 shutil.copytree(before.layout, lab.root / "images" / "toy")
             killed = killed_before(step, lab, CHANGED)
-            found = digest(lab.root / "images" / "toy")
-            assert found in (None if before is None else before.manifest_digest, new) or (
-                killed and found is None
-            ), (step, found)
-            state = f"{'from nothing' if before is None else 'over another'}: {'none' if found is None else 'old' if found != new else 'new'}"
+            result = digest(lab.root / "images" / "toy")
+            assert result in (None if before is None else before.manifest_digest, new) or (
+                killed and result is None
+            ), (step, result)
+            state = f"{'from nothing' if before is None else 'over another'}: {'none' if result is None else 'old' if result != new else 'new'}"
             seen[state] = seen.get(state, 0) + 1
-            made = lab.build("toy", CHANGED)
-            assert made.manifest_digest == new, step
+            image = lab.build("toy", CHANGED)
+            assert image.manifest_digest == new, step
             assert [path.name for path in (lab.root / "images").iterdir()] == ["toy"], step
             if not killed:
                 break

@@ -159,15 +159,15 @@ def read(folder: Path) -> dict[str, list[str]]:
     expected = {**tensors(dtypes), **objects()}
     ours = blank(expected)
     checkpoint.load(ours, folder / "all")
-    found = {"ours": wrong(ours, expected)}
+    result = {"ours": wrong(ours, expected)}
     if importlib.util.find_spec("torch.distributed.checkpoint") and not saved["torch"].startswith(
         "1."
     ):
-        found.update(read_by_torch(folder, dtypes))
+        result.update(read_by_torch(folder, dtypes))
         # Dicts without tensors are one object up to torch 2.3, and their values later; later ones read both.
         if not torch.__version__.startswith("2.3") or saved["torch"].startswith("2.3"):
-            found["converted"] = wrong(converted(folder / "all"), expected)
-    return found
+            result["converted"] = wrong(converted(folder / "all"), expected)
+    return result
 
 
 def read_by_torch(folder: Path, dtypes: list[str]) -> dict[str, list[str]]:

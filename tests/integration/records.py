@@ -92,19 +92,21 @@ class Channels:
     def candidates(self, name: str, channel: str | None = None) -> list[Record]:
         """Those of the first channel that has the name at all: strict channel priority."""
         named = [channel] if channel else self._by_name
-        return next((self._by_name[one][name] for one in named if name in self._by_name[one]), [])
+        return next(
+            (self._by_name[item][name] for item in named if name in self._by_name[item]), []
+        )
 
 
 @functools.cache
 def _read(channel: Path, platform: Platform) -> dict[str, list[Record]]:
-    found = defaultdict(list)
+    result = defaultdict(list)
     for subdir in (platform, "noarch"):
         path = channel / subdir / "repodata.json"
         content = json.loads(path.read_text()) if path.exists() else {}
         for kind in ("packages", "packages.conda"):
             for file, row in content.get(kind, {}).items():
-                found[row["name"]].append(_record(row, file, channel.name, subdir))
-    return dict(found)
+                result[row["name"]].append(_record(row, file, channel.name, subdir))
+    return dict(result)
 
 
 def _record(row: Mapping[str, Any], file: str, channel: str, subdir: str) -> Record:
@@ -141,9 +143,9 @@ def mistakes(
     }
     for requirement in requirements:
         channel, line = split(requirement)
-        found = here.get(name_of(line))
-        if found is None or not fits(line, found) or channel not in (None, found.channel):
-            yield f"{requirement} is asked for; there is {found.url if found else 'none'}"
+        result = here.get(name_of(line))
+        if result is None or not fits(line, result) or channel not in (None, result.channel):
+            yield f"{requirement} is asked for; there is {result.url if result else 'none'}"
     for record in here.values():
         yield from _line_mistakes(record, here)
     yield from (f"nothing needs {name}" for name in records.keys() - _reachable(requirements, here))
@@ -153,8 +155,8 @@ def _record_mistakes(package: LockedPackage, record: Record | None) -> Iterator[
     if record is None:
         yield f"{package.url} is in no repodata.json"
         return
-    said = (package.name, package.version, package.build, package.sha256, package.md5)
-    if said != (record.name, record.version, record.build, record.sha256, record.md5):
+    identity = (package.name, package.version, package.build, package.sha256, package.md5)
+    if identity != (record.name, record.version, record.build, record.sha256, record.md5):
         yield f"{package.url} is not as its record says"
     if record.subdir not in (package.platform, "noarch"):
         yield f"{package.url} is not for {package.platform}"
@@ -244,12 +246,12 @@ class _World:
         """The records of a name that the request allows."""
         if name not in self._domains:
             if name.startswith("__"):
-                found = [self._machine[name]] if name in self._machine else []
+                result = [self._machine[name]] if name in self._machine else []
             else:
-                found = self._channels.candidates(name, self._from.get(name))
+                result = self._channels.candidates(name, self._from.get(name))
             self._domains[name] = [
                 record
-                for record in found
+                for record in result
                 if all(fits(line, record) for line in self._pins.get(name, ()))
             ]
         return self._domains[name]

@@ -71,8 +71,8 @@ def misfits() -> Any:
         "f": {"h": torch.zeros(1)},
         "i": torch.zeros(2).expand(2, 2),
     }
-    said = refusal(lambda: checkpoint.load(here, root, ranks=US))
-    return [*said, here["a"].tolist(), here["e"], list(here["f"])]
+    message = refusal(lambda: checkpoint.load(here, root, ranks=US))
+    return [*message, here["a"].tolist(), here["e"], list(here["f"])]
 
 
 def wrapper() -> Any:
@@ -80,8 +80,10 @@ def wrapper() -> Any:
     if TwoTensor is None:
         return None
     here = {"a": TwoTensor(torch.zeros(2), torch.zeros(2))}
-    said = refusal(lambda: checkpoint.load(here, saved("wrapper", {"a": torch.ones(2)}), ranks=US))
-    return [said, here["a"].a.tolist()]
+    message = refusal(
+        lambda: checkpoint.load(here, saved("wrapper", {"a": torch.ones(2)}), ranks=US)
+    )
+    return [message, here["a"].a.tolist()]
 
 
 def bad_options() -> Any:
@@ -89,10 +91,10 @@ def bad_options() -> Any:
     root, state = FOLDER / "options", {"a": torch.ones(2)}
     bad: list[dict[str, Any]] = [{"step": -1}, {"step": "4"}]
     given = bad if RANK == 1 else [{"step": 1}] * 2
-    told = [
+    messages = [
         refusal(partial(checkpoint.save, state, root, ranks=US, **options)) for options in given
     ]
-    told.append(
+    messages.append(
         refusal(
             lambda: checkpoint.save_async(
                 state, root, ranks=US, step=-2 if RANK == 1 else 1
@@ -101,7 +103,7 @@ def bad_options() -> Any:
     )
     for step in (3, 4):
         checkpoint.save(state, root, step=step, ranks=US)
-    return [told, checkpoint.list_steps(root)]
+    return [messages, checkpoint.list_steps(root)]
 
 
 def bad_options_of_a_load() -> Any:
@@ -115,13 +117,13 @@ def bad_options_of_a_load() -> Any:
         {"root": "no-such-kind://x"},
     ]
     given = bad if RANK == 1 else [{}] * len(bad)
-    told = [
+    messages = [
         refusal(partial(checkpoint.load, ranks=US, **{"state_dict": here, "root": root, **options}))
         for options in given
     ]
     checkpoint.save({"a": torch.full((2,), 2.0)}, root, step=2, ranks=US)
     return [
-        told,
+        messages,
         here["a"].tolist(),
         checkpoint.load(here, root, ranks=US).step,
         here["a"].tolist(),
@@ -151,8 +153,8 @@ def pickled() -> Any:
     """An object that only unpickling makes: refused before anything is changed; nothing of it runs."""
     root = saved("pickled", {"a": torch.ones(2), "b": Fraction(1, 3), "c": Harmful()})
     here = {"a": torch.zeros(2), "b": None, "c": None}
-    said = refusal(lambda: checkpoint.load(here, root, ranks=US))
-    without = [*said, here["a"].tolist(), here["b"], (FOLDER / "touched").exists()]
+    message = refusal(lambda: checkpoint.load(here, root, ranks=US))
+    without = [*message, here["a"].tolist(), here["b"], (FOLDER / "touched").exists()]
     wanted = {"a": torch.zeros(2), "b": None}
     checkpoint.load(wanted, root, ranks=US, allow_pickle=True)
     return [without, str(wanted["b"]), wanted["a"].tolist()]
@@ -170,14 +172,14 @@ def damage() -> Any:
         path.write_bytes(flipped)
     US.exchange("damaged", None)
     here = {f"of {RANK}": torch.zeros(300_000)}
-    said = refusal(lambda: checkpoint.load(here, root, ranks=US))
+    message = refusal(lambda: checkpoint.load(here, root, ranks=US))
     untouched = here[f"of {RANK}"].sum().item()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         report = checkpoint.load(here, root, ranks=US, on_damage="previous")
-    refused = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
-    places = [Path(one.filename).name for one in caught]
-    return [said, untouched, report.step, refused, here[f"of {RANK}"][0].item(), places]
+    refusals_ = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
+    places = [Path(item.filename).name for item in caught]
+    return [message, untouched, report.step, refusals_, here[f"of {RANK}"][0].item(), places]
 
 
 def damaged_pointers() -> Any:
@@ -186,38 +188,38 @@ def damaged_pointers() -> Any:
         root = saved("pointers", {"a": torch.full((3,), float(step))}, step)
     if RANK == 0:
         (root / "latest").write_bytes((root / "latest").read_bytes().replace(b"03 ", b"02 "))
-    told = []
+    messages = []
     for _ in range(2):
         US.exchange("damaged", None)
         here = {"a": torch.zeros(3)}
-        said = refusal(partial(checkpoint.load, here, root, ranks=US))
+        message = refusal(partial(checkpoint.load, here, root, ranks=US))
         untouched = here["a"].sum().item()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             report = checkpoint.load(here, root, ranks=US, on_damage="previous")
-        refused = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
-        told.append(
+        refusals_ = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
+        messages.append(
             [
-                said,
+                message,
                 untouched,
-                refused == said[1:],
+                refusals_ == message[1:],
                 report.step,
                 here["a"][0].item(),
-                [Path(one.filename).name for one in caught],
+                [Path(item.filename).name for item in caught],
             ]
         )
         US.exchange("loaded", None)
         if RANK == 0:
             (root / "latest").unlink(missing_ok=True)
             (root / "step-000000000003" / "manifest.json").write_bytes(b"{}")
-    return told
+    return messages
 
 
 def known_to_one() -> Any:
     """Damage of a file that rank 0 links unread is known to rank 1 alone; then to nobody, since it was written anew."""
     root, state = FOLDER / "known to one", {f"of {RANK}": torch.full((1 << 19,), float(RANK))}
     folder = Path(checkpoint.save_async(state, root, step=1, ranks=US).result().folder)
-    told = []
+    messages = []
     if RANK == 1:
         held = json.loads((folder / "manifest.json").read_text())["tensors"]["of 0"]["records"][0][
             0
@@ -225,11 +227,11 @@ def known_to_one() -> Any:
         with (folder / held).open("r+b") as file:
             file.seek(1 << 20)
             file.write(b"x")
-        told = [name for damage in checkpoint.verify(root) for name in damage.tensors]
+        messages = [name for damage in checkpoint.verify(root) for name in damage.tensors]
     US.exchange("damaged", None)
     reports = [checkpoint.save_async(state, root, step=step, ranks=US).result() for step in (2, 3)]
     whole = [checkpoint.verify(root, step=step) == [] for step in (2, 3)]
-    return [told, [[report.written >> 20, report.linked >> 20] for report in reports], whole]
+    return [messages, [[report.written >> 20, report.linked >> 20] for report in reports], whole]
 
 
 def damage_beside_equal_content() -> Any:
@@ -280,13 +282,13 @@ def stateful() -> Any:
     model, optimizer = made(1, True)
     root = saved("stateful", {"model": model, "optimizer": optimizer})
     other, new = made(2, False)
-    said = refusal(lambda: checkpoint.load({"model": other, "optimizer": new}, root, ranks=US))
+    message = refusal(lambda: checkpoint.load({"model": other, "optimizer": new}, root, ranks=US))
     is_same_before = torch.equal(other.weight, model.weight)
     other, stepped = made(2, True)
     checkpoint.load({"model": other, "optimizer": stepped}, root, ranks=US)
     moments = [held.state_dict()["state"][0]["exp_avg"] for held in (optimizer, stepped)]
     return [
-        said,
+        message,
         is_same_before,
         torch.equal(other.weight, model.weight),
         torch.equal(*moments),
@@ -299,20 +301,20 @@ def new_optimizers() -> Any:
     _, optimizer = made(1, True)
     _, new = made(2, False)
     shapes: list[Callable[[Any], dict[str, Any]]] = [
-        lambda one: {"step": 7, "optim": one.state_dict()},
-        lambda one: {"runs": {"a": [{"optim": one.state_dict(), "weight": torch.ones(1)}]}},
-        lambda one: dict(one.state_dict()),
+        lambda item: {"step": 7, "optim": item.state_dict()},
+        lambda item: {"runs": {"a": [{"optim": item.state_dict(), "weight": torch.ones(1)}]}},
+        lambda item: dict(item.state_dict()),
     ]
-    told = []
+    messages = []
     for place, shape in enumerate(shapes):
         root = saved(f"new optimizers {place}", shape(optimizer))
-        told.append(refusal(partial(checkpoint.load, shape(new), root, ranks=US)))
+        messages.append(refusal(partial(checkpoint.load, shape(new), root, ranks=US)))
     checkpoint.load({"step": 0}, FOLDER / "new optimizers 0", ranks=US)
     without = saved(
         "new optimizers of old", {"optim": new.state_dict()}
     )  # had no state then either: nothing is lost
     checkpoint.load({"optim": made(3, False)[1].state_dict()}, without, ranks=US)
-    return told
+    return messages
 
 
 def as_documented() -> Any:

@@ -48,9 +48,9 @@ def made(folder: Path, *, small: bytes = b"small") -> Image:
     document = config.image_config(
         {"PATH": "/bin"}, config.labels(resolution(), LOCK, "base", None), written, 0
     )
-    done = oci_layout.write(folder, document, written, {}, "provision/toy:1")
+    manifest = oci_layout.write(folder, document, written, {}, "provision/toy:1")
     return Image(
-        reference="provision/toy:1", layout=folder, manifest_digest=done.manifest_digest, image_id=done.config_digest, base="base",
+        reference="provision/toy:1", layout=folder, manifest_digest=manifest.manifest_digest, image_id=manifest.config_digest, base="base",
         base_digest="", lock_sha256=LOCK.sha256, layers=tuple(written),
     )  # fmt: skip
 

@@ -58,17 +58,17 @@ CUT: dict[str, tuple[tuple[int, ...], list[Any]]] = {
 
 def in_group(world_size: int, number: int, work: Callable[[], Any]) -> Any:
     """On the first ranks, as a default group of their own; the others wait."""
-    found = None
+    result = None
     if world_size > RANK:
         store = distributed.PrefixStore(f"group{number}", STORE)
         distributed.init_process_group("gloo", store=store, rank=RANK, world_size=world_size)
-        found = work()
+        result = work()
         distributed.barrier()
         distributed.destroy_process_group()
     if STORE.add(f"done{number}", 1) == PROCESSES:
         STORE.set(f"all done{number}", "")
     STORE.wait([f"all done{number}"])
-    return found
+    return result
 
 
 def meshes() -> tuple[Any, Any]:
@@ -144,21 +144,23 @@ def save() -> None:
 
 
 def read_ours(saved_by: int) -> list[str]:
-    found = state(False, saved_by)
-    report = checkpoint.load(found, FOLDER / "state", step=saved_by)
-    return wrong(found, saved_by) + ([] if report.step == saved_by else ["report"])
+    loaded_state = state(False, saved_by)
+    report = checkpoint.load(loaded_state, FOLDER / "state", step=saved_by)
+    return wrong(loaded_state, saved_by) + ([] if report.step == saved_by else ["report"])
 
 
 def read_by_torch(saved_by: int) -> list[str]:
-    found = state(False, saved_by)
+    loaded_state = state(False, saved_by)
     asked = (
-        found if found["own"] else {name: value for name, value in found.items() if name != "own"}
+        loaded_state
+        if loaded_state["own"]
+        else {name: value for name, value in loaded_state.items() if name != "own"}
     )  # to 2.3 that is a name
     dcp.load(asked, checkpoint_id=checkpoint.path(FOLDER / "state", step=saved_by))
     known = (
         17 if torch.__version__.startswith("2.3.") else asked["step"]
     )  # 2.3 forgets values beside tensors that it has read
-    return wrong({**found, **asked, "step": known}, saved_by)
+    return wrong({**loaded_state, **asked, "step": known}, saved_by)
 
 
 def fsdp(fill: bool) -> tuple[Any, Any]:
@@ -192,10 +194,13 @@ def fsdp_read() -> list[str]:
 
     model, optimizer = fsdp(False)
     model_state, optimizer_state = get_state_dict(model, optimizer)
-    found = {"model": model_state, "optimizer": optimizer_state}
-    checkpoint.load(found, FOLDER / "fsdp")
+    loaded_state = {"model": model_state, "optimizer": optimizer_state}
+    checkpoint.load(loaded_state, FOLDER / "fsdp")
     set_state_dict(
-        model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
+        model,
+        optimizer,
+        model_state_dict=loaded_state["model"],
+        optim_state_dict=loaded_state["optimizer"],
     )
     expected = torch.load(FOLDER / "fsdp.pt", weights_only=True)
     everything = {
@@ -236,22 +241,22 @@ def leave() -> None:
 
 
 def main() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     in_group(2, 1, save)
     for number, readers in enumerate((1, 4)):
-        found[f"2 to {readers}"] = in_group(readers, 10 + number, lambda: read_ours(2))
-        found[f"2 to {readers} by torch"] = (
+        result[f"2 to {readers}"] = in_group(readers, 10 + number, lambda: read_ours(2))
+        result[f"2 to {readers} by torch"] = (
             in_group(readers, 20 + number, lambda: read_by_torch(2)) if OBJECTS_TRAVEL else []
         )
     in_group(4, 30, save)
-    found["4 to 2"] = in_group(2, 31, lambda: read_ours(4))
-    found["4 to 2 by torch"] = in_group(2, 32, lambda: read_by_torch(4)) if OBJECTS_TRAVEL else []
-    found["partial"] = in_group(2, 33, partial_sums)
+    result["4 to 2"] = in_group(2, 31, lambda: read_ours(4))
+    result["4 to 2 by torch"] = in_group(2, 32, lambda: read_by_torch(4)) if OBJECTS_TRAVEL else []
+    result["partial"] = in_group(2, 33, partial_sums)
     if hasattr(distributed.fsdp, "fully_shard"):
         in_group(2, 40, fsdp_save)
         for number, readers in enumerate((1, 4)):
-            found[f"fsdp 2 to {readers}"] = in_group(readers, 41 + number, fsdp_read)
-    return found
+            result[f"fsdp 2 to {readers}"] = in_group(readers, 41 + number, fsdp_read)
+    return result
 
 
 if __name__ == "__main__":

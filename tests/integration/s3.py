@@ -52,10 +52,10 @@ class S3:
         }
 
     def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-        said = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+        request_line = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
         with self._lock:
-            self.asked.append(said)
-        outcome = self.fault(said)
+            self.asked.append(request_line)
+        outcome = self.fault(request_line)
         if isinstance(outcome, str):  # "drop"
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError  # which werkzeug takes for a client that has left
@@ -63,9 +63,9 @@ class S3:
             status, code, message = outcome
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start(status, [("Content-Type", "application/xml")])
-            return [] if said.startswith("HEAD") else [ERROR.format(code, message).encode()]
+            return [] if request_line.startswith("HEAD") else [ERROR.format(code, message).encode()]
         answer = list(self.app(environ, start))
-        self.fault(f"{said} done")
+        self.fault(f"{request_line} done")
         return answer
 
     def of(self, method: str, within: str) -> list[str]:

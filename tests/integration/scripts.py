@@ -55,10 +55,10 @@ def run_ranks(
 def found_by(children: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
     """What each of some processes found; none is left."""
     try:
-        said = [child.communicate(timeout=TIMEOUT_S) for child in children]
+        outputs = [child.communicate(timeout=TIMEOUT_S) for child in children]
     finally:
         for child in children:
             with child:
                 child.kill()
-    assert all("found " in out for out, _ in said), said
-    return [json.loads(out.rpartition("found ")[2]) for out, _ in said]
+    assert all("found " in out for out, _ in outputs), outputs
+    return [json.loads(out.rpartition("found ")[2]) for out, _ in outputs]

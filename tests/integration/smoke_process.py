@@ -65,7 +65,7 @@ def smoke(
     """On two Gloo ranks, quickly, unless the arguments say otherwise."""
     usual = ["--out", str(out), "--profile", "quick", "--ranks", "2", "--backend", "gloo"]
     command = [PYTHON, *program, str(folder), "smoke", *usual, *arguments]
-    ran = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -75,7 +75,7 @@ def smoke(
         check=False,
     )
     assert left_over(out) == []
-    return SmokeRun(out, ran.returncode, ran.stdout, ran.stderr)
+    return SmokeRun(out, result.returncode, result.stdout, result.stderr)
 
 
 def left_over(out: Path) -> list[str]:

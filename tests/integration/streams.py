@@ -50,7 +50,7 @@ def on_a_stream(folder: Path, save: Callable[..., Any]) -> list[float]:
     torch.cuda.synchronize()
     return [
         *(float(tensor.mean()) for tensor in held.values()),
-        *(float(one) for one in seen),
+        *(float(item) for item in seen),
         float(whole.mean()),
     ]
 

@@ -31,9 +31,9 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def rows(home: Home, *arguments: str) -> dict[str, dict[str, object]]:
-    done = home.run(*arguments, "--json")
-    assert done.returncode in (0, 1), done.stderr
-    return {row["name"]: row for row in json.loads(done.stdout)}
+    result = home.run(*arguments, "--json")
+    assert result.returncode in (0, 1), result.stderr
+    return {row["name"]: row for row in json.loads(result.stdout)}
 
 
 def write_spec(home: Home, name: str, text: str) -> Path:
@@ -46,11 +46,11 @@ def write_spec(home: Home, name: str, text: str) -> Path:
 def test_failure_does_not_stop_the_batch(shelf: Home) -> None:
     spec = write_spec(shelf, "wrong", 'torch: "2.1"\ncuda: "12.9"\n')
     try:
-        done = shelf.run("lock", "--all")
-        assert done.returncode == 1
+        result = shelf.run("lock", "--all")
+        assert result.returncode == 1
         assert (
-            "1 of 4 failed" in done.stdout
-            and "There is no build for torch 2.1, CUDA 12.9" in done.stdout
+            "1 of 4 failed" in result.stdout
+            and "There is no build for torch 2.1, CUDA 12.9" in result.stdout
         )
         assert len(list(shelf.envs.glob("*/conda-lock.yml"))) == 3
     finally:
@@ -74,9 +74,9 @@ def test_check_shows_what_differs(shelf: Home) -> None:
     environment = shelf.envs / name / "environment.yml"
     before = environment.read_text()
     environment.write_text(before + "  - six\n")
-    done = shelf.run("render", "--all", "--check")
-    assert done.returncode == 1
-    assert "-  - six" in done.stdout and "1 of 3 failed" in done.stdout
+    result = shelf.run("render", "--all", "--check")
+    assert result.returncode == 1
+    assert "-  - six" in result.stdout and "1 of 3 failed" in result.stdout
     assert environment.read_text() == before + "  - six\n"
     assert shelf.run("render", name, "--check").returncode == 1
     assert shelf.run("render", "--all").returncode == 1  # somebody's edit is not undone unasked
@@ -85,15 +85,15 @@ def test_check_shows_what_differs(shelf: Home) -> None:
 
 
 def test_all_excludes_other_selectors(shelf: Home) -> None:
-    done = shelf.run("lock", "--all", "--torch", "2.6")
-    assert done.returncode == 3
-    assert "--all" in done.stderr and "torch" in done.stderr
+    result = shelf.run("lock", "--all", "--torch", "2.6")
+    assert result.returncode == 3
+    assert "--all" in result.stderr and "torch" in result.stderr
 
 
 def test_an_empty_folder_has_nothing_to_lock(shelf: Home, tmp_path: Path) -> None:
-    done = shelf.run("lock", "--all", "--envs", str(tmp_path))
-    assert done.returncode == 3
-    assert os.fspath(tmp_path) in done.stderr
+    result = shelf.run("lock", "--all", "--envs", str(tmp_path))
+    assert result.returncode == 3
+    assert os.fspath(tmp_path) in result.stderr
 
 
 def test_matrix_lock(shelf: Home, tmp_path: Path) -> None:
@@ -111,12 +111,12 @@ def test_matrix_lock(shelf: Home, tmp_path: Path) -> None:
         "535",
         "--no-companions",
     )
-    done = shelf.run(*asked, "--envs", str(tmp_path))
-    assert done.returncode == 1
+    result = shelf.run(*asked, "--envs", str(tmp_path))
+    assert result.returncode == 1
     locked = {path.parent.name for path in tmp_path.glob("*/conda-lock.yml")}
     assert {"torch2.5.1-cuda12.6-py311", "torch2.6.0-cuda12.6-py311"} <= locked
     assert "torch2.5.1-cuda12.0-py311" not in locked
-    assert "torch2.5.1-cuda12.0-py311 " in done.stdout
+    assert "torch2.5.1-cuda12.0-py311 " in result.stdout
     newest = rows(shelf, *asked, "--envs", str(tmp_path), "--newest", "--dry-run")
     assert (
         "torch2.7.1-cuda12.6-py311-conda-forge" in newest

@@ -92,13 +92,13 @@ def targets() -> Iterator[Target]:
                             platform=platform,
                             python=python,
                         )
-    for known in sources.candidates():
-        if known.build is None and known.source.name in SOURCES:
-            for platform in known.platforms:
-                for python in python_versions.supported(known, [platform], companions=False):
+    for candidate in sources.candidates():
+        if candidate.build is None and candidate.source.name in SOURCES:
+            for platform in candidate.platforms:
+                for python in python_versions.supported(candidate, [platform], companions=False):
                     yield Target(
-                        torch=known.release.version,
-                        source=known.source.name,
+                        torch=candidate.release.version,
+                        source=candidate.source.name,
                         cuda=None,
                         platform=platform,
                         python=python,
@@ -152,12 +152,12 @@ def worth_asking(cases: list[Case]) -> list[Case]:
     Of what is proved to be impossible, one case for each minor release, source and platform: the
     explanation of a refusal takes several solves.
     """
-    one = {
+    candidates = {
         (catalog.minor(case.target.torch), case.target.source, case.target.platform): case.target
         for case in cases
         if case.proofs
     }
-    return [case for case in cases if not case.proofs or case.target in one.values()]
+    return [case for case in cases if not case.proofs or case.target in candidates.values()]
 
 
 @pytest.fixture(scope="module")
@@ -413,14 +413,14 @@ def test_no_impossibility_proof_for_solvable_requests() -> None:
     machine = records.virtual(
         [("__glibc", "2.28"), ("__linux", "5.10"), ("__unix", "0"), ("__cuda", "12.6")]
     )
-    found = channels(("conda-forge",), "linux-64")
-    assert not records.impossible(["python=3.11", "numpy"], machine, found)
-    (missing,) = records.impossible(["python=2.0"], machine, found)
+    result = channels(("conda-forge",), "linux-64")
+    assert not records.impossible(["python=3.11", "numpy"], machine, result)
+    (missing,) = records.impossible(["python=2.0"], machine, result)
     assert missing.is_missing
-    assert not records.impossible(["python=3.11", "pytorch=2.6.0=cuda126*"], machine, found)
+    assert not records.impossible(["python=3.11", "pytorch=2.6.0=cuda126*"], machine, result)
     nested = {
         proof.requirement: proof.why
-        for proof in records.impossible(["python=3.9", "pytorch=2.6.0=cuda126*"], machine, found)
+        for proof in records.impossible(["python=3.9", "pytorch=2.6.0=cuda126*"], machine, result)
     }
     assert nested.keys() == {"pytorch=2.6.0=cuda126*"}
     assert len(nested["pytorch=2.6.0=cuda126*"]) > 1 and all(
@@ -428,5 +428,5 @@ def test_no_impossibility_proof_for_solvable_requests() -> None:
     )
     assert [
         proof.requirement
-        for proof in records.impossible(["pytorch=2.6.0=cuda126*"], machine[:3], found)
+        for proof in records.impossible(["pytorch=2.6.0=cuda126*"], machine[:3], result)
     ] == ["pytorch=2.6.0=cuda126*"]

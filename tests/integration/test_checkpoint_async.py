@@ -14,9 +14,9 @@ pytestmark = pytest.mark.torch
 
 
 def test_async_saves_are_correct(tmp_path: Path) -> None:
-    found = run("async_saves.py", "cases", str(tmp_path))
-    assert found["problems"] == {}, "\n".join(found["problems"].values())
-    assert found["cases"] == 10
+    result = run("async_saves.py", "cases", str(tmp_path))
+    assert result["problems"] == {}, "\n".join(result["problems"].values())
+    assert result["cases"] == 10
 
 
 def test_process_waits_for_its_save(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_process_waits_for_its_save(tmp_path: Path) -> None:
 
 def test_failed_host_copy_is_raised_on_all_ranks(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        found = list(
+        result = list(
             pool.map(lambda rank: run("async_saves.py", "rank", str(tmp_path), str(rank)), range(2))
         )
-    assert found == [{"failed": [1], "steps": [2]}] * 2
+    assert result == [{"failed": [1], "steps": [2]}] * 2

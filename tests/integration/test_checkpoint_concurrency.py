@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 def test_concurrent_save_read_and_prune_leave_whole_states(place: Path) -> None:
     command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_concurrency", str(place)]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
-    ran = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -32,8 +32,8 @@ def test_concurrent_save_read_and_prune_leave_whole_states(place: Path) -> None:
         env=variables,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    counts = json.loads(ran.stdout.splitlines()[-1])
+    assert result.returncode == 0, result.stderr[-4000:]
+    counts = json.loads(result.stdout.splitlines()[-1])
     assert counts["overwrites"]["overwrites"] == 500
     assert [counts[name]["saves"] for name in ("same steps", "other steps", "pruned")] == [120] * 3
     assert min(count for counted in counts.values() for count in counted.values()) > 0, counts

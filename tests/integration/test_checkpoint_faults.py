@@ -43,7 +43,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> dict[str, int]:
     """A program of this folder, with torch; what it printed."""
     command = [*before, PYTHON, "-W", "ignore", "-m", f"tests.integration.{program}", *arguments]
-    ran = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -52,9 +52,9 @@ def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> dict[str
         env=environment() | {"PYTHONPATH": str(PROJECT)},
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    said: dict[str, int] = json.loads(ran.stdout.splitlines()[-1])
-    return said
+    assert result.returncode == 0, result.stderr[-4000:]
+    lines: dict[str, int] = json.loads(result.stdout.splitlines()[-1])
+    return lines
 
 
 def test_kill_at_any_call_leaves_old_or_new_state(place: Path) -> None:
@@ -105,7 +105,7 @@ def traced(place: Path, root: Path) -> list[tuple[str, ...]]:
             str(out),
         ),
     )
-    found: list[tuple[str, ...]] = []
+    result: list[tuple[str, ...]] = []
     for line in _whole_lines(out.read_text()):
         match = CALL.match(line)
         if match is None or match["result"].startswith("-"):
@@ -121,8 +121,8 @@ def traced(place: Path, root: Path) -> list[tuple[str, ...]]:
             path[len(str(root)) + 1 :] for path in paths if (path + "/").startswith(f"{root}/")
         ]
         if below:
-            found.append((match["call"], *below))
-    return found
+            result.append((match["call"], *below))
+    return result
 
 
 def _whole_lines(text: str) -> Iterator[str]:

@@ -80,11 +80,11 @@ def newest(store: s3.S3, root: str) -> dict[str, bytes]:
     folder = catalog.latest(backend)
     assert folder is not None
     assert verify(root, **store.options) == []
-    found = catalog.read_manifest(backend, folder)
-    homes = {entry.name: entry.home or folder for entry in found.files}
+    contents = catalog.read_manifest(backend, folder)
+    homes = {entry.name: entry.home or folder for entry in contents.files}
     return {
         name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size]
-        for name, at in found.objects.items()
+        for name, at in contents.objects.items()
     }
 
 
@@ -127,10 +127,10 @@ def test_bucket_save_prune_and_load(store: s3.S3, root: str) -> None:
 
 
 def test_manifest_is_uploaded_last(store: s3.S3, root: str) -> None:
-    made = save(store, root, 1, {"a": big("a"), "b": b"1"})
+    committed = save(store, root, 1, {"a": big("a"), "b": b"1"})
     put = store.of("PUT", root)
     assert put[0].startswith(".tmp~")
-    assert put[-2:] == [f"{made.folder}/{manifest.NAME}", "latest"]
+    assert put[-2:] == [f"{committed.folder}/{manifest.NAME}", "latest"]
     assert store.of("DELETE", root)[-1] == put[0]
     start = f" /{s3.BUCKET}/{root.rpartition('/')[2]}/"
     order = [said for said in store.asked if start in said and not said.startswith(("HEAD", "GET"))]
@@ -181,7 +181,7 @@ def test_store_refusal_is_raised_on_all_ranks_and_leaves_nothing(
     store: s3.S3, root: str, fault: Fault, words: str, code: int
 ) -> None:
     root = re.sub(r"[\[\]]", "-", root)
-    made = save(store, root, 1, {"a": big("o")})
+    committed = save(store, root, 1, {"a": big("o")})
 
     def only_here(said: str) -> Any:
         return (
@@ -201,7 +201,7 @@ def test_store_refusal_is_raised_on_all_ranks_and_leaves_nothing(
     prune(
         root, keep=9, **store.options
     )  # a rank may have put an object after rank 0 had cleared away
-    assert folders(store, root) == {"latest", made.folder}
+    assert folders(store, root) == {"latest", committed.folder}
     assert newest(store, root) == {"a": big("o")}
 
 
@@ -339,14 +339,14 @@ def test_two_ranks_saving_tensors_are_readable_by_torch(store: s3.S3, root: str)
         subprocess.Popen([PYTHON, "-c", RANK], env={**environment, "RANK": str(rank)}, **given)
         for rank in range(2)
     ]
-    found = found_by(children)
-    total, written, linked = found[0]["linked"]
+    result = found_by(children)
+    total, written, linked = result[0]["linked"]
     assert (total, linked) == (written + linked, 3 * 4 * 300_000)
-    assert [one["loaded"] for one in found] == [[True, [1.0], 2, "two"], [True, [0.0], 2, "two"]]
-    assert found[0]["whole"] == [True, [1.0], 2]
-    if found[0]["torch"].startswith(
+    assert [item["loaded"] for item in result] == [[True, [1.0], 2, "two"], [True, [0.0], 2, "two"]]
+    assert result[0]["whole"] == [True, [1.0], 2]
+    if result[0]["torch"].startswith(
         "2.3."
     ):  # its reader takes an absolute path for one of this machine
-        assert "No such file or directory: '/bucket/" in found[0]["referring"]
+        assert "No such file or directory: '/bucket/" in result[0]["referring"]
     else:
-        assert found[0]["referring"] == [True, [1.0], 2]
+        assert result[0]["referring"] == [True, [1.0], 2]

@@ -20,16 +20,16 @@ HARMLESS = "0.1"
 def test_pickles_run_no_code_unless_allowed(tmp_path: Path) -> None:
     command = [PYTHON, "-W", "ignore", str(Path(__file__).with_name("pickles.py")), str(tmp_path)]
     settings = {**environment(), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    result = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT_S, env=settings, check=False
     )
-    assert "found " in done.stdout, done.stderr
-    found = json.loads(done.stdout.rpartition("found ")[2])
-    assert found["ran"] == []
-    refused = {name for name, how in found["ended"].items() if "allow_pickle=True" in how}
-    assert refused == {"plainly", "torchscript"}, found
+    assert "found " in result.stdout, result.stderr
+    outcome = json.loads(result.stdout.rpartition("found ")[2])
+    assert outcome["ran"] == []
+    refused_names = {name for name, how in outcome["ended"].items() if "allow_pickle=True" in how}
+    assert refused_names == {"plainly", "torchscript"}, outcome
     # What was looked at is what is taken, whatever else the bytes hold.
-    assert {name: how for name, how in found["ended"].items() if name not in refused} == {
+    assert {name: how for name, how in outcome["ended"].items() if name not in refused_names} == {
         "before_an_archive": HARMLESS,
         "beside_a_harmless_one": HARMLESS,
     }

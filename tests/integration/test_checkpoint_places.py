@@ -36,7 +36,7 @@ def test_full_read_only_linkless_disks_and_clock_going_back(tmp_path: Path) -> N
     ]
     command = ["unshare", "--mount", "--propagation", "private", *program]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
-    ran = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -45,12 +45,12 @@ def test_full_read_only_linkless_disks_and_clock_going_back(tmp_path: Path) -> N
         env=variables,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    told = json.loads(ran.stdout.splitlines()[-1])
-    assert told.pop("full ext4", [errno.ENOSPC] * 2) == [errno.ENOSPC] * 2
-    written = told.pop("without links")
+    assert result.returncode == 0, result.stderr[-4000:]
+    lines = json.loads(result.stdout.splitlines()[-1])
+    assert lines.pop("full ext4", [errno.ENOSPC] * 2) == [errno.ENOSPC] * 2
+    written = lines.pop("without links")
     assert written > 3_000_000
-    assert told == {
+    assert lines == {
         "full tmpfs": [errno.ENOSPC] * 2,
         "read-only": [errno.EROFS] * 2,
         "clock": [20, 20],

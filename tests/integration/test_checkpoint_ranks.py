@@ -23,7 +23,7 @@ def test_dead_or_stopped_rank_is_named_and_nothing_committed(
 ) -> None:
     command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_ranks", str(tmp_path)]
     variables = environment() | {"PYTHONPATH": str(PROJECT)}
-    ran = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -32,8 +32,8 @@ def test_dead_or_stopped_rank_is_named_and_nothing_committed(
         env=variables,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    assert json.loads(ran.stdout.splitlines()[-1]) == {
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert json.loads(result.stdout.splitlines()[-1]) == {
         "SIGKILL 1": [1],
         "SIGKILL 0": [0],
         "SIGSTOP 1": [1],

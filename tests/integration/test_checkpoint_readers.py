@@ -22,10 +22,10 @@ OTHERS = [
 
 def test_every_kind_of_value_reads_back_with_ours_and_torch(tmp_path: Path) -> None:
     assert run("readers.py", "save", str(tmp_path)) == {"problems": []}
-    found = run("readers.py", "read", str(tmp_path))
-    assert {"ours", "dcp.load", "FileSystemReader", "dcp_to_torch_save", "converted"} <= set(found)
-    assert found["ours"] == []
-    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+    result = run("readers.py", "read", str(tmp_path))
+    assert {"ours", "dcp.load", "FileSystemReader", "dcp_to_torch_save", "converted"} <= set(result)
+    assert result["ours"] == []
+    assert {name: wrong for name, wrong in result.items() if wrong} == {}
 
 
 @pytest.mark.skipif(
@@ -39,6 +39,6 @@ def test_torch_releases_read_each_others_checkpoints(tmp_path: Path) -> None:
         folder.mkdir()
         assert run("readers.py", "save", str(folder), python=writer) == {"problems": []}
         for reader in pythons:
-            found = run("readers.py", "read", str(folder), python=reader)
-            assert found["ours"] == [], (writer, reader)
-            assert {name: wrong for name, wrong in found.items() if wrong} == {}, (writer, reader)
+            result = run("readers.py", "read", str(folder), python=reader)
+            assert result["ours"] == [], (writer, reader)
+            assert {name: wrong for name, wrong in result.items() if wrong} == {}, (writer, reader)

@@ -28,7 +28,7 @@ def test_all_mismatches_are_reported_and_nothing_is_modified(
         "e is a tensor only in the checkpoint",
         "i is expanded here, so several elements share one place in memory: load into a copy of it",
     ]
-    assert [found["misfits"] for found in everyones] == [
+    assert [outcome["misfits"] for outcome in everyones] == [
         ["CheckpointError", "; ".join(problems), [0.0] * 3, "text", ["h"]]
     ] * 2
 
@@ -38,29 +38,29 @@ def test_wrapper_tensors_are_refused_by_name(everyones: list[dict[str, Any]]) ->
     if everyones[0]["wrapper"] is None:
         pytest.skip("this torch has no TwoTensor")
     problem = "a is a TwoTensor here, which owns no memory: load the tensors it is made of"
-    assert [found["wrapper"] for found in everyones] == [
+    assert [outcome["wrapper"] for outcome in everyones] == [
         [["CheckpointError", problem], [0.0, 0.0]]
     ] * 2
     problem = "a is a TwoTensor, which owns no memory: save the tensors it is made of"
     assert [
-        found["unsavable"]["wrapper"][1].removeprefix("nothing was saved: rank 1: ")
-        for found in everyones
+        outcome["unsavable"]["wrapper"][1].removeprefix("nothing was saved: rank 1: ")
+        for outcome in everyones
     ] == [problem] * 2
 
 
 def test_bad_save_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any]]) -> None:
     """Or the ranks would be one save apart for good."""
-    others, own = (found["bad_options"][0] for found in everyones)
+    others, own = (outcome["bad_options"][0] for outcome in everyones)
     assert [name for name, _ in own] == ["ValueError"] * 3
     assert own[1][1] == "step='4': it must be a whole number of 0 or more"
     assert others == [
         ["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own
     ]
-    assert [found["bad_options"][1] for found in everyones] == [[3, 4]] * 2
+    assert [outcome["bad_options"][1] for outcome in everyones] == [[3, 4]] * 2
 
 
 def test_bad_load_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any]]) -> None:
-    others, own = (found["bad_options_of_a_load"] for found in everyones)
+    others, own = (outcome["bad_options_of_a_load"] for outcome in everyones)
     *options, no_dict, (name, unknown) = own[0]
     assert options == [
         ["ValueError", "on_damage='zzz': pass 'refuse' or 'previous'"],
@@ -72,18 +72,20 @@ def test_bad_load_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any
         "the state dict is of type list: give a dict of names and values",
     ]
     assert name == "CheckpointError" and "no-such-kind" in unknown
-    told = [
+    messages = [
         *(f"nothing was loaded: rank 1: ValueError: {text}" for _, text in options),
         f"rank 1: {no_dict[1]}",
     ]
     assert others[0] == [
-        ["CheckpointError", text] for text in (*told, f"nothing was loaded: rank 1: {unknown}")
+        ["CheckpointError", text] for text in (*messages, f"nothing was loaded: rank 1: {unknown}")
     ]
-    assert [found[1:] for found in (others, own)] == [[[0.0, 0.0], 2, [2.0, 2.0]]] * 2
+    assert [outcome[1:] for outcome in (others, own)] == [[[0.0, 0.0], 2, [2.0, 2.0]]] * 2
 
 
 def test_partial_load_fills_existing_values(everyones: list[dict[str, Any]]) -> None:
-    assert [found["part"] for found in everyones] == [[[1.0] * 3, ["a", "many"], 4, 1.0, [1]]] * 2
+    assert [outcome["part"] for outcome in everyones] == [
+        [[1.0] * 3, ["a", "many"], 4, 1.0, [1]]
+    ] * 2
 
 
 def test_pickles_are_refused_unless_allowed(everyones: list[dict[str, Any]]) -> None:
@@ -113,7 +115,7 @@ def test_ranks_agree_on_refusing_or_skipping_damage(
 def test_ranks_agree_on_damaged_latest_or_manifest(
     everyones: list[dict[str, Any]],
 ) -> None:
-    for rank, (named, unnamed) in enumerate(found["damaged_pointers"] for found in everyones):
+    for rank, (named, unnamed) in enumerate(outcome["damaged_pointers"] for outcome in everyones):
         caught = ["refusals.py"] if rank == 0 else []
         assert named[0][0] == unnamed[0][0] == "DamagedFile"
         assert named[0][1].startswith(
@@ -129,14 +131,17 @@ def test_ranks_agree_on_damaged_latest_or_manifest(
 def test_known_damaged_file_is_linked_by_no_rank(
     everyones: list[dict[str, Any]],
 ) -> None:
-    done = [[[2, 2], [0, 4]], [True, True]]
-    assert [found["known_to_one"] for found in everyones] == [[[], *done], [["of 0"], *done]]
+    expected = [[[2, 2], [0, 4]], [True, True]]
+    assert [outcome["known_to_one"] for outcome in everyones] == [
+        [[], *expected],
+        [["of 0"], *expected],
+    ]
 
 
 def test_damage_next_to_equal_content_is_rewritten(
     everyones: list[dict[str, Any]],
 ) -> None:
-    assert [found["damage_beside_equal_content"] for found in everyones] == [[True, True]] * 2
+    assert [outcome["damage_beside_equal_content"] for outcome in everyones] == [[True, True]] * 2
 
 
 def test_error_lists_available_names(
@@ -144,7 +149,7 @@ def test_error_lists_available_names(
 ) -> None:
     wrong = ["NoCheckpoint", "FOLDER/steps has no checkpoint of step 8: it has steps 7, 9"]
     nothing = ["NoCheckpoint", "FOLDER/nowhere has no checkpoint: it has no committed step"]
-    assert [found["nothing_there"] for found in everyones] == [[wrong, nothing, 0.0]] * 2
+    assert [outcome["nothing_there"] for outcome in everyones] == [[wrong, nothing, 0.0]] * 2
 
 
 def test_models_and_optimizers_load_unchanged(everyones: list[dict[str, Any]]) -> None:
@@ -159,16 +164,16 @@ def test_models_and_optimizers_load_unchanged(everyones: list[dict[str, Any]]) -
 def test_optimizer_without_state_is_refused(
     everyones: list[dict[str, Any]],
 ) -> None:
-    for found in (found["new_optimizers"] for found in everyones):
-        assert [name for name, _ in found] == ["CheckpointError"] * 3
-        names = [text.partition(" has no state yet")[0] for _, text in found]
+    for outcome in (outcome["new_optimizers"] for outcome in everyones):
+        assert [name for name, _ in outcome] == ["CheckpointError"] * 3
+        names = [text.partition(" has no state yet")[0] for _, text in outcome]
         assert names == ["the optimizer optim", "the optimizer runs.a.0.optim", "the optimizer"]
 
 
 def test_documented_example_restores_the_optimizer(
     everyones: list[dict[str, Any]],
 ) -> None:
-    assert [found["as_documented"] for found in everyones] in (
+    assert [outcome["as_documented"] for outcome in everyones] in (
         [[True, True, 0.1, 5]] * 2,
         [None] * 2,
     )
@@ -177,7 +182,7 @@ def test_documented_example_restores_the_optimizer(
 def test_only_the_writing_rank_pickles_a_shared_object(
     everyones: list[dict[str, Any]],
 ) -> None:
-    assert [found["replicas"] for found in everyones] == [{"a": 1}] * 2
+    assert [outcome["replicas"] for outcome in everyones] == [{"a": 1}] * 2
 
 
 @pytest.mark.parametrize(
@@ -200,7 +205,7 @@ def test_only_the_writing_rank_pickles_a_shared_object(
 def test_failure_on_one_rank_saves_nothing(
     everyones: list[dict[str, Any]], state: str, problem: str
 ) -> None:
-    for found in everyones:
-        name, text = found["unsavable"][state]
+    for outcome in everyones:
+        name, text = outcome["unsavable"][state]
         assert name == "CheckpointError"
         assert text.removeprefix("nothing was saved: rank 1: ").startswith(problem)

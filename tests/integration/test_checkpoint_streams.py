@@ -12,5 +12,5 @@ pytestmark = [pytest.mark.torch, pytest.mark.gpu]
 
 
 def test_save_waits_for_other_streams(tmp_path: Path) -> None:
-    found = run("streams.py", str(tmp_path))
-    assert found == dict.fromkeys(("content", "version", "behind"), [1.0] * 5)
+    result = run("streams.py", str(tmp_path))
+    assert result == dict.fromkeys(("content", "version", "behind"), [1.0] * 5)

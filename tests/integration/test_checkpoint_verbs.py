@@ -61,9 +61,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     }
     ranks = [subprocess.Popen([*command, str(rank)], **pipes) for rank in range(2)]
     try:
-        said = [rank.stdout.readline().split() for rank in ranks if rank.stdout]
-        assert [words[:1] for words in said] == [["saved"]] * 2
-        yield Job(root, ranks, int(said[0][1]))
+        lines = [rank.stdout.readline().split() for rank in ranks if rank.stdout]
+        assert [words[:1] for words in lines] == [["saved"]] * 2
+        yield Job(root, ranks, int(lines[0][1]))
     finally:
         for rank in ranks:
             rank.kill()
@@ -77,9 +77,9 @@ def provision(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def said(*arguments: object, code: int = 0) -> Any:
-    ran = provision(*arguments, "--json")
-    assert ran.returncode == code, ran.stdout + ran.stderr
-    return json.loads(ran.stdout)
+    result = provision(*arguments, "--json")
+    assert result.returncode == code, result.stdout + result.stderr
+    return json.loads(result.stdout)
 
 
 def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
@@ -89,8 +89,8 @@ def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
     ]  # fmt: skip
     assert all(row["shared_bytes"] > 2_400_000 and row["own_bytes"] > 4_800_000 for row in rows)
     tensors = {
-        one["name"]: (one["dtype"], one["shape"], one["bytes"])
-        for one in said("show", job.root)["tensors"]
+        tensor["name"]: (tensor["dtype"], tensor["shape"], tensor["bytes"])
+        for tensor in said("show", job.root)["tensors"]
     }
     assert tensors == {
         "model.bias": ("torch.float32", [600], 2400),
@@ -99,7 +99,7 @@ def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
         "optim.moment0": ("torch.float64", [300, 1000], 2_400_000),
         "optim.moment1": ("torch.float64", [300, 1000], 2_400_000),
     }
-    assert [one["verdict"] for one in said("verify", job.root, "--all")["checkpoints"]] == [
+    assert [tensor["verdict"] for tensor in said("verify", job.root, "--all")["checkpoints"]] == [
         "whole"
     ] * 3
 
@@ -107,16 +107,16 @@ def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
 def test_flipped_bit_is_reported_by_tensor_name(job: Job, tmp_path: Path) -> None:
     root = shutil.copytree(job.root, tmp_path / "copy")
     moment = next(
-        one
-        for one in said("show", root, "--step", 200)["tensors"]
-        if one["name"] == "optim.moment1"
+        tensor
+        for tensor in said("show", root, "--step", 200)["tensors"]
+        if tensor["name"] == "optim.moment1"
     )
     path = root / "step-000000000200" / moment["files"][0]
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 4
     path.write_bytes(content)
-    found = said("verify", root, "--all", code=1)["checkpoints"]
-    assert [(one["step"], one["verdict"], [damage["tensors"] for damage in one["damages"]]) for one in found] == [
+    output = said("verify", root, "--all", code=1)["checkpoints"]
+    assert [(tensor["step"], tensor["verdict"], [damage["tensors"] for damage in tensor["damages"]]) for tensor in output] == [
         (100, "whole", []), (200, "damaged", [["optim.moment1"]]), (300, "whole", []),
     ]  # fmt: skip
 
@@ -127,14 +127,14 @@ def test_running_save_is_kept_until_its_job_ends(job: Job) -> None:
     assert (row["step"], row["pid"], row["writer"]) == (400, job.pid, "alive")
     assert row["bytes"] > 4_800_000
     assert said("prune", job.root, "--keep", 3)["left"][0]["name"] == row["name"]
-    refused = provision("prune", job.root, "--unfinished", row["name"])
-    assert (refused.returncode, f"process {job.pid}" in refused.stderr) == (12, True)
+    result = provision("prune", job.root, "--unfinished", row["name"])
+    assert (result.returncode, f"process {job.pid}" in result.stderr) == (12, True)
     job.kill()
     assert said("list", job.root)["unfinished"][0]["writer"] == "gone"
     gone = said("prune", job.root, "--keep", 3)
     assert (gone["unfinished"], gone["removed"]) == ([row["name"]], [])
     assert gone["freed_bytes"] > 4_800_000
     assert sorted(path.name for path in job.root.iterdir() if path.name.startswith(".")) == []
-    assert [one["verdict"] for one in said("verify", job.root, "--all")["checkpoints"]] == [
-        "whole"
-    ] * 3
+    assert [
+        checkpoint["verdict"] for checkpoint in said("verify", job.root, "--all")["checkpoints"]
+    ] == ["whole"] * 3

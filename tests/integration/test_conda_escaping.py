@@ -199,11 +199,11 @@ def test_escaping_members_are_not_unpacked(tmp_path: Path, member: Member) -> No
     "member", [("bin/device", DEVICE, b""), ("bin/link", LINK, b"/etc/passwd")]
 )
 def test_devices_are_refused_and_links_stay_links(tmp_path: Path, member: Member) -> None:
-    found = link(tmp_path, package(tmp_path, [SOUND, member])) / member[0]
+    path = link(tmp_path, package(tmp_path, [SOUND, member])) / member[0]
     assert (
-        stat.S_ISREG(found.lstat().st_mode)
+        stat.S_ISREG(path.lstat().st_mode)
         if member[1] == DEVICE
-        else str(found.readlink()) == "/etc/passwd"
+        else str(path.readlink()) == "/etc/passwd"
     )
 
 
@@ -225,7 +225,7 @@ def test_clobbered_files_are_known_before_layering(tmp_path: Path, other: str) -
         "cuda-cudart", tmp_path, [("lib/own", FILE, b"own"), ("share/same", FILE, b"of cuda")]
     )
     clashing = named(other, tmp_path, [("share/same", FILE, b"of the other")])
-    found = {}
+    linked_packages = {}
     for name, packages in (("alone", [cudart]), ("both", [cudart, clashing])):
         prefix = tmp_path / name
         conda.install_packages(
@@ -238,15 +238,15 @@ def test_clobbered_files_are_known_before_layering(tmp_path: Path, other: str) -
             for entry in conda_files.conda_entries(prefix)
             if entry.conda == "cuda-cudart" and "conda-meta" not in entry.path
         }
-        found[name] = (key, files)
+        linked_packages[name] = (key, files)
         assert not [
             entry.path
             for entry in conda_files.conda_entries(prefix)
             if "__clobbers__" in entry.path
         ]
-    assert found["alone"][1] == {"opt/env/lib/own", "opt/env/share/same"}
+    assert linked_packages["alone"][1] == {"opt/env/lib/own", "opt/env/share/same"}
     assert (
-        (found["both"] == found["alone"])
-        == (found["both"][1] == found["alone"][1])
+        (linked_packages["both"] == linked_packages["alone"])
+        == (linked_packages["both"][1] == linked_packages["alone"][1])
         == (other == "zzz")
     )

@@ -43,7 +43,7 @@ def of(record: dict[str, object], source: BuildSource) -> tuple[Build | None, st
     cuda = numbers[1] if source == "pytorch" else f"{numbers[1][:2]}.{numbers[1][2:]}"
     release = catalog.releases().get(str(record["version"]))
     return next(
-        (one for one in sources.by_name(source).builds(release) if one.cuda == cuda), None
+        (item for item in sources.by_name(source).builds(release) if item.cuda == cuda), None
     ) if release else None, f"3.{python[1]}"
 
 
@@ -51,8 +51,11 @@ def floor(record: dict[str, object], name: str) -> str | None:
     """2.27.7 of `nccl >=2.27.7.1,<3.0a0`."""
     depends = record["depends"]
     assert isinstance(depends, list)
-    found = (re.match(rf"{name} >=([\d.]+)", one) for one in depends)
-    return next((".".join(one[1].rstrip(".").split(".")[:3]) for one in found if one), None)
+    result = (re.match(rf"{name} >=([\d.]+)", dependency) for dependency in depends)
+    return next(
+        (".".join(dependency[1].rstrip(".").split(".")[:3]) for dependency in result if dependency),
+        None,
+    )
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -30,29 +30,29 @@ def locked(
     tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, request_: tuple[str, ...]
 ) -> Path:
     """The environment's folder, locked once."""
-    made = make_home(tmp_path_factory.mktemp("locked"))
-    (made.root / "data").mkdir()
-    (made.root / "data" / "channels").symlink_to(packaged_python)
-    done = made.run("lock", *request_)
-    assert done.returncode == 0, done.stderr
-    return made.envs / NAME
+    home = make_home(tmp_path_factory.mktemp("locked"))
+    (home.root / "data").mkdir()
+    (home.root / "data" / "channels").symlink_to(packaged_python)
+    result = home.run("lock", *request_)
+    assert result.returncode == 0, result.stderr
+    return home.envs / NAME
 
 
 @pytest.fixture
 def desk(tmp_path: Path, packaged_python: Path, locked: Path) -> Home:
     """A fresh user who has the environment's folder, and has not built it."""
-    made = make_home(tmp_path / "lab")
-    (made.root / "data").mkdir()
-    (made.root / "data" / "channels").symlink_to(packaged_python)
-    shutil.copytree(locked, made.envs / NAME)
-    return made
+    home = make_home(tmp_path / "lab")
+    (home.root / "data").mkdir()
+    (home.root / "data" / "channels").symlink_to(packaged_python)
+    shutil.copytree(locked, home.envs / NAME)
+    return home
 
 
 @pytest.fixture
 def lab(desk: Home) -> Home:
     """A fresh user with the environment built; uv's cache is the machine's, so this takes seconds."""
-    done = desk.run("build", NAME, *QUICK)
-    assert done.returncode == 0, done.stderr
+    result = desk.run("build", NAME, *QUICK)
+    assert result.returncode == 0, result.stderr
     return desk
 
 
@@ -92,12 +92,12 @@ def test_edited_environment_makes_the_lock_stale(lab: Home) -> None:
     environment, lock = lab.envs / NAME / "environment.yml", lab.envs / NAME / "conda-lock.yml"
     before = lock.read_bytes()
     edit(environment, "- numpy", "- numpy<2.4")
-    done = lab.run("build", NAME, *QUICK)
-    assert done.returncode == 6
+    result = lab.run("build", NAME, *QUICK)
+    assert result.returncode == 6
     assert (
-        "is stale" in done.stderr
-        and "environment.yml was edited by hand" in done.stderr
-        and "--relock" in done.stderr
+        "is stale" in result.stderr
+        and "environment.yml was edited by hand" in result.stderr
+        and "--relock" in result.stderr
     )
     assert lock.read_bytes() == before
     again = lab.run("lock", NAME, "--relock")
@@ -115,8 +115,8 @@ def contents(user: Home) -> dict[str, bytes]:
 
 def test_failed_relock_changes_nothing(desk: Home) -> None:
     before = contents(desk)
-    done = desk.run("lock", NAME, "--pip", "no-such-package-xyzzy", "--relock")
-    assert done.returncode == 5, done.stderr
+    result = desk.run("lock", NAME, "--pip", "no-such-package-xyzzy", "--relock")
+    assert result.returncode == 5, result.stderr
     assert contents(desk) == before
     assert desk.run("lock", NAME).returncode == 0
 
@@ -124,9 +124,9 @@ def test_failed_relock_changes_nothing(desk: Home) -> None:
 def test_options_with_an_edited_file_are_refused_not_dropped(desk: Home) -> None:
     edit(desk.envs / NAME / "environment.yml", "- numpy", "- numpy<2.4")
     before = contents(desk)
-    done = desk.run("lock", NAME, "--pip", "six", "--relock")
-    assert done.returncode == 6
-    assert "pip would have no effect" in done.stderr
+    result = desk.run("lock", NAME, "--pip", "six", "--relock")
+    assert result.returncode == 6
+    assert "pip would have no effect" in result.stderr
     assert contents(desk) == before
 
 
@@ -139,17 +139,17 @@ def test_packages_given_later_are_added(desk: Home) -> None:
 
 def test_python_from_channel_differs_from_the_lock(desk: Home) -> None:
     before = contents(desk)
-    done = desk.run("lock", NAME, "--python-from", "channel")
-    assert done.returncode == 6
-    assert "its Python is from host" in done.stderr
+    result = desk.run("lock", NAME, "--python-from", "channel")
+    assert result.returncode == 6
+    assert "its Python is from host" in result.stderr
     assert contents(desk) == before
 
 
 def test_changed_request_does_not_overwrite_the_lock(desk: Home) -> None:
     before = contents(desk)
-    done = desk.run("build", NAME, "--pip", "six", *QUICK)
-    assert done.returncode == 6
-    assert "the request changed" in done.stderr
+    result = desk.run("build", NAME, "--pip", "six", *QUICK)
+    assert result.returncode == 6
+    assert "the request changed" in result.stderr
     assert contents(desk) == before
 
 
@@ -164,9 +164,9 @@ def test_changed_hash_is_refused_and_the_old_prefix_works(lab: Home, package: st
         if entry["name"] == package
     )
     edit(lock, sha, ("0" if sha[0] != "0" else "1") + sha[1:])
-    done = lab.run("env", "create", NAME)
-    assert done.returncode == 7, done.stderr
-    assert package in done.stderr and "Traceback" not in done.stderr
+    result = lab.run("env", "create", NAME)
+    assert result.returncode == 7, result.stderr
+    assert package in result.stderr and "Traceback" not in result.stderr
     assert works(lab)
     assert not leftovers(lab)
 
@@ -190,7 +190,7 @@ def test_changed_hash_is_refused_on_a_terminal(lab: Home) -> None:
 def test_missing_package_is_named(lab: Home) -> None:
     """An index that answers, but has nothing of what is locked; uv's cache is empty, so it must be asked."""
     with Gone() as server:
-        done = lab.run(
+        result = lab.run(
             "env",
             "create",
             NAME,
@@ -199,10 +199,10 @@ def test_missing_package_is_named(lab: Home) -> None:
             UV_DEFAULT_INDEX=server,
             UV_CACHE_DIR=str(lab.root / "uv"),
         )
-    assert done.returncode == 8, done.stderr
+    assert result.returncode == 8, result.stderr
     assert (
-        "A locked package is gone from the index" in done.stderr
-        and "not found in the package registry" in done.stderr
+        "A locked package is gone from the index" in result.stderr
+        and "not found in the package registry" in result.stderr
     )
     assert works(lab)
     assert not (lab.root / "new").exists()
@@ -234,7 +234,7 @@ class Gone:
 
 def test_unreachable_index(desk: Home) -> None:
     before = (desk.envs / NAME / "conda-lock.yml").read_bytes()
-    done = desk.run(
+    result = desk.run(
         "lock",
         NAME,
         "--relock",
@@ -242,8 +242,8 @@ def test_unreachable_index(desk: Home) -> None:
         UV_HTTP_RETRIES="0",
         UV_CACHE_DIR=str(desk.root / "uv"),
     )
-    assert done.returncode == 8, done.stderr
-    assert "index did not answer" in done.stderr
+    assert result.returncode == 8, result.stderr
+    assert "index did not answer" in result.stderr
     assert (desk.envs / NAME / "conda-lock.yml").read_bytes() == before
 
 
@@ -260,9 +260,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_disk(lab: Home, small_disk: Path) -> None:
-    done = lab.run("env", "create", NAME, "--prefix", str(small_disk / "lab"))
-    assert done.returncode == 11, done.stderr
-    assert "disk" in done.stderr and "full" in done.stderr
+    result = lab.run("env", "create", NAME, "--prefix", str(small_disk / "lab"))
+    assert result.returncode == 11, result.stderr
+    assert "disk" in result.stderr and "full" in result.stderr
     assert list(small_disk.iterdir()) == []
     assert works(lab)
 
@@ -272,16 +272,16 @@ def test_kernel_name_of_another_owner(lab: Home) -> None:
     (kernel / "kernel.json").write_text(
         '{"argv": ["mine"], "display_name": "mine", "language": "python"}'
     )
-    done = lab.run("build", NAME, *QUICK)
-    assert done.returncode == 12
-    assert "was not created by provision" in done.stderr
+    result = lab.run("build", NAME, *QUICK)
+    assert result.returncode == 12
+    assert "was not created by provision" in result.stderr
     assert "mine" in (kernel / "kernel.json").read_text()
 
 
 def test_image_without_an_engine(desk: Home) -> None:
-    done = desk.run("build", NAME, "--image", DOCKER_HOST="unix:///nonexistent/docker.sock")
-    assert done.returncode == 9
-    assert "No Docker engine answers" in done.stderr
+    result = desk.run("build", NAME, "--image", DOCKER_HOST="unix:///nonexistent/docker.sock")
+    assert result.returncode == 9
+    assert "No Docker engine answers" in result.stderr
 
 
 def test_prefix_elsewhere_is_remembered(lab: Home, tmp_path: Path) -> None:
@@ -314,9 +314,9 @@ def test_prefix_without_interpreter_is_rebuilt(lab: Home) -> None:
 )
 def test_invalid_environment_file(desk: Home, text: str) -> None:
     (desk.envs / NAME / "environment.yml").write_text(text)
-    done = desk.run("build", NAME, *QUICK)
-    assert done.returncode == 3, done.stderr
-    assert "environment.yml" in done.stderr and "Traceback" not in done.stderr
+    result = desk.run("build", NAME, *QUICK)
+    assert result.returncode == 3, result.stderr
+    assert "environment.yml" in result.stderr and "Traceback" not in result.stderr
 
 
 def test_damaged_evidence_is_rewritten(lab: Home) -> None:
@@ -335,9 +335,9 @@ def test_same_name_in_two_folders_has_two_prefixes(
 ) -> None:
     other = ("--envs", str(tmp_path / "other"))
     assert lab.run("lock", *request_, *other).returncode == 0
-    refused = lab.run("env", "create", NAME, *other)
-    assert refused.returncode == 12
-    assert str(lab.envs / NAME) in refused.stderr
+    result = lab.run("env", "create", NAME, *other)
+    assert result.returncode == 12
+    assert str(lab.envs / NAME) in result.stderr
     assert lab.run("env", "diff", NAME).returncode == 0
 
 
@@ -389,8 +389,8 @@ def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str) -> No
     child.communicate()
     assert child.returncode == -signal.SIGKILL
     assert works(lab)
-    done = lab.run(*command)
-    assert done.returncode == 0, done.stderr
+    result = lab.run(*command)
+    assert result.returncode == 0, result.stderr
     assert works(lab)
     assert lab.run("env", "diff", NAME).returncode == 0
     assert subprocess.run([prefix(lab) / "bin" / "python", "-c", "import six"]).returncode == 0
@@ -408,8 +408,8 @@ def test_ctrl_c_leaves_nothing(lab: Home, eventually: Eventually) -> None:
     assert "Traceback" not in err
     assert works(lab)
     assert not leftovers(lab)
-    mine = subprocess.run(["pgrep", "-f", str(lab.root)], capture_output=True, text=True).stdout
-    assert mine == ""
+    result = subprocess.run(["pgrep", "-f", str(lab.root)], capture_output=True, text=True).stdout
+    assert result == ""
 
 
 def test_waiting_run_reuses_the_first_runs_result(desk: Home) -> None:
@@ -428,9 +428,9 @@ def test_concurrent_builds_of_one_name(lab: Home, eventually: Eventually) -> Non
     assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     first = lab.start("build", NAME, *QUICK)
     eventually(staging_path(prefix(lab)).exists, 60)
-    refused = lab.run("build", NAME, "--no-wait", *QUICK)
-    assert refused.returncode == 12
-    assert f"process {first.pid}" in refused.stderr
+    result = lab.run("build", NAME, "--no-wait", *QUICK)
+    assert result.returncode == 12
+    assert f"process {first.pid}" in result.stderr
     waited = lab.run("build", NAME, *QUICK)
     out, err = first.communicate(timeout=300)
     assert first.returncode == 0, out + err

@@ -108,7 +108,7 @@ def rendered(lock: Lock, base: str) -> str:
 
 def files(archive: tarfile.TarFile) -> Files:
     """Every file and link of ours."""
-    found = {}
+    result = {}
     for member in archive:
         name = member.name.lstrip("./")
         if not name.startswith(("opt/", "usr/local/bin/provision", "workspace")) or (
@@ -117,21 +117,21 @@ def files(archive: tarfile.TarFile) -> Files:
             continue
         file = archive.extractfile(member) if member.isreg() or member.islnk() else None
         content = hashlib.sha256(file.read()).hexdigest() if file else member.linkname
-        found[name] = (
+        result[name] = (
             "link" if member.issym() else "folder" if member.isdir() else "file",
             member.mode & 0o7777,
             content,
         )
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
 def ours(built: Image) -> Files:
-    found = {}
+    result = {}
     for layer in built.layers[1:]:
         with tarfile.open(oci_layout.blob(built.layout, layer.digest)) as archive:
-            found.update(files(archive))
-    return found
+            result.update(files(archive))
+    return result
 
 
 def compare(theirs: Files, ours: Files) -> None:
@@ -164,14 +164,14 @@ def test_docker_build_gives_the_same_environment(
         pytest.skip("no docker command with BuildKit on this machine")
     name = f"{NAME}:{builder}"
     env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
-    done = subprocess.run(
+    result = subprocess.run(
         [docker, "build", "--tag", name, "-"],
         env=env,
         input=packed(context),
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     with contextlib.closing(image.require_engine()) as client:
         container = client.containers.create(name)
         try:
@@ -182,7 +182,7 @@ def test_docker_build_gives_the_same_environment(
         finally:
             container.remove()
             client.images.remove(name)
-            forget_steps(client, done.stdout.decode())
+            forget_steps(client, result.stdout.decode())
 
 
 FOREIGN = [
@@ -215,18 +215,18 @@ def test_base_settings_do_not_leave_the_environment(
         container = client.containers.create(docker_base, ["true"])
         container.commit(*base.split(":"), changes=FOREIGN)
         container.remove()
-        done = None
+        result = None
         try:
             inherited = client.images.get(base).attrs["Config"]["Env"]
             env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
-            done = subprocess.run(
+            result = subprocess.run(
                 [docker, "build", "--tag", name, "-"],
                 env=env,
                 input=packed(tmp_path),
                 capture_output=True,
                 check=False,
             )
-            assert done.returncode == 0, done.stdout + done.stderr
+            assert result.returncode == 0, result.stdout + result.stderr
             made = settings(client.images.get(name).attrs["Config"])
             wanted = config.environment(resolution(), lock, inherited)
             assert made["Env"] == sorted(f"{key}={value}" for key, value in wanted.items())
@@ -241,9 +241,9 @@ def test_base_settings_do_not_leave_the_environment(
                 == b"[]"
             )
         finally:
-            if done is not None and done.returncode == 0:
+            if result is not None and result.returncode == 0:
                 client.images.remove(name)
-                forget_steps(client, done.stdout.decode())
+                forget_steps(client, result.stdout.decode())
             client.images.remove(base)
 
 
@@ -294,8 +294,8 @@ def test_buildah_build_gives_the_same_environment(
             NAME,
             "-",
         ]
-        done = subprocess.run(command, input=packed(context), capture_output=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = subprocess.run(command, input=packed(context), capture_output=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
         out = tmp_path / "out"
         subprocess.run(
             [
@@ -307,11 +307,11 @@ def test_buildah_build_gives_the_same_environment(
             check=True,
         )
     manifest = json.loads((out / "manifest.json").read_text())
-    found: Files = {}
+    outcome: Files = {}
     for layer in manifest["layers"][1:]:
         with tarfile.open(out / layer["digest"].removeprefix("sha256:")) as archive:
-            found.update(files(archive))
-    compare(found, ours)
+            outcome.update(files(archive))
+    compare(outcome, ours)
     assert (
         settings(
             json.loads((out / manifest["config"]["digest"].removeprefix("sha256:")).read_text())[
@@ -347,16 +347,16 @@ def packed(context: Path) -> bytes:
 
 def with_buildkit() -> str | None:
     """A docker command that has BuildKit: up to 22 it lies inside, later ones need a plugin."""
-    found = (shutil.which("docker", path=folder) for folder in os.get_exec_path())
-    return next((command for command in found if command and has_buildkit(command)), None)
+    executable = (shutil.which("docker", path=folder) for folder in os.get_exec_path())
+    return next((command for command in executable if command and has_buildkit(command)), None)
 
 
 def has_buildkit(docker: str) -> bool:
     env = {**os.environ, "DOCKER_BUILDKIT": "1"}
-    told = subprocess.run(
+    result = subprocess.run(
         [docker, "build", "--help"], env=env, capture_output=True, text=True, check=False
     )
-    return told.returncode == 0 and "--secret" in told.stdout
+    return result.returncode == 0 and "--secret" in result.stdout
 
 
 def settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -380,15 +380,15 @@ def test_podman_and_buildah_accept_the_layout(built: Image) -> None:
     with storage() as (_, flags):
         # Both make the path the image's name, so it must be one: not every folder above is (".nox" is not).
         place, source = built.layout.parent, f"oci:{built.layout.name}"
-        done = subprocess.run(
+        result = subprocess.run(
             ["podman", *flags, "pull", "--quiet", source],
             cwd=place,
             capture_output=True,
             text=True,
             check=False,
         )
-        pulled = done.stdout.strip()
-        assert f"sha256:{pulled}" == built.image_id, done.stderr
+        pulled = result.stdout.strip()
+        assert f"sha256:{pulled}" == built.image_id, result.stderr
         limits = [
             "--ulimit",
             "nofile=1024:1024",
@@ -396,15 +396,15 @@ def test_podman_and_buildah_accept_the_layout(built: Image) -> None:
             "nproc=1024:1024",
         ]  # podman's own may be above what this machine allows
         run = ["podman", *flags, "run", "--rm", "--network", "none", *limits, pulled]
-        done = subprocess.run(
+        result = subprocess.run(
             [*run, "sh", "-c", "greet; id -u"], capture_output=True, text=True, check=False
         )
-        assert done.stdout.split() == ["hello", "1000"], done.stderr
+        assert result.stdout.split() == ["hello", "1000"], result.stderr
         if shutil.which("buildah"):
             take = ["buildah", *flags, "from", "--name", "taken", source]
-            done = subprocess.run(take, cwd=place, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            shown = subprocess.run(
+            result = subprocess.run(take, cwd=place, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, result.stderr
+            completed = subprocess.run(
                 ["buildah", *flags, "inspect", "taken"], check=True, capture_output=True, text=True
             ).stdout
-            assert json.loads(shown)["FromImageID"] == pulled
+            assert json.loads(completed)["FromImageID"] == pulled

@@ -24,10 +24,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 32 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    done = subprocess.run(
+    result = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], capture_output=True, check=False
     )
-    if done.returncode != 0:
+    if result.returncode != 0:
         pytest.skip("mounting a small disk needs root")
     yield disk
     subprocess.run(["umount", disk], check=True)
@@ -64,20 +64,20 @@ def test_disk_fills_up_during_build(small_disk: Path, monkeypatch: pytest.Monkey
         lab.build("toy", FIRST, prefix)
     monkeypatch.undo()
     assert [path.name for path in (small_disk / "images").iterdir()] == ["toy"]
-    found = oci_layout.read(before.layout)
-    assert found is not None
-    assert found.manifest_digest == before.manifest_digest
+    layout = oci_layout.read(before.layout)
+    assert layout is not None
+    assert layout.manifest_digest == before.manifest_digest
     (small_disk / "other").unlink()
     assert lab.build("toy", FIRST, prefix).layers[:1] == before.layers[:1]
 
 
 @pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
 def test_disk_too_small_for_an_archive(small_disk: Path, tmp_path: Path, kind: str) -> None:
-    made = Lab(tmp_path).build("toy", FIRST)
+    image = Lab(tmp_path).build("toy", FIRST)
     (small_disk / "other").write_bytes(bytes(25 * MIB))
     with pytest.raises(NoSpace, match="was not written"):
         export.export_image(
-            made, export.parse_output(f"{kind}:{small_disk / 'toy.tar'}"), Listening()
+            image, export.parse_output(f"{kind}:{small_disk / 'toy.tar'}"), Listening()
         )
     assert [path.name for path in small_disk.iterdir()] == ["other"]
 
@@ -96,11 +96,11 @@ def test_kill_at_any_step_leaves_old_image_or_none(
 ) -> None:
     script = Path(__file__).parent / "killed_build.py"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, script, tmp_path], capture_output=True, text=True, env=env, check=False
     )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    assert result.returncode == 0, result.stderr
+    seen = json.loads(result.stdout)
     assert seen["from nothing: none"] > 20
     assert seen["over another: old"] > 20
     assert (
@@ -131,15 +131,15 @@ def test_finished_layers_of_a_killed_build_are_reused(tmp_path: Path) -> None:
 @pytest.mark.docker
 def test_damaged_layer_refused_by_the_engine_is_named(tmp_path: Path) -> None:
     client, lab = image.require_engine(), Lab(tmp_path)
-    made = lab.build("damaged", FIRST)
-    torch = next(layer for layer in made.layers if layer.group == "torch")
-    flip(oci_layout.blob(made.layout, torch.digest), unseen=True)
+    first_image = lab.build("damaged", FIRST)
+    torch = next(layer for layer in first_image.layers if layer.group == "torch")
+    flip(oci_layout.blob(first_image.layout, torch.digest), unseen=True)
     try:
         with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} is corrupt"):
-            image.load_image(made, client, Listening())
+            image.load_image(first_image, client, Listening())
         assert not client.api.images("provision/damaged")
         again = lab.build("damaged", FIRST)
         assert image.load_image(again, client, Listening())
-        assert client.images.get(made.image_id).tags
+        assert client.images.get(first_image.image_id).tags
     finally:
         image.remove_images("damaged", client)

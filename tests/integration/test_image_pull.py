@@ -460,10 +460,10 @@ def test_docker_login_credentials_are_used(context: Context, tmp_path: Path) -> 
 def test_layers_may_be_redirected(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
     """As hosted registries have it: a bucket, which must not learn who we are. There the big layer breaks off."""
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
-    told: list[str | None] = []
+    tokens: list[str | None] = []
 
     def bucket(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
-        told.append(request.headers.get("Authorization"))
+        tokens.append(request.headers.get("Authorization"))
         return is_big(request, toy) and half(request, content, begins(request))
 
     with Line(host, bucket).open() as there:
@@ -480,8 +480,8 @@ def test_layers_may_be_redirected(host: str, toy: Image, context: Context, tmp_p
             log_in(here, "lab", "secret")
             pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
-    assert len(told) == BIG // (1 << 20) + 3
-    assert set(told) == {None}
+    assert len(tokens) == BIG // (1 << 20) + 3
+    assert set(tokens) == {None}
 
 
 def test_expired_token_is_renewed(
@@ -554,8 +554,8 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
     subprocess.run([*SKOPEO, f"oci:{tmp_path / 'base'}", f"docker://{lab}"], check=True)
     line = Line(host, lambda line, request, body: False)
     with line.open() as here:
-        found = image_registry.registry_base(context, f"{here}/lab/base:12")
-        assert (found.reference, found.digest, found.diff_ids) == (
+        result = image_registry.registry_base(context, f"{here}/lab/base:12")
+        assert (result.reference, result.digest, result.diff_ids) == (
             f"{here}/lab/base:12",
             base.digest,
             base.diff_ids,
@@ -564,7 +564,7 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
         assert (
             len(
                 layers.write_base(
-                    found.archive(), found.diff_ids, tmp_path / "plain", lambda _: None
+                    result.archive(), result.diff_ids, tmp_path / "plain", lambda _: None
                 )
             )
             == 2

@@ -86,22 +86,22 @@ def test_push_attaches_verdicts_and_sboms(
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     known = json.loads((folder / passport.FILE).read_text())
     known["lock"]["sha256"] = known["image"]["lock_sha256"]
-    found = {
+    measurement = {
         "measured_on": {"host": "node1"},
         "report": {"schema": 2, "started_at": "2026-11-21T19:44:37Z"},
     }
     known["smoke"] = {
-        "prefix": {"verdict": "warn", **found},
-        "image": {"verdict": "pass", "image_id": known["image"]["image_id"], **found},
+        "prefix": {"verdict": "warn", **measurement},
+        "image": {"verdict": "pass", "image_id": known["image"]["image_id"], **measurement},
     }
     (folder / passport.FILE).write_text(json.dumps(known))
     place = f"{host}/lab/pushed-{method}:1"
     for sent in (True, False):
-        done = CliRunner().invoke(
+        result = CliRunner().invoke(
             cli, ["image", "push", "lab", place, "--compression", method, "--json"]
         )
-        assert done.exit_code == 0, done.output
-        pushed = json.loads(done.stdout)
+        assert result.exit_code == 0, result.output
+        pushed = json.loads(result.stdout)
         assert (pushed["sent"] > 0) == sent
         assert pushed["attached"] == [
             "smoke (prefix): warn",
@@ -112,14 +112,14 @@ def test_push_attaches_verdicts_and_sboms(
     at = image.parse_registry_reference(place)
     digest = pushed["reference"].partition("@")[2]
     (bill,) = image.list_referrers(at, digest, BILLS[0], pytest.fail)
-    said = json.loads(image.referrer_content(at, digest, bill, BILLS[0]))
-    assert said["metadata"]["component"]["version"] == digest
-    shown = json.loads(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
-    assert (shown["reference"], [one["verdict"] for one in shown["verdicts"]]) == (
+    content = json.loads(image.referrer_content(at, digest, bill, BILLS[0]))
+    assert content["metadata"]["component"]["version"] == digest
+    output = json.loads(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
+    assert (output["reference"], [verdict["verdict"] for verdict in output["verdicts"]]) == (
         pushed["reference"],
         ["pass", "warn"],
     )
-    assert shown["layers"][0]["mediaType"] == oci_layout.LAYER + (
+    assert output["layers"][0]["mediaType"] == oci_layout.LAYER + (
         "" if method == "none" else f"+{method}"
     )
 
@@ -138,10 +138,10 @@ def test_registry_without_referrers_still_gets_the_image(
         )
 
     with Line(host, strict).open() as here:
-        done = CliRunner().invoke(cli, ["image", "push", "lab", f"{here}/lab/strict:1", "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["attached"] == []
-    assert "not all documents were attached to the image" in done.stderr
+        result = CliRunner().invoke(cli, ["image", "push", "lab", f"{here}/lab/strict:1", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["attached"] == []
+    assert "not all documents were attached to the image" in result.stderr
 
 
 @pytest.mark.parametrize("api", ["none", "whole", "pages"])
@@ -157,13 +157,13 @@ def test_attached_documents_are_read_back(host: str, toy: Image, api: str) -> No
         for text in (b'"one"', b'"two"', b'"one"'):
             image.attach_referrer(at, toy, KIND, "application/json", text, {"said": text.decode()})
         image.attach_referrer(at, toy, "application/vnd.other", "text/plain", b"other")
-        found = {
-            one.annotations["said"]: one
-            for one in image.list_referrers(at, toy.manifest_digest, KIND, pytest.fail)
+        referrers = {
+            referrer.annotations["said"]: referrer
+            for referrer in image.list_referrers(at, toy.manifest_digest, KIND, pytest.fail)
         }
         assert {
-            said: image.referrer_content(at, toy.manifest_digest, one, "application/json")
-            for said, one in found.items()
+            said: image.referrer_content(at, toy.manifest_digest, referrer, "application/json")
+            for said, referrer in referrers.items()
         } == {
             '"one"': b'"one"',
             '"two"': b'"two"',
@@ -179,9 +179,9 @@ def test_attached_documents_are_read_back(host: str, toy: Image, api: str) -> No
 def test_verdicts_of_another_image_are_refused(host: str, toy: Image) -> None:
     at = image.parse_registry_reference(f"{host}/lab/mixed:1")
     image.push_image(toy, at, Watching())
-    one = image.attach_referrer(at, toy, KIND, "application/json", b"{}")
+    referrer = image.attach_referrer(at, toy, KIND, "application/json", b"{}")
     with pytest.raises(IntegrityError, match="is not an attachment of"):
-        image.referrer_content(at, f"sha256:{'0' * 64}", one, "application/json")
+        image.referrer_content(at, f"sha256:{'0' * 64}", referrer, "application/json")
 
 
 def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> None:
@@ -234,7 +234,9 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     with listing.open() as here:
         image_registry.show_image(context, f"{here}/lab/verdicts:1")
     assert len(progress.said) == 4
-    assert [(one["place"], one["verdict"], one["report"]) for one in seen.verdicts] == [
+    assert [
+        (verdict["place"], verdict["verdict"], verdict["report"]) for verdict in seen.verdicts
+    ] == [
         ("image", "pass", report),
         ("prefix", "warn", report),
     ]

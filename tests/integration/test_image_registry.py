@@ -265,14 +265,14 @@ def test_identity_token_is_exchanged(host: str, tmp_path: Path) -> None:
             > BIG
         )
     scope = "repository:lab/identity:pull,push"
-    told = {
+    form = {
         "grant_type": "refresh_token",
         "refresh_token": "kept",
         "client_id": "provision",
         "service": "lab",
         "scope": scope,
     }
-    assert asked == [{key: [value] for key, value in told.items()}]
+    assert asked == [{key: [value] for key, value in form.items()}]
 
 
 def test_upload_without_a_location_names_the_registry(host: str, tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> N
         "tmpfs": {"/tmp": ""},
         "environment": {"HOME": "/home/me"},
     }
-    told = client.containers.run(
+    result = client.containers.run(
         toy.image_id,
         ["python", "-c", script],
         working_dir="/",
@@ -296,7 +296,7 @@ def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> N
         remove=True,
         **options,
     )
-    assert told.decode().strip() == "/home/me 31337"
+    assert result.decode().strip() == "/home/me 31337"
 
 
 @pytest.mark.needs("umoci", "unshare", "setpriv")
@@ -329,13 +329,13 @@ def test_unprivileged_user_runs_it_without_an_engine(toy: Image) -> None:
         subprocess.run([*nobody, *unpack], check=True, capture_output=True)
         root = f"{name}/bundle/rootfs"
         script = f"mount --rbind /proc {root}/proc && exec chroot {root} /opt/env/bin/greet"
-        told = subprocess.run(
+        result = subprocess.run(
             [*nobody, "unshare", "-r", "-m", "sh", "-c", script],
             check=True,
             capture_output=True,
             text=True,
         )
-        assert told.stdout == "hello\n"
+        assert result.stdout == "hello\n"
 
 
 @pytest.mark.needs("cc")

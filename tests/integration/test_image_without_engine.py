@@ -137,11 +137,11 @@ def test_unprivileged_offline_build_gives_the_same_image(
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     odd = {"LC_ALL": "C", "TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "7"}
-    told = subprocess.run(
+    result = subprocess.run(
         [*apart, sys.executable, "-c", BUILD, str(theirs / "work")],
         env={**environment, **odd, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False, umask=0o077,
     )  # fmt: skip
-    assert told.stdout.split() == [built.manifest_digest], told.stderr
+    assert result.stdout.split() == [built.manifest_digest], result.stderr
 
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
@@ -160,18 +160,18 @@ def test_skopeo_reads_the_layout(built: Image, tmp_path: Path, kind: str) -> Non
         ],
         check=True,
     )
-    seen = json.loads(
+    result = json.loads(
         subprocess.run(
             ["skopeo", "inspect", "--config", f"oci:{copied}"], check=True, capture_output=True
         ).stdout
     )
-    assert seen["config"]["Labels"]["org.provision.lock"] == built.lock_sha256
-    assert seen["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
+    assert result["config"]["Labels"]["org.provision.lock"] == built.lock_sha256
+    assert result["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
     if kind == "oci":
-        told = subprocess.run(
+        completed = subprocess.run(
             ["skopeo", "inspect", f"oci:{tmp_path / 'out'}"], check=True, capture_output=True
         )
-        assert json.loads(told.stdout)["Digest"] == built.manifest_digest
+        assert json.loads(completed.stdout)["Digest"] == built.manifest_digest
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
@@ -251,8 +251,8 @@ def test_base_from_a_registry_gives_the_same_layers(
     own = {layer.group for layer in found.layers} - {
         "provision"
     }  # the smoke test is a toy in `built`
-    assert [one for one in found.layers if one.group in own] == [
-        one for one in built.layers if one.group in own
+    assert [item for item in found.layers if item.group in own] == [
+        item for item in built.layers if item.group in own
     ]
     again, anew = ensure_image(context, wanted, lock, prefix, None)  # the registry is gone
     assert (again, anew) == (found, False)
@@ -260,9 +260,12 @@ def test_base_from_a_registry_gives_the_same_layers(
 
 def test_written_layout_is_complete(built: Image, tmp_path: Path) -> None:
     export.export_image(built, export.parse_output(f"oci:{tmp_path / 'out'}"), Watching())
-    found = oci_layout.read(tmp_path / "out")
-    assert found is not None
-    assert (found.manifest_digest, found.config_digest) == (built.manifest_digest, built.image_id)
+    read_back = oci_layout.read(tmp_path / "out")
+    assert read_back is not None
+    assert (read_back.manifest_digest, read_back.config_digest) == (
+        built.manifest_digest,
+        built.image_id,
+    )
 
 
 def test_copy_gets_its_name_only_when_complete(tmp_path: Path) -> None:

@@ -87,21 +87,25 @@ def test_complete_cache_installs_without_an_index(
     index: http.server.ThreadingHTTPServer, tmp_path: Path
 ) -> None:
     wanted = [locked(tmp_path, name) for name in ("numpy", "ipykernel")]
-    said: list[str] = []
-    uv.install_wheels(wanted, environment(tmp_path / "first"), warn=said.append)
-    assert not said
+    messages: list[str] = []
+    uv.install_wheels(wanted, environment(tmp_path / "first"), warn=messages.append)
+    assert not messages
     index.shutdown()
     index.server_close()
     again = environment(tmp_path / "again")
-    uv.install_wheels(wanted, again, warn=said.append)
+    uv.install_wheels(wanted, again, warn=messages.append)
     assert installed(again) == {"numpy", "ipykernel"}
-    assert len(said) == 1 and "did not answer" in said[0] and "installed from there" in said[0]
+    assert (
+        len(messages) == 1
+        and "did not answer" in messages[0]
+        and "installed from there" in messages[0]
+    )
     for missing in (locked(tmp_path, "torch"), replace(wanted[0], sha256="0" * 64)):
         with pytest.raises(Unreachable, match="did not answer"):
             uv.install_wheels(
-                [*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=said.append
+                [*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=messages.append
             )
-    assert len(said) == 1
+    assert len(messages) == 1
 
 
 def clashing(folder: Path, name: str) -> LockedPackage:
@@ -143,16 +147,16 @@ def test_conflicting_file_comes_from_the_last_wheel_by_name(
     packages = [
         replace(package, url=f"https://index.invalid/{package.name}.whl") for package in wanted
     ]
-    found = wheel_files.installed_wheels(prefix, packages, site.parent.name.removeprefix("python"))
-    shared = wheel_files.shared_files(found)
+    wheels = wheel_files.installed_wheels(prefix, packages, site.parent.name.removeprefix("python"))
+    shared = wheel_files.shared_files(wheels)
     assert set(shared) == {"tests/__init__.py", "../../../bin/tell"}
-    assert [package.name for package in wheel_files.co_owners(found[:1], shared)] == [
+    assert [package.name for package in wheel_files.co_owners(wheels[:1], shared)] == [
         "large",
         "two",
         "zen",
     ]
     entries = {
         posixpath.basename(path): entry
-        for path, entry in wheel_files.wheels_entries(found[:1], shared, prefix).items()
+        for path, entry in wheel_files.wheels_entries(wheels[:1], shared, prefix).items()
     }
     assert b"from tests import zen" in (entries["tell"].content or b"")

@@ -151,10 +151,10 @@ def test_local_file_must_match_the_lock(channel: Path, tmp_path: Path) -> None:
     mirrors = Mirrors([parse_mirror(f"{OWN}={channel}", Path())])
     alpha = package(channel, "alpha")
 
-    def place(one: LockedPackage, name: str) -> None:
+    def place(item: LockedPackage, name: str) -> None:
         final, cache = Path("/opt/env"), tmp_path / "cache"
         conda.install_packages(
-            [one], tmp_path / name, final=final, cache=cache, progress=Watching(), mirrors=mirrors
+            [item], tmp_path / name, final=final, cache=cache, progress=Watching(), mirrors=mirrors
         )
 
     place(alpha, "prefix")

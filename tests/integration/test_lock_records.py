@@ -137,16 +137,16 @@ def test_lock_with_several_platforms(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", platforms=BOTH, companions=False)
     path = tmp_path / lockfile.FILE
     path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
-    seen = {platform: lockfile.read(path, platform) for platform in BOTH}
-    for platform, found in seen.items():
+    locks = {platform: lockfile.read(path, platform) for platform in BOTH}
+    for platform, found in locks.items():
         torch = found.find("pytorch")
         assert (
             torch and f"/conda-forge/{platform}/" in torch.url and torch.build.startswith("cuda126")
         )
         assert conda.channel_url("conda-forge") in torch.url  # not where this machine found it
         assert found.content_hash == lockfile.content_hashes(inputs(resolution))[platform]
-    assert seen["linux-64"].content_hash != seen["linux-aarch64"].content_hash
-    assert len(packages) == sum(len(found.packages) for found in seen.values())
+    assert locks["linux-64"].content_hash != locks["linux-aarch64"].content_hash
+    assert len(packages) == sum(len(found.packages) for found in locks.values())
     check_by_conda_lock(path, inputs(resolution))
 
 
@@ -187,8 +187,8 @@ def check_by_conda_lock(path: Path, wanted: lockfile.LockInputs) -> None:
         "--pypi_to_conda_lookup_file",
         names,
     ]
-    done = process.run([*command, "--lockfile", path.name], cwd=path.parent)
-    assert "Spec hash already locked for ['linux-64', 'linux-aarch64']" in done.stderr
+    result = process.run([*command, "--lockfile", path.name], cwd=path.parent)
+    assert "Spec hash already locked for ['linux-64', 'linux-aarch64']" in result.stderr
 
 
 def test_lock_as_of_a_past_day(tmp_path: Path) -> None:
@@ -226,11 +226,11 @@ def of_a_day(path: Path, day: str, **asked: object) -> Resolution:
 
 def updated(path: Path, resolution: Resolution, *names: str) -> dict[str, str]:
     """What moved, as the new lock has it; `-` for what is gone."""
-    seen = {platform: lockfile.read(path, platform) for platform in resolution.platforms}
-    packages = lockfile.update(inputs(resolution), resolution, names, seen, solver=RECORDS)
+    locks = {platform: lockfile.read(path, platform) for platform in resolution.platforms}
+    packages = lockfile.update(inputs(resolution), resolution, names, locks, solver=RECORDS)
     before = {
         (package.platform, package.name): package
-        for found in seen.values()
+        for found in locks.values()
         for package in found.packages
     }
     after = {(package.platform, package.name): package for package in packages}
@@ -337,9 +337,9 @@ def test_external_solver_through_conda_lock(
     resolution = resolve(torch="2.3.1", cuda="12.1", source="pytorch", companions=False)
     outside = lockfile.find_solver("micromamba", RECORDS.mirrors)
     packages = lockfile.solve(inputs(resolution), resolution, solver=RECORDS, external=outside)
-    ours = lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
+    lock = lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
     assert [(package.name, package.url, package.sha256) for package in packages] == [
-        (package.name, package.url, package.sha256) for package in ours
+        (package.name, package.url, package.sha256) for package in lock
     ]
     impossible = edited(resolution, {"mkl<2024.1": "mkl<1"})
     with pytest.raises(Unsolvable, match="micromamba found no environment for linux-64"):
@@ -396,7 +396,7 @@ def test_unsolvable_request_is_reported() -> None:
 
 def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
     """Whatever the language, the time zone, the order of sets, and where one stands."""
-    found = []
+    locks = []
     somebody: list[dict[str, str]] = [
         {"LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1"},
         {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "2"},
@@ -418,13 +418,13 @@ def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
             "--platform",
             "linux-aarch64",
         )
-        done = home.run("lock", *asked, "--no-companions")
-        assert done.returncode == 0, done.stderr
-        found += [path.read_bytes() for path in home.envs.glob("*/conda-lock.yml")]
-    assert len(found) == 2 and found[0] == found[1]
+        result = home.run("lock", *asked, "--no-companions")
+        assert result.returncode == 0, result.stderr
+        locks += [path.read_bytes() for path in home.envs.glob("*/conda-lock.yml")]
+    assert len(locks) == 2 and locks[0] == locks[1]
     assert not [
         line
-        for line in found[0].decode().splitlines()
+        for line in locks[0].decode().splitlines()
         if "file://" in line or str(tmp_path) in line
     ]
 
@@ -451,15 +451,17 @@ def test_relock_replaces_a_damaged_lock(tmp_path: Path) -> None:
     path = home.envs / "lab" / lockfile.FILE
     whole = path.read_bytes()
     path.write_bytes(whole[:3000])
-    refused = home.run("lock", "lab")
+    completed = home.run("lock", "lab")
     assert (
-        refused.returncode == 7
-        and "is not a valid lock file" in refused.stderr
-        and "--relock" in refused.stderr
+        completed.returncode == 7
+        and "is not a valid lock file" in completed.stderr
+        and "--relock" in completed.stderr
     )
     assert path.read_bytes() == whole[:3000]
-    done = home.run("lock", "lab", "--relock")
-    assert done.returncode == 0 and "It is replaced" in done.stderr and path.read_bytes() == whole
+    result = home.run("lock", "lab", "--relock")
+    assert (
+        result.returncode == 0 and "It is replaced" in result.stderr and path.read_bytes() == whole
+    )
 
 
 def test_wheel_lock_is_reproducible() -> None:

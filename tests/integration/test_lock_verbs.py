@@ -68,8 +68,8 @@ def environment(tmp_path: Path) -> Path:
 
 def export(home: Home, kind: str, name: str) -> Path:
     path = home.root / name
-    done = home.run("lock", "export", NAME, "--format", kind, "-o", str(path))
-    assert done.returncode == 0, done.stderr
+    result = home.run("lock", "export", NAME, "--format", kind, "-o", str(path))
+    assert result.returncode == 0, result.stderr
     return path
 
 
@@ -102,8 +102,8 @@ def test_uv_installs_what_is_exported(home: Home, environment: Path, kind: str, 
         "-r",
         path,
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     assert installed(environment) == {"torch", "numpy", "ipykernel"}
 
 
@@ -114,13 +114,17 @@ def test_export_reports_omitted_packages(home: Home, tmp_path: Path) -> None:
         {**wheel(tmp_path, "numpy"), "name": "python", "version": "3.11.7", "manager": "conda"}
     )
     path.write_text(yaml.safe_dump(content))
-    done = home.run("lock", "export", NAME, "--format", "requirements")
-    assert "left out, since pip and uv install no conda packages: python 3.11.7\n" in done.stderr
-    assert "python" not in done.stdout
-    told = home.json(
+    result = home.run("lock", "export", NAME, "--format", "requirements")
+    assert "left out, since pip and uv install no conda packages: python 3.11.7\n" in result.stderr
+    assert "python" not in result.stdout
+    messages = home.json(
         "lock", "export", NAME, "--format", "pylock", "-o", str(tmp_path / "pylock.toml")
     )
-    assert isinstance(told, dict) and told["left_out"] == ["python 3.11.7"] and told["notes"]
+    assert (
+        isinstance(messages, dict)
+        and messages["left_out"] == ["python 3.11.7"]
+        and messages["notes"]
+    )
 
 
 def test_pip_accepts_the_hashed_requirements(home: Home, environment: Path, tmp_path: Path) -> None:
@@ -144,8 +148,8 @@ def test_pip_accepts_the_hashed_requirements(home: Home, environment: Path, tmp_
         "-r",
         str(path),
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     write_wheel(tmp_path / "files", "numpy", WHEELS["numpy"]).write_bytes(b"another file")
     spoiled = subprocess.run(command, capture_output=True, text=True)
     assert spoiled.returncode != 0 and "HASHES" in spoiled.stderr.upper()
@@ -161,9 +165,9 @@ def test_verify_reports_removed_files(home: Home, tmp_path: Path) -> None:
         )
         server.fault("numpy", 404)
         server.fault("torch", 503, times=2)
-        found = home.run("lock", "verify", NAME, str(path))
-    assert found.returncode == 1
-    lines = found.stdout.splitlines()
+        result = home.run("lock", "verify", NAME, str(path))
+    assert result.returncode == 1
+    lines = result.stdout.splitlines()
     assert [
         line
         for line in lines
@@ -200,11 +204,11 @@ def test_versions_that_wheels_need(home: Home, tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump(content).replace(tmp_path.as_uri(), server.url))
         server.fault("ipykernel", "no-range")
         mirror = ("--mirror", f"https://channel.invalid/one={server.url}/none")
-        found = home.run("lock", "verify", NAME, *mirror)
+        result = home.run("lock", "verify", NAME, *mirror)
         assert server.ranges
-    assert found.returncode == 1
-    assert f"{NAME}: linux-64 torch needs numpy<2, and numpy is 2.4.0\n" in found.stdout
-    assert "these wheels require: ipykernel: the server sends whole files only\n" in found.stderr
+    assert result.returncode == 1
+    assert f"{NAME}: linux-64 torch needs numpy<2, and numpy is 2.4.0\n" in result.stdout
+    assert "these wheels require: ipykernel: the server sends whole files only\n" in result.stderr
     offline = home.run("lock", "verify", NAME, "--offline")
     assert (
         "numpy is 2.4.0" not in offline.stdout
@@ -217,9 +221,9 @@ def test_diff_lists_changes(home: Home, tmp_path: Path) -> None:
     content = yaml.safe_load((home.envs / NAME / "conda-lock.yml").read_text())
     content["package"] = [entry for entry in content["package"] if entry["name"] != "numpy"]
     path.write_text(yaml.safe_dump(content))
-    done = home.run("lock", "diff", NAME, str(path))
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == [
+    result = home.run("lock", "diff", NAME, str(path))
+    assert result.returncode == 0
+    assert result.stdout.splitlines() == [
         "linux-64, pip",
         "  removed  numpy  2.4.0",
         "1 of 3 packages differ: 1 removed",
@@ -235,9 +239,9 @@ def test_diff_lists_changes(home: Home, tmp_path: Path) -> None:
     [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "spdx")],
 )
 def test_missing_lock(home: Home, arguments: tuple[str, ...]) -> None:
-    done = home.run("lock", *arguments)
-    assert done.returncode == 3
-    assert "There is no" in done.stderr and "Traceback" not in done.stderr
+    result = home.run("lock", *arguments)
+    assert result.returncode == 3
+    assert "There is no" in result.stderr and "Traceback" not in result.stderr
 
 
 def test_sbom_has_licenses_from_the_locked_prefix(home: Home) -> None:
@@ -253,8 +257,8 @@ def test_sbom_has_licenses_from_the_locked_prefix(home: Home) -> None:
     marker = {"name": NAME, "folder": str(lock.parent), "lock_sha256": sha256}
     (prefix / "conda-meta" / "provision.json").write_text(json.dumps(marker))
     bill = json.loads(home.run("lock", "export", NAME, "--format", "cyclonedx").stdout)
-    said = {one["name"]: one.get("licenses") for one in bill["components"]}
-    assert said == {"torch": None, "ipykernel": None, "numpy": [{"expression": "BSD-3-Clause"}]}
+    licenses = {component["name"]: component.get("licenses") for component in bill["components"]}
+    assert licenses == {"torch": None, "ipykernel": None, "numpy": [{"expression": "BSD-3-Clause"}]}
     assert (
         "BSD"
         not in home.run("lock", "export", NAME, "--format", "cyclonedx", "--no-licenses").stdout

@@ -42,22 +42,22 @@ def test_build_outputs(
 
 def test_prefix_has_the_requested_torch(main_prefix: Path, built: object) -> None:
     script = "import torch, sys; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version(), sys.prefix)"
-    done = subprocess.run(
+    result = subprocess.run(
         [main_prefix / "bin" / "python", "-I", "-c", script],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.split() == ["2.3.1+cu121", "12.1", "(2,", "20,", "5)", str(main_prefix)]
+    assert result.stdout.split() == ["2.3.1+cu121", "12.1", "(2,", "20,", "5)", str(main_prefix)]
 
 
 def test_companions_are_installed(main_prefix: Path, built: object) -> None:
     """What starts it for Jupyter, the library of training code, and what makes that library's checkpoints fast."""
     script = "import ipykernel; from provision_runtime.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
     command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (
-        done.stdout == "99aa06d3014798d86001c324468d497f\n"
+        result.stdout == "99aa06d3014798d86001c324468d497f\n"
     )  # of nothing (xxHash's specification)
 
 
@@ -101,9 +101,9 @@ def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
     ]
     command += ["--virtual-package-spec", "virtual-packages.yml", "--lockfile", "conda-lock.yml"]
     command += ["--pypi_to_conda_lookup_file", names, "--conda", "/bin/true"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Spec hash already locked" in done.stderr
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "Spec hash already locked" in result.stderr
     assert (folder / "conda-lock.yml").read_bytes() == before
 
 
@@ -116,16 +116,16 @@ def test_second_build_writes_nothing(home: Home, built: object) -> None:
         }
 
     before = state()
-    done = home.run("build", *MAIN_REQUEST, "--no-image", "--no-smoke")
-    assert done.returncode == 0, done.stderr
-    assert "made" not in done.stdout
+    result = home.run("build", *MAIN_REQUEST, "--no-image", "--no-smoke")
+    assert result.returncode == 0, result.stderr
+    assert "made" not in result.stdout
     assert state() == before
 
 
 def test_spec_without_options_builds_the_same(home: Home, built: object) -> None:
-    done = home.run("build", MAIN, "--no-image", "--no-smoke")
-    assert done.returncode == 0, done.stderr
-    assert "made" not in done.stdout
+    result = home.run("build", MAIN, "--no-image", "--no-smoke")
+    assert result.returncode == 0, result.stderr
+    assert "made" not in result.stdout
 
 
 def test_passport_describes_the_build(home: Home, built: object, main_prefix: Path) -> None:
@@ -145,9 +145,9 @@ def test_passport_describes_the_build(home: Home, built: object, main_prefix: Pa
         "version": __version__,
         "sha256": installed.sha256,
     }
-    shown = home.run("passport", "show", MAIN)
-    assert shown.returncode == 0
-    assert "smoke   prefix: pass" in shown.stdout
+    result = home.run("passport", "show", MAIN)
+    assert result.returncode == 0
+    assert "smoke   prefix: pass" in result.stdout
 
 
 def test_no_drift_and_then_drift(home: Home, built: object, main_prefix: Path) -> None:
@@ -157,8 +157,8 @@ def test_no_drift_and_then_drift(home: Home, built: object, main_prefix: Path) -
     victim.unlink()
     victim.write_bytes(content + b"\n# edited\n")
     try:
-        done = home.run("env", "diff", MAIN, "--files")
-        assert (done.returncode, done.stdout.split()[:2]) == (1, ["changed", "sympy:"])
+        result = home.run("env", "diff", MAIN, "--files")
+        assert (result.returncode, result.stdout.split()[:2]) == (1, ["changed", "sympy:"])
     finally:
         victim.write_bytes(content)
 
@@ -170,8 +170,8 @@ def test_lost_runtime_package_is_restored_in_place(
     torch = (site / "torch" / "__init__.py").stat()
     (info,) = site.glob("provision_runtime-*.dist-info")
     shutil.rmtree(info)
-    lost = home.run("env", "diff", MAIN)
-    assert (lost.returncode, lost.stdout.split()[:2]) == (1, ["missing", "provision-runtime:"])
+    result = home.run("env", "diff", MAIN)
+    assert (result.returncode, result.stdout.split()[:2]) == (1, ["missing", "provision-runtime:"])
     assert not info.exists()  # env diff only looks
     added = home.run("kernel", "add", MAIN)
     assert added.returncode == 0, added.stderr
@@ -233,9 +233,9 @@ def test_kernel_starts_and_sees_exactly_this_prefix(
 def test_smoke_test_can_fail_in_the_prefix(
     home: Home, built: object, fault: str, phase: str
 ) -> None:
-    done = home.run("smoke", MAIN, "--quick", "--only", phase, "--inject", fault, "--json")
-    assert done.returncode == 1, done.stdout + done.stderr
-    (result,) = json.loads(done.stdout)
+    completed = home.run("smoke", MAIN, "--quick", "--only", phase, "--inject", fault, "--json")
+    assert completed.returncode == 1, completed.stdout + completed.stderr
+    (result,) = json.loads(completed.stdout)
     assert result["verdict"] == "fail"
     assert phase in [
         found["name"] for found in result["report"]["phases"] if found["verdict"] == "fail"
@@ -244,10 +244,10 @@ def test_smoke_test_can_fail_in_the_prefix(
 
 @pytest.mark.docker
 def test_image_runs_the_smoke_test(home: Home, built: object, docker_base: str) -> None:
-    done = home.run(
+    result = home.run(
         "build", *MAIN_REQUEST, "--image", "--base", docker_base, "--quick", timeout_s=1500
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     passport = json.loads((home.envs / MAIN / "passport.json").read_text())
     assert {place: found["verdict"] for place, found in passport["smoke"].items()} == {
         "prefix": "pass",
@@ -268,13 +268,13 @@ def test_image_runs_the_smoke_test(home: Home, built: object, docker_base: str) 
 def test_first_docs_example_runs_in_the_image(
     home: Home, built: object, docker_base: str, tmp_path: Path, page: str
 ) -> None:
-    made = home.run("image", "build", MAIN, "--base", docker_base)
-    assert made.returncode == 0, made.stderr
+    result = home.run("image", "build", MAIN, "--base", docker_base)
+    assert result.returncode == 0, result.stderr
     tmp_path.chmod(0o777)  # the image's user writes there
     (tmp_path / "train.py").write_text(first_example(page))
     torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
-    ran = home.run("image", "run", MAIN, "--mount", f"{tmp_path}:/workspace", "--", *torchrun)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    completed = home.run("image", "run", MAIN, "--mount", f"{tmp_path}:/workspace", "--", *torchrun)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     assert (tmp_path / "run" / "checkpoints" / "latest").is_file()
 
 
@@ -287,10 +287,10 @@ def test_images_with_and_without_jupyter_share_large_layers(
     for name, more in ((MAIN, ()), ("bare", ("--no-jupyter",))):
         assert home.run("lock", name, *MAIN_REQUEST, *more).returncode == 0
         assert home.run("env", "create", name).returncode == 0
-        done = home.run(
+        result = home.run(
             "image", "build", name, "--base", docker_base, "--output", f"oci:{home.root / name}"
         )
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
     full, bare = (_layers(home.root / name) for name in (MAIN, "bare"))
     large = {"base", "python", "torch", "cuda"}
     assert {group for group, _ in bare} >= large
@@ -324,9 +324,9 @@ def test_unavailable_base_skips_loudly_or_fails_with_image(home: Home, built: ob
     assert skipped.returncode == 0, skipped.stderr
     assert "warning: no image was made: The base image no-such-base:1" in skipped.stderr
     assert "skipped" in skipped.stdout
-    refused = home.run("image", "build", MAIN, "--base", "no-such-base:1")
-    assert refused.returncode == 9
-    assert "no-such-base:1" in refused.stderr
+    result = home.run("image", "build", MAIN, "--base", "no-such-base:1")
+    assert result.returncode == 9
+    assert "no-such-base:1" in result.stderr
 
 
 @pytest.mark.docker
@@ -338,8 +338,8 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     import docker
 
     assert home.run("build", "imaged", *cpu_request, "--no-image", "--no-smoke").returncode == 0
-    made = home.run("image", "build", "imaged", "--base", docker_base)
-    assert made.returncode == 0, made.stderr
+    completed = home.run("image", "build", "imaged", "--base", docker_base)
+    assert completed.returncode == 0, completed.stderr
     asked = _curves(home.root / "little", 1e-6)
     (home.root / "folder").mkdir()
     files = (
@@ -361,16 +361,16 @@ def test_image_of_a_second_environment_is_tested_and_removed(
         passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
     )
     measured = ("--in", "both", "--quick", "--only", "collectives", "--baseline", "compare")
-    told: Any = home.json(
+    output: Any = home.json(
         "smoke", "imaged", *measured, "--expect", str(_curves(home.root / "much", 1e6))
     )
-    assert _compared(told) == {
+    assert _compared(output) == {
         "prefix": 3,
         "image": 3,
     }  # whether they are as fast as before, a busy machine decides
     assert all(
-        "bandwidth-low" in [found["id"] for found in _collectives(result)["findings"]]
-        for result in told
+        "bandwidth-low" in [finding["id"] for finding in _collectives(result)["findings"]]
+        for result in output
     )
     client = docker.from_env()
     assert client.images.list(name="provision/imaged")
@@ -388,8 +388,8 @@ def test_image_of_a_second_environment_is_tested_and_removed(
 
 
 def _curves(path: Path, gb_s: float) -> Path:
-    one = {"device": "cpu", "ranks": 2, "from": "1MiB", "points": {"1MiB": gb_s}}
-    path.write_text(json.dumps({"schema": 1, "curves": [one]}))
+    reference = {"device": "cpu", "ranks": 2, "from": "1MiB", "points": {"1MiB": gb_s}}
+    path.write_text(json.dumps({"schema": 1, "curves": [reference]}))
     return path
 
 
@@ -419,11 +419,11 @@ def test_reachable_channel_provides_python(
     machine.write_text(
         machine.read_text().replace('"2.28"', f'"{(made / "glibc").read_text().strip()}"')
     )
-    done = home.run("lock", "from-channel")
-    assert done.returncode == 0, done.stderr
-    assert "no conda channel answers" not in done.stderr
-    found = lockfile.read(home.envs / "from-channel" / "conda-lock.yml")
-    assert (found.python_from, found.portable) == (
+    result = home.run("lock", "from-channel")
+    assert result.returncode == 0, result.stderr
+    assert "no conda channel answers" not in result.stderr
+    lock = lockfile.read(home.envs / "from-channel" / "conda-lock.yml")
+    assert (lock.python_from, lock.portable) == (
         "channel",
         False,
     )  # its files lie on this machine's disk

@@ -88,7 +88,7 @@ def user(
     root: Path, *, locked: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> Home:
     """Somebody with caches of their own, who has nothing yet but perhaps a lock."""
-    made = make_home(root)
+    home = make_home(root)
     patience = {"PROVISION_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "1"}
     no_index = {
         "PIP_CONFIG_FILE": os.devnull,
@@ -96,18 +96,18 @@ def user(
         "PIP_EXTRA_INDEX_URL": "",
         "UV_CACHE_DIR": str(root / "uv"),
     }
-    found = Home(root=root, env={**made.env, **no_index, **patience, **(variables or {})})
+    home_of_user = Home(root=root, env={**home.env, **no_index, **patience, **(variables or {})})
     if locked:
-        shutil.copytree(locked, found.envs / NAME)
-    return found
+        shutil.copytree(locked, home_of_user.envs / NAME)
+    return home_of_user
 
 
 @pytest.fixture(scope="module")
 def locked(world: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The environment's folder, locked behind the server."""
     made = user(tmp_path_factory.mktemp("locked") / "home")
-    done = made.run("lock", *REQUEST, "--channel", "lab", *behind(world.url))
-    assert done.returncode == 0, done.stderr
+    result = made.run("lock", *REQUEST, "--channel", "lab", *behind(world.url))
+    assert result.returncode == 0, result.stderr
     return made.envs / NAME
 
 
@@ -118,15 +118,15 @@ def prefix(home: Home) -> Path:
 def test_no_file_mentions_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
     for path in locked.iterdir():
         assert "127.0.0.1" not in path.read_text(), path
-    found = lockfile.read_file(locked / "conda-lock.yml")
+    lock = lockfile.read_file(locked / "conda-lock.yml")
     places = {
-        entry.url.startswith((conda.channel_url("lab"), f"{WHEELS}/")) for entry in found.entries
+        entry.url.startswith((conda.channel_url("lab"), f"{WHEELS}/")) for entry in lock.entries
     }
     assert places == {True}
-    assert found.custom_metadata["provision_portable"] == "true"
+    assert lock.custom_metadata["provision_portable"] == "true"
     other = user(tmp_path)
-    done = other.run("lock", *REQUEST, "--channel", "lab", *behind(str(world.folder)))
-    assert done.returncode == 0, done.stderr
+    result = other.run("lock", *REQUEST, "--channel", "lab", *behind(str(world.folder)))
+    assert result.returncode == 0, result.stderr
     for path in locked.iterdir():
         assert (other.envs / NAME / path.name).read_bytes() == path.read_bytes()
 
@@ -142,16 +142,16 @@ def test_lock_is_the_same_with_and_without_a_mirror(world: Server, tmp_path: Pat
     )
     mirror = ("--mirror", f"{place}={world.url}")
     for home, more in ((in_the_open, ()), (closed_in, mirror)):
-        done = home.run("lock", *options, *more)
-        assert done.returncode == 0, done.stderr
+        result = home.run("lock", *options, *more)
+        assert result.returncode == 0, result.stderr
     assert any("repodata" in path for path in world.log)
     locks = [
         (home.envs / NAME / "conda-lock.yml").read_bytes() for home in (in_the_open, closed_in)
     ]
     assert locks[0] == locks[1]
     for home, more in ((in_the_open, ()), (closed_in, mirror)):
-        done = home.run("env", "create", NAME, *more)
-        assert done.returncode == 0, done.stderr
+        result = home.run("env", "create", NAME, *more)
+        assert result.returncode == 0, result.stderr
     assert any(path.startswith("/lab/linux-64/python-") for path in world.log)
     assert records(in_the_open) == records(closed_in)
     assert (
@@ -164,16 +164,16 @@ def test_lock_is_the_same_with_and_without_a_mirror(world: Server, tmp_path: Pat
 
 def records(home: Home) -> dict[str, dict[str, object]]:
     """conda-meta, without where this user's cache is."""
-    found = {}
+    result = {}
     for path in (prefix(home) / "conda-meta").glob("*-*.json"):
         content = json.loads(path.read_text())
-        found[path.name] = {
+        result[path.name] = {
             key: value
             for key, value in content.items()
             if key not in ("extracted_package_dir", "link")
         }
-    assert found
-    return found
+    assert result
+    return result
 
 
 @pytest.mark.conda
@@ -212,8 +212,8 @@ def folder(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory
     """Everything that the lock names, in a folder."""
     made = tmp_path_factory.mktemp("mirror") / "every thing"
     home = user(tmp_path_factory.mktemp("mirroring") / "home", locked=locked)
-    done = home.run("channel", "mirror", NAME, str(made), *behind(world.url))
-    assert done.returncode == 0, done.stderr
+    result = home.run("channel", "mirror", NAME, str(made), *behind(world.url))
+    assert result.returncode == 0, result.stderr
     return made
 
 
@@ -262,8 +262,8 @@ def test_mirror_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Pa
 def test_mirror_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path) -> None:
     home = user(tmp_path, locked=locked)
     with served(folder) as server:
-        done = home.run("env", "create", NAME, "--mirror", server.url)
-        assert done.returncode == 0, done.stderr
+        result = home.run("env", "create", NAME, "--mirror", server.url)
+        assert result.returncode == 0, result.stderr
         assert any(path.startswith("/wheels/") for path in server.log)
     (meta,) = (prefix(home) / "conda-meta").glob("python-3*.json")
     assert json.loads(meta.read_text())["channel"] == conda.channel_url("lab").rstrip("/")
@@ -276,9 +276,11 @@ def test_incomplete_mirror_folder_is_reported(folder: Path, locked: Path, tmp_pa
     manifest["wheels"] = {}
     (partial / "mirror.json").write_text(json.dumps(manifest))
     home = user(tmp_path / "home", locked=locked)
-    done = home.run("env", "create", NAME, "--mirror", str(partial))
-    assert done.returncode == 8, done.stderr
-    assert f"does not hold {WHEELS}/" in done.stderr and "provision channel mirror" in done.stderr
+    result = home.run("env", "create", NAME, "--mirror", str(partial))
+    assert result.returncode == 8, result.stderr
+    assert (
+        f"does not hold {WHEELS}/" in result.stderr and "provision channel mirror" in result.stderr
+    )
     assert not prefix(home).exists()
     absent = home.run("env", "create", NAME, "--mirror", str(tmp_path / "none"))
     assert absent.returncode == 8 and "mirror.json" in absent.stderr
@@ -387,23 +389,23 @@ def test_faulty_mirror_is_named(
     outcomes: dict[str, Outcome], case: tuple[str, str, Fault, int, int, str]
 ) -> None:
     verb, _, _, _, code, words = case
-    found = outcomes[name_of(case)]
-    check(found.done, code, words)
+    result = outcomes[name_of(case)]
+    check(result.done, code, words)
     if verb == LOCK:
-        assert (found.home.envs / NAME / "conda-lock.yml").exists() == (code == 0)
-        assert code == 0 or not found.home.envs.exists()
+        assert (result.home.envs / NAME / "conda-lock.yml").exists() == (code == 0)
+        assert code == 0 or not result.home.envs.exists()
     elif verb == ENV:
-        assert [path.name for path in (found.home.root / "data" / "prefixes").iterdir()] == (
+        assert [path.name for path in (result.home.root / "data" / "prefixes").iterdir()] == (
             [NAME] if code == 0 else []
         )
     else:
-        assert list(found.mirror.glob("wheels/*/numpy-*.whl"))
-        named = (found.mirror / "mirror.json").read_text()
-        for path in found.mirror.rglob("*.whl"):
+        assert list(result.mirror.glob("wheels/*/numpy-*.whl"))
+        named = (result.mirror / "mirror.json").read_text()
+        for path in result.mirror.rglob("*.whl"):
             assert path.name in named or path.name.startswith("."), (
                 "what is there is whole, and named"
             )
-        assert bool(list(found.mirror.rglob("*.part"))) <= bool(code)
+        assert bool(list(result.mirror.rglob("*.part"))) <= bool(code)
 
 
 def check(done: subprocess.CompletedProcess[str], code: int, words: str) -> None:
@@ -418,16 +420,16 @@ def check(done: subprocess.CompletedProcess[str], code: int, words: str) -> None
 def test_command_completes_once_the_mirror_recovers(
     world: Server, outcomes: dict[str, Outcome], case: str
 ) -> None:
-    found = outcomes[case]
+    result = outcomes[case]
     if case.startswith("env"):
-        assert found.home.run("env", "create", NAME, *behind(world.url)).returncode == 0
+        assert result.home.run("env", "create", NAME, *behind(world.url)).returncode == 0
         return
-    again = found.home.json("channel", "mirror", NAME, str(found.mirror), *behind(world.url))
+    again = result.home.json("channel", "mirror", NAME, str(result.mirror), *behind(world.url))
     assert isinstance(again, dict) and [Path(path).name[:6] for path in again["fetched"]] == [
         "torch-"
     ]
     assert world.ranges, "it goes on where it stopped"
-    assert not list(found.mirror.rglob("*.part"))
+    assert not list(result.mirror.rglob("*.part"))
 
 
 def test_interrupted_mirroring_is_resumed(
@@ -466,10 +468,10 @@ def test_full_disk_is_not_blamed_on_the_mirror(world: Server, locked: Path, tmp_
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
     try:
-        done = user(tmp_path / "home", locked=locked).run(
+        result = user(tmp_path / "home", locked=locked).run(
             "channel", "mirror", NAME, str(small / "m"), *behind(world.url)
         )
-        check(done, 11, "disk is full")
+        check(result, 11, "disk is full")
     finally:
         subprocess.run(["umount", small], check=True)
 
@@ -481,8 +483,8 @@ def test_settings_are_read_from_the_config(
     settings.write_text(f"mirrors:\n- {folder.name}\n")
     shutil.copytree(folder, tmp_path / folder.name)
     home = user(tmp_path / "home", locked=locked)
-    done = home.run("env", "create", NAME, PROVISION_CONFIG=str(settings))
-    assert done.returncode == 0, done.stderr
+    result = home.run("env", "create", NAME, PROVISION_CONFIG=str(settings))
+    assert result.returncode == 0, result.stderr
     settings.write_text("mirrors: oops\n")
-    refused = home.run("env", "create", NAME, PROVISION_CONFIG=str(settings))
-    assert refused.returncode == 3 and str(settings) in refused.stderr
+    completed = home.run("env", "create", NAME, PROVISION_CONFIG=str(settings))
+    assert completed.returncode == 3 and str(settings) in completed.stderr

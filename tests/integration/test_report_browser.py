@@ -57,23 +57,23 @@ def measured(page: str, folder: Path, width: int, *flags: str) -> dict[str, Any]
         f"--user-data-dir={folder / 'profile'}",
     ]
     command += ["--window-size=1600,2100", *flags, "--dump-dom", frame.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r"<title>MEASURED(.*?)</title>", done.stdout)
-    assert found, done.stderr[-2000:]
-    said: dict[str, Any] = json.loads(html.unescape(found[1]))
-    return said
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    title = re.search(r"<title>MEASURED(.*?)</title>", result.stdout)
+    assert title, result.stderr[-2000:]
+    measurements: dict[str, Any] = json.loads(html.unescape(title[1]))
+    return measurements
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
     documents = [rich(), rich("a-node-with-a-long-name.rack17.cluster.example.org", 0.8)]
-    found = [
+    result = [
         report.load(evidence.write(folder / f"{place}.json", one))
         for place, one in enumerate(documents)
     ]
     text = render.render_report(
-        report.template_values(report.build_page(found)), remake=["provision", "report"]
+        report.template_values(report.build_page(result)), remake=["provision", "report"]
     )
     without_policy, count = re.subn(r"<meta http-equiv=.Content-Security-Policy.[^>]*>", "", text)
     assert count == 1
@@ -82,12 +82,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("width", [1400, 390])
 def test_nothing_overflows_or_is_clipped(page: str, tmp_path: Path, width: int) -> None:
-    found = measured(page, tmp_path, width)
-    assert found["window"] == width
-    assert (found["wide"], found["over"]) == (width, [])
-    assert (found["cut"], found["meet"]) == ([], [])
-    assert found["smallest"] > 9
-    assert found["charts"] == 4
+    result = measured(page, tmp_path, width)
+    assert result["window"] == width
+    assert (result["wide"], result["over"]) == (width, [])
+    assert (result["cut"], result["meet"]) == ([], [])
+    assert result["smallest"] > 9
+    assert result["charts"] == 4
 
 
 def test_dark_mode(page: str, tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ pytestmark = pytest.mark.torch
 def test_measurements_appear_on_the_page_and_fit_the_schema(tmp_path: Path) -> None:
     wanted = ("facts", "rendezvous", "barrier", "collectives", "compute")
     left_out = [phase for phase in PHASES if phase not in wanted]
-    ran = smoke(
+    run = smoke(
         tmp_path,
         *(word for phase in left_out for word in ("--skip", phase)),
         "--junit",
         str(tmp_path / "junit.xml"),
     )
-    assert ran.status == 0, ran.stderr
+    assert run.status == 0, run.stderr
     schema = json.loads((SCHEMAS / "smoke-report.schema.json").read_text())
     Draft202012Validator(schema).validate(json.loads((tmp_path / "report.json").read_text()))
 
@@ -39,7 +39,7 @@ def test_measurements_appear_on_the_page_and_fit_the_schema(tmp_path: Path) -> N
 
     page = report.build_page([report.load(tmp_path / "report.json")])
     curve = next(
-        one for one in page.curves if (one.collective, one.dtype) == ("all_reduce", "float32")
+        item for item in page.curves if (item.collective, item.dtype) == ("all_reduce", "float32")
     )
     assert len(curve.points) >= 3
     assert all(point.busbw_gb_s is not None and point.time_us > 0 for point in curve.points)
@@ -54,8 +54,8 @@ def test_measurements_appear_on_the_page_and_fit_the_schema(tmp_path: Path) -> N
 
 
 def test_dead_rank_is_in_report_junit_and_page(tmp_path: Path) -> None:
-    ran = smoke(tmp_path, "--inject", "die:0:barrier", "--junit", str(tmp_path / "junit.xml"))
-    assert ran.status == 1
+    run = smoke(tmp_path, "--inject", "die:0:barrier", "--junit", str(tmp_path / "junit.xml"))
+    assert run.status == 1
     root = ElementTree.parse(tmp_path / "junit.xml").getroot()
     failed = [case for case in root.iter("testcase") if case.find("failure") is not None]
     assert [case.get("name") for case in failed] == ["barrier"]

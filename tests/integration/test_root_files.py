@@ -23,8 +23,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = home.envs / NAME
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "envs" / NAME / "spec.yml", folder)
-    done = home.run("lock", NAME, PROVISION_CHANNEL_ALIAS=SHARED_RECORDS.as_uri())
-    assert done.returncode == 0, done.stderr
+    result = home.run("lock", NAME, PROVISION_CHANNEL_ALIAS=SHARED_RECORDS.as_uri())
+    assert result.returncode == 0, result.stderr
     return folder
 
 

@@ -23,19 +23,19 @@ def rows(ran: Any) -> list[dict[str, Any]]:
 
 
 def curves(path: Path, **changes: Any) -> Path:
-    one = {"device": "cpu", "ranks": 2, "from": "1MiB", "points": {"1MiB": 1e-6}, **changes}
-    path.write_text(json.dumps({"schema": 1, "curves": [one]}))
+    reference = {"device": "cpu", "ranks": 2, "from": "1MiB", "points": {"1MiB": 1e-6}, **changes}
+    path.write_text(json.dumps({"schema": 1, "curves": [reference]}))
     return path
 
 
 @pytest.mark.exhaustive
 def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> None:
     """Four ranks, so that a rank's own share is not the same as half of the array, nor its neighbors each other."""
-    ran = smoke(tmp_path, "--ranks", "4", "--full", *ONLY)
-    assert (ran.status, ran.findings) == (0, set())
-    measured = rows(ran)
-    refused = ran.phases["collectives"].data["refused"]
-    assert {row["collective"] for row in measured} | {name.split()[0] for name in refused} == ALL
+    run = smoke(tmp_path, "--ranks", "4", "--full", *ONLY)
+    assert (run.status, run.findings) == (0, set())
+    measured = rows(run)
+    refusal = run.phases["collectives"].data["refused"]
+    assert {row["collective"] for row in measured} | {name.split()[0] for name in refusal} == ALL
     assert {row["dtype"] for row in measured if row["collective"] == "all_reduce"} == {
         "float32",
         "bfloat16",
@@ -46,8 +46,8 @@ def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> Non
         for row in measured
     )
     assert all(row["busbw_gb_s"] > 0 and len(row["time_us_by_rank"]) == 4 for row in measured)
-    assert set(refused.values()) <= {
-        f"not offered by gloo of torch {ran.report.facts['torch']['version']}"
+    assert set(refusal.values()) <= {
+        f"not offered by gloo of torch {run.report.facts['torch']['version']}"
     }
     names = {path.name for path in tmp_path.glob("nccl-tests*.json")}
     assert {"nccl-tests.json", "nccl-tests-bfloat16.json", "nccl-tests-broadcast.json"} <= names
@@ -57,11 +57,11 @@ def test_measurements_pass_a_low_reference_curve(tmp_path: Path) -> None:
     """And in nccl-tests' shape they are the same ones."""
     (tmp_path / "nccl-tests-all_to_all.json").write_text("{}")  # of an earlier run
     kept = tmp_path / "kept"
-    ran = smoke(
+    run = smoke(
         tmp_path, *ONLY, "--baseline", f"save={kept}", "--expect", str(curves(tmp_path / "low"))
     )
-    assert (ran.status, ran.findings) == (0, set())
-    assert [row["judged"] for row in rows(ran)] == [
+    assert (run.status, run.findings) == (0, set())
+    assert [row["judged"] for row in rows(run)] == [
         "size too small to judge",
         "size too small to judge",
         "fine",
@@ -69,11 +69,11 @@ def test_measurements_pass_a_low_reference_curve(tmp_path: Path) -> None:
     saved = json.loads(kept.read_text())
     assert (saved["identity"]["ranks"], [row["bytes"] for row in saved["rows"]]) == (
         2,
-        [row["bytes"] for row in rows(ran)],
+        [row["bytes"] for row in rows(run)],
     )
     assert [path.name for path in tmp_path.glob("nccl-tests*")] == ["nccl-tests.json"]
     theirs = json.loads((tmp_path / "nccl-tests.json").read_text())
-    assert [result["size"] for result in theirs["results"]] == [row["bytes"] for row in rows(ran)]
+    assert [result["size"] for result in theirs["results"]] == [row["bytes"] for row in rows(run)]
     assert theirs["out_of_bounds"] == {"count": 0, "okay": "true"}
     for result in theirs["results"]:
         per_iteration = result["out_of_place_per_iter"]
@@ -127,18 +127,18 @@ def test_invalid_file_is_refused_before_any_rank_starts(
     tmp_path: Path, option: str, complaint: str
 ) -> None:
     command = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out"), option]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-    assert ran.returncode == 2
-    assert complaint in ran.stderr
+    result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert result.returncode == 2
+    assert complaint in result.stderr
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.exhaustive
 def test_ranks_sharing_cores_are_measured_but_not_judged(tmp_path: Path) -> None:
     cpus = len(os.sched_getaffinity(0))
-    ran = smoke(tmp_path, "--only", "compute", "--ranks", str(cpus + 1))
-    found = ran.phases["compute"].data
-    assert (ran.status, ran.findings) == (0, set())
-    assert found["judged"] == f"not judged: {cpus + 1} ranks on {cpus} cores"
-    assert [rank["rank"] for rank in found["ranks"]] == list(range(cpus + 1))
-    assert all(rank["matmul_float32"] > 0 and rank["copy"] > 0 for rank in found["ranks"])
+    run = smoke(tmp_path, "--only", "compute", "--ranks", str(cpus + 1))
+    result = run.phases["compute"].data
+    assert (run.status, run.findings) == (0, set())
+    assert result["judged"] == f"not judged: {cpus + 1} ranks on {cpus} cores"
+    assert [rank["rank"] for rank in result["ranks"]] == list(range(cpus + 1))
+    assert all(rank["matmul_float32"] > 0 and rank["copy"] > 0 for rank in result["ranks"])

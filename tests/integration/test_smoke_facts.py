@@ -54,10 +54,10 @@ def nccl() -> Path:
 
 
 def test_shadowing_library_is_reported_on_its_rank(tmp_path: Path, nccl: Path) -> None:
-    ran = smoke(tmp_path, *FACTS_OF_ALL, "--inject", "shadow-nccl:1")
-    assert ran.findings == {("facts", "nccl-shadowed", (1,))}
-    assert row_of(ran, 0)["nccl_file"] == str(nccl)
-    assert row_of(ran, 1)["nccl_file"] != str(nccl)
+    run = smoke(tmp_path, *FACTS_OF_ALL, "--inject", "shadow-nccl:1")
+    assert run.findings == {("facts", "nccl-shadowed", (1,))}
+    assert row_of(run, 0)["nccl_file"] == str(nccl)
+    assert row_of(run, 1)["nccl_file"] != str(nccl)
 
 
 def test_unused_second_nccl_is_not_mistaken_for_torchs(tmp_path: Path, nccl: Path) -> None:
@@ -69,10 +69,10 @@ sys.path.append({str(FOLDER.parent)!r})
 from provision_runtime.facts import libraries
 files = libraries.loaded()
 print({str(copy)!r} in files, libraries.nccl_file(files))"""
-    told = subprocess.run(
+    result = subprocess.run(
         [PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()
     ).stdout.split()
-    assert told == ["True", str(nccl.resolve())]
+    assert result == ["True", str(nccl.resolve())]
 
 
 def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> Non
         "--inject",
         "shadow-nccl:0",
     ]
-    ran = subprocess.run(
+    result = subprocess.run(
         words,
         capture_output=True,
         text=True,
@@ -95,8 +95,8 @@ def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> Non
         env=environment(),
         check=False,
     )
-    assert ran.returncode == 2
-    assert "torch has no libnccl of its own here" in ran.stderr
+    assert result.returncode == 2
+    assert "torch has no libnccl of its own here" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -105,10 +105,10 @@ def test_preloaded_library_is_traced_to_its_variable(
 ) -> None:
     copy = str(shutil.copy(nccl, tmp_path))
     monkeypatch.setenv("LD_PRELOAD", copy)
-    ran = smoke(tmp_path / "out", *FACTS_ALONE)
-    assert ran.findings == {("facts", "nccl-shadowed", (0,))}
-    assert row_of(ran, 0)["nccl_file"] == copy
-    assert ran.message("nccl-shadowed").endswith("; LD_PRELOAD names it")
+    run = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert run.findings == {("facts", "nccl-shadowed", (0,))}
+    assert row_of(run, 0)["nccl_file"] == copy
+    assert run.message("nccl-shadowed").endswith("; LD_PRELOAD names it")
 
 
 def test_library_path_is_judged_by_what_the_linker_loaded(
@@ -117,10 +117,10 @@ def test_library_path_is_judged_by_what_the_linker_loaded(
     """torch's wheels bind their libraries by path (RPATH), which comes before the variable; other builds do not."""
     copy = str(shutil.copy(nccl, tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    ran = smoke(tmp_path / "out", *FACTS_ALONE)
-    used = row_of(ran, 0)["nccl_file"]
+    run = smoke(tmp_path / "out", *FACTS_ALONE)
+    used = row_of(run, 0)["nccl_file"]
     assert used in (copy, str(nccl))
-    assert ran.findings == {("facts", "nccl-shadowed" if used == copy else "library-path", (0,))}
+    assert run.findings == {("facts", "nccl-shadowed" if used == copy else "library-path", (0,))}
 
 
 def test_docker_default_shared_memory_is_too_small(
@@ -133,18 +133,18 @@ def test_docker_default_shared_memory_is_too_small(
     inside.write_text(f"#!/bin/sh\nexec unshare -m sh -c '{mount}' sh \"$@\"\n")
     inside.chmod(0o755)
     monkeypatch.setattr(smoke_process, "PYTHON", str(inside))
-    ran = smoke(tmp_path / "out", *FACTS_ALONE)
-    assert ran.findings == {("facts", "shm-small", (0,))}
-    assert ran.message("shm-small") == "/dev/shm has 64 MiB; 256 MiB are needed for 1 rank"
+    run = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert run.findings == {("facts", "shm-small", (0,))}
+    assert run.message("shm-small") == "/dev/shm has 64 MiB; 256 MiB are needed for 1 rank"
 
 
 def test_injected_small_shared_memory_affects_only_its_rank(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting needs root; without it only the rank's word is changed")
-    ran = smoke(tmp_path, *FACTS_ALONE, "--inject", "small-shm:0")
-    assert ran.findings == {("facts", "shm-small", (0,))}
+    run = smoke(tmp_path, *FACTS_ALONE, "--inject", "small-shm:0")
+    assert run.findings == {("facts", "shm-small", (0,))}
     here = Path("/dev/shm").stat().st_dev
-    assert row_of(ran, 0)["shm_device"] not in (here, -1)
+    assert row_of(run, 0)["shm_device"] not in (here, -1)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +160,15 @@ def test_broken_torch_is_the_finding(
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "torch.py").write_text(body)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
-    ran = smoke(tmp_path / "out", *FACTS_ALONE)
-    assert ("facts", "torch-broken", (0,)) in ran.findings
-    assert "rank-died" not in {id for _, id, _ in ran.findings}
+    run = smoke(tmp_path / "out", *FACTS_ALONE)
+    assert ("facts", "torch-broken", (0,)) in run.findings
+    assert "rank-died" not in {id for _, id, _ in run.findings}
 
 
 def test_facts_phase_alone_runs_on_every_rank(tmp_path: Path) -> None:
-    ran = smoke(tmp_path, "--only", "facts", "--inject", "user-site:1")
-    assert ran.findings == {("facts", "user-site", (1,))}
-    assert [row_of(ran, rank)["rank"] for rank in range(2)] == [0, 1]
+    run = smoke(tmp_path, "--only", "facts", "--inject", "user-site:1")
+    assert run.findings == {("facts", "user-site", (1,))}
+    assert [row_of(run, rank)["rank"] for rank in range(2)] == [0, 1]
 
 
 @pytest.mark.gpu
@@ -176,9 +176,9 @@ def test_gpu_sharing_is_allowed_with_gloo_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    ran = smoke(tmp_path / "gloo", "--device", "cuda")
-    assert (ran.status, ran.findings) == (0, set())
-    assert [row_of(ran, rank)["device"] for rank in range(2)] == ["cuda:0", "cuda:0"]
+    run = smoke(tmp_path / "gloo", "--device", "cuda")
+    assert (run.status, run.findings) == (0, set())
+    assert [row_of(run, rank)["device"] for rank in range(2)] == ["cuda:0", "cuda:0"]
     assert smoke(tmp_path / "nccl", "--backend", "nccl").findings == {
         ("facts", "gpu-shared", (0, 1))
     }
@@ -204,12 +204,12 @@ def test_enforced_cpu_quota_is_reported() -> None:
     ask = f"import sys; sys.path.insert(0, {str(FOLDER.parent)!r}); from provision_runtime.facts import limits; print(limits.cpus()['quota'])"
     join = f'echo $$ > {group}/cgroup.procs && exec {sys.executable} -c "$1"'
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             ["sh", "-c", join, "sh", ask], capture_output=True, text=True, check=True
         )
     finally:
         group.rmdir()
-    assert told.stdout.strip() == "1.5"
+    assert result.stdout.strip() == "1.5"
 
 
 def test_two_torch_installations_are_drift(tmp_path: Path) -> None:

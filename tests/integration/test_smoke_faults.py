@@ -125,9 +125,9 @@ IN_CI = {
 def test_fatal_fault_is_named(
     tmp_path: Path, fault: str, arguments: str, expected: FindingKey
 ) -> None:
-    ran = smoke(tmp_path, "--inject", fault, *arguments.split())
-    assert ran.findings == {expected}, ran.lines
-    assert (ran.status, ran.failed) == (1, [expected[0]])
+    run = smoke(tmp_path, "--inject", fault, *arguments.split())
+    assert run.findings == {expected}, run.lines
+    assert (run.status, run.failed) == (1, [expected[0]])
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_fatal_fault_is_named(
 def test_nonfatal_faults_are_named(
     tmp_path: Path, faults: tuple[str, ...], expected: set[FindingKey]
 ) -> None:
-    ran = smoke(tmp_path, *(word for fault in faults for word in ("--inject", fault)))
-    assert ran.findings == expected, ran.lines
-    assert ran.status == 1
+    run = smoke(tmp_path, *(word for fault in faults for word in ("--inject", fault)))
+    assert run.findings == expected, run.lines
+    assert run.status == 1
     for id in {id for _, id, _ in expected}:
-        assert any(id in line or ran.message(id) in line for line in ran.lines)
+        assert any(id in line or run.message(id) in line for line in run.lines)
 
 
 def test_every_fault_has_a_test() -> None:
@@ -156,7 +156,7 @@ def test_every_fault_has_a_test() -> None:
 
 
 def test_mismatch_reports_both_call_sites(tmp_path: Path) -> None:
-    ran = smoke(
+    run = smoke(
         tmp_path,
         "--inject",
         "other-collective:1",
@@ -165,23 +165,23 @@ def test_mismatch_reports_both_call_sites(tmp_path: Path) -> None:
         "--deadline",
         "collectives=6",
     )
-    said = ran.message("collective-mismatch")
-    assert " on rank 0 (" in said
-    assert said.count(".py:") == 4
+    message = run.message("collective-mismatch")
+    assert " on rank 0 (" in message
+    assert message.count(".py:") == 4
 
 
 def test_stuck_rank_leaves_its_stack_calls_and_place(tmp_path: Path) -> None:
-    ran = smoke(tmp_path, "--inject", "hang:1:barrier", "--deadline", "barrier=4")
+    run = smoke(tmp_path, "--inject", "hang:1:barrier", "--deadline", "barrier=4")
     for rank, function in ((0, "in barrier\n"), (1, "time.sleep(60)")):
         word = json.loads((tmp_path / f"rank{rank}.stuck.json").read_text())
-        assert word == ran.phases["barrier"].data["stuck"][str(rank)]
+        assert word == run.phases["barrier"].data["stuck"][str(rank)]
         assert any(function in frame for frame in word["stack"])
         assert word["calls"][-1][0] == word["position"]["collectives"]
 
 
 def test_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:
-    ran = smoke(tmp_path, "--inject", "busy-port", "--deadline", "rendezvous=6")
-    assert str(tmp_path) in ran.message(
+    run = smoke(tmp_path, "--inject", "busy-port", "--deadline", "rendezvous=6")
+    assert str(tmp_path) in run.message(
         "port-busy"
     )  # the launcher itself listens there, with these arguments
 
@@ -189,5 +189,5 @@ def test_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:
 def test_killed_lone_process_is_named_with_its_signal(
     tmp_path: Path,
 ) -> None:
-    ran = smoke(tmp_path, "--inject", "die:0:barrier", "--only", "barrier")
-    assert signal.Signals.SIGKILL.name in ran.message("rank-died")
+    run = smoke(tmp_path, "--inject", "die:0:barrier", "--only", "barrier")
+    assert signal.Signals.SIGKILL.name in run.message("rank-died")

@@ -146,21 +146,21 @@ def on_a_slow_disk(
 def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, set[FindingKey]]:
     """The report, and its findings but for those about the machine that the test runs on (phase facts)."""
     try:
-        said = [child.communicate(timeout=TIMEOUT_S)[0] for child in children]
+        outputs = [child.communicate(timeout=TIMEOUT_S)[0] for child in children]
     finally:
         for child in children:
             with child:
                 child.kill()
     assert left_over(out) == []
-    assert (out / "report.json").exists(), said
-    found = model.loads((out / "report.json").read_text())
+    assert (out / "report.json").exists(), outputs
+    report = model.loads((out / "report.json").read_text())
     kept = {
-        (phase.name, one.id, tuple(one.ranks))
-        for phase in found.phases
-        for one in phase.findings
+        (phase.name, finding.id, tuple(finding.ranks))
+        for phase in report.phases
+        for finding in phase.findings
         if phase.name != "facts"
     }
-    return found, kept
+    return report, kept
 
 
 FOLDERS = [
@@ -209,10 +209,10 @@ def test_other_folder_is_distinguished_from_missing_mount(
     found, findings = ended(out, *children)
     assert findings == {("filesystem", "folder-unmounted", (1,))}
     message = next(
-        one.message
+        finding.message
         for phase in found.phases
-        for one in phase.findings
-        if one.id == "folder-unmounted"
+        for finding in phase.findings
+        if finding.id == "folder-unmounted"
     )
     assert f"tmpfs none mounted at {folder} on rank 0" in message
     assert list(folder.iterdir()) == []
@@ -260,10 +260,10 @@ def test_shared_memory_too_small_for_loader_workers(tmp_path: Path) -> None:
     )
     assert findings == {("ddp", "dataloader-failed", BOTH)}
     assert any(
-        one.id.startswith("shm")
+        finding.id.startswith("shm")
         for phase in found.phases
         if phase.name == "facts"
-        for one in phase.findings
+        for finding in phase.findings
     )
 
 

@@ -26,18 +26,18 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_phase_passes_on_one_gpu(
     tmp_path: Path, backend: str, ranks: int, judged: set[str]
 ) -> None:
-    ran = smoke(tmp_path, "--backend", backend, "--device", "cuda", "--ranks", str(ranks))
-    assert (ran.status, ran.findings) == (0, set()), ran.lines
-    assert {name: phase.verdict for name, phase in ran.phases.items()} == dict.fromkeys(
+    run = smoke(tmp_path, "--backend", backend, "--device", "cuda", "--ranks", str(ranks))
+    assert (run.status, run.findings) == (0, set()), run.lines
+    assert {name: phase.verdict for name, phase in run.phases.items()} == dict.fromkeys(
         options.PHASES, model.PASS
     )
-    assert (ran.report.backend, ran.report.device, ran.report.world_size) == (
+    assert (run.report.backend, run.report.device, run.report.world_size) == (
         backend,
         "cuda:0",
         ranks,
     )
-    assert [row["device"] for row in ran.phases["facts"].data["ranks"]] == ["cuda:0"] * ranks
-    rows = ran.phases["collectives"].data["rows"]
+    assert [row["device"] for row in run.phases["facts"].data["ranks"]] == ["cuda:0"] * ranks
+    rows = run.phases["collectives"].data["rows"]
     assert {row["collective"] for row in rows} == {"all_reduce"}
     assert {row["judged"] for row in rows} == judged
     assert {row["busbw_gb_s"] is None for row in rows} == {ranks == 1}

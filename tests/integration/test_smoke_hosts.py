@@ -228,8 +228,8 @@ def wait_for(child: subprocess.Popen[str], words: str) -> None:
 )
 def test_several_hosts_pass(network: Network, tmp_path: Path) -> None:
     children = network.torchrun(tmp_path)
-    said = finish(children)
-    assert [child.returncode for child in children] == [0] * len(children), said
+    outputs = finish(children)
+    assert [child.returncode for child in children] == [0] * len(children), outputs
     (found,) = [
         read(tmp_path, host)
         for host in network.hosts
@@ -246,11 +246,11 @@ def test_lost_link_is_named_in_time(network: Network, tmp_path: Path, cut: str) 
     children = network.ranks(tmp_path, *words)
     wait_for(children[0], "rendezvous")
     lose(network.hosts[1], cut)
-    said = finish(children)
-    assert all(child.returncode for child in children), said
-    found = read(tmp_path, network.hosts[0])
-    assert findings(found) == {("barrier", "rank-silent", (1,))}, said
-    assert network.hosts[1].name in found.phases[2].message
+    outputs = finish(children)
+    assert all(child.returncode for child in children), outputs
+    report = read(tmp_path, network.hosts[0])
+    assert findings(report) == {("barrier", "rank-silent", (1,))}, outputs
+    assert network.hosts[1].name in report.phases[2].message
 
 
 @pytest.mark.exhaustive
@@ -270,9 +270,9 @@ def test_live_rank_behind_a_lost_link_is_known_from_the_shared_folder(
     )
     wait_for(children[0], "rendezvous")
     network.hosts[1].run("ip", "link", "set", "eth0", "down")
-    said = finish(children)
-    found = model.loads((tmp_path / "shared" / "report.json").read_text())
-    assert findings(found) == {("barrier", "link-lost", (1,))}, said
+    outputs = finish(children)
+    report = model.loads((tmp_path / "shared" / "report.json").read_text())
+    assert findings(report) == {("barrier", "link-lost", (1,))}, outputs
 
 
 @pytest.mark.exhaustive
@@ -290,9 +290,9 @@ def test_lost_link_of_the_store_host_is_named_by_both_sides(
     )
     wait_for(children[0], "rendezvous")
     network.hosts[0].run("ip", "link", "set", "eth0", "down")
-    said = finish(children)
+    outputs = finish(children)
     for rank, host in enumerate(network.hosts):
-        assert findings(read(tmp_path, host)) == {("barrier", "rank-silent", (1 - rank,))}, said
+        assert findings(read(tmp_path, host)) == {("barrier", "rank-silent", (1 - rank,))}, outputs
 
 
 def test_lost_host_is_named(network: Network, tmp_path: Path) -> None:
@@ -308,8 +308,8 @@ def test_lost_host_is_named(network: Network, tmp_path: Path) -> None:
     wait_for(children[0], "rendezvous")
     network.hosts[1].run("ip", "link", "set", "eth0", "down")
     children[1].kill()
-    said = finish(children)
-    assert findings(read(tmp_path, network.hosts[0])) == {("barrier", "rank-silent", (1,))}, said
+    outputs = finish(children)
+    assert findings(read(tmp_path, network.hosts[0])) == {("barrier", "rank-silent", (1,))}, outputs
 
 
 @pytest.mark.parametrize(
@@ -332,13 +332,13 @@ def test_torchrun_ends_when_a_host_is_lost(
     lose(network.hosts[lost], "link" if how == "gone" else how)
     if how == "gone":
         children[lost].kill()
-    said = finish(children)
-    assert all(child.returncode for child in children), said
+    outputs = finish(children)
+    assert all(child.returncode for child in children), outputs
     assert left_over(tmp_path) == []
     for rank in {0, 1} - ({lost} if how == "gone" else set()):
-        found = read(tmp_path, network.hosts[rank])
-        assert findings(found) == {("barrier", "rank-silent", (1 - rank,))}, said
-        assert network.hosts[1 - rank].name in found.phases[2].findings[0].message
+        report = read(tmp_path, network.hosts[rank])
+        assert findings(report) == {("barrier", "rank-silent", (1 - rank,))}, outputs
+        assert network.hosts[1 - rank].name in report.phases[2].findings[0].message
 
 
 @pytest.mark.parametrize(
@@ -367,12 +367,12 @@ def test_blocked_port_is_reported_by_the_blocked_rank(
         *answer,
     )
     children = network.ranks(tmp_path, "--deadline", f"rendezvous={DEADLINE_S}")
-    said = finish(children)
+    outputs = finish(children)
     assert findings(read(tmp_path, network.hosts[0])) == {("rendezvous", "rank-missing", (1,))}, (
-        said
+        outputs
     )
-    assert id in said[1], said[1]
-    assert "rank 1" in said[1]
+    assert id in outputs[1], outputs[1]
+    assert "rank 1" in outputs[1]
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_wrong_interface_is_named(
     network.hosts[1].run("ip", "addr", "add", "192.168.99.2/24", "dev", "docker0")
     network.hosts[1].run("ip", "link", "set", "docker0", "up")
     children = network.ranks(tmp_path, variables={1: {"GLOO_SOCKET_IFNAME": interface}})
-    said = finish(children)
-    found = read(tmp_path, network.hosts[0])
-    assert {(phase, name) for phase, name, _ in findings(found)} == {("rendezvous", id)}, said
-    assert {rank for _, _, named in findings(found) for rank in named} == set(ranks)
+    outputs = finish(children)
+    report = read(tmp_path, network.hosts[0])
+    assert {(phase, name) for phase, name, _ in findings(report)} == {("rendezvous", id)}, outputs
+    assert {rank for _, _, named in findings(report) for rank in named} == set(ranks)

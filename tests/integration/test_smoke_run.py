@@ -27,28 +27,28 @@ DEADLINE_S = 4
 
 
 def facts() -> dict[str, Any]:
-    ran = subprocess.run(
+    result = subprocess.run(
         [PYTHON, str(FOLDER), "facts"],
         capture_output=True,
         text=True,
         check=True,
         env=environment(),
     )
-    return dict(json.loads(ran.stdout))
+    return dict(json.loads(result.stdout))
 
 
 def test_clean_run_passes_and_reports_measurements(tmp_path: Path) -> None:
-    ran = smoke(tmp_path / "out 'of' here", "--ranks", "2", "--backend", "gloo")
-    assert (ran.status, ran.report.verdict, ran.stderr) == (0, "pass", "")
-    assert [line.split()[:2] for line in ran.lines] == [["pass", phase] for phase in PHASES]
-    assert ran.findings == set()
-    assert (ran.report.backend, ran.report.device, ran.report.world_size) == ("gloo", "cpu", 2)
-    assert ran.phases["barrier"].data["count"] == 50
-    for row in ran.phases["collectives"].data["rows"]:
+    run = smoke(tmp_path / "out 'of' here", "--ranks", "2", "--backend", "gloo")
+    assert (run.status, run.report.verdict, run.stderr) == (0, "pass", "")
+    assert [line.split()[:2] for line in run.lines] == [["pass", phase] for phase in PHASES]
+    assert run.findings == set()
+    assert (run.report.backend, run.report.device, run.report.world_size) == ("gloo", "cpu", 2)
+    assert run.phases["barrier"].data["count"] == 50
+    for row in run.phases["collectives"].data["rows"]:
         assert row["wrong"] == 0
         assert row["busbw_gb_s"] == row["algbw_gb_s"] > 0
-    assert ran.phases["ddp"].data["gradients"]["max_abs_diff"] < 1e-6
-    assert sorted(path.name for path in ran.out.iterdir()) == [
+    assert run.phases["ddp"].data["gradients"]["max_abs_diff"] < 1e-6
+    assert sorted(path.name for path in run.out.iterdir()) == [
         "nccl-tests.json",
         "rank0.log",
         "rank1.log",
@@ -58,9 +58,9 @@ def test_clean_run_passes_and_reports_measurements(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_single_rank_has_no_bus_bandwidth(tmp_path: Path) -> None:
-    ran = smoke(tmp_path, "--ranks", "1", "--backend", "gloo")
-    assert (ran.status, ran.report.verdict) == (0, "pass")
-    assert {row["busbw_gb_s"] for row in ran.phases["collectives"].data["rows"]} == {None}
+    run = smoke(tmp_path, "--ranks", "1", "--backend", "gloo")
+    assert (run.status, run.report.verdict) == (0, "pass")
+    assert {row["busbw_gb_s"] for row in run.phases["collectives"].data["rows"]} == {None}
 
 
 @pytest.mark.exhaustive
@@ -69,43 +69,43 @@ def test_expectations_that_match_pass(tmp_path: Path) -> None:
     expected = ["--expect-torch", torch["version"], "--expect-cuda", torch["cuda"] or "none"]
     if torch["nccl"]["loaded"]:
         expected += ["--expect-nccl", torch["nccl"]["loaded"]]
-    ran = smoke(tmp_path, *expected)
-    assert (ran.status, ran.failed) == (0, [])
+    run = smoke(tmp_path, *expected)
+    assert (run.status, run.failed) == (0, [])
     is_rehearsal = torch["cuda"] is not None and not torch["cuda_available"]
-    assert ran.phases["facts"].data["rehearsal"] is is_rehearsal
-    assert ("rehearsal on Gloo/CPU" in ran.phases["facts"].message) is is_rehearsal
+    assert run.phases["facts"].data["rehearsal"] is is_rehearsal
+    assert ("rehearsal on Gloo/CPU" in run.phases["facts"].message) is is_rehearsal
 
 
 def test_unmet_expectation_fails_with_a_message(tmp_path: Path) -> None:
-    ran = smoke(tmp_path, "--expect-torch", "0.1", "--expect-cuda", "9.9")
-    assert (ran.status, ran.failed) == (1, ["facts"])
-    assert "but 0.1 was expected" in ran.phases["facts"].message
-    assert "but CUDA 9.9 was expected" in ran.phases["facts"].message
+    run = smoke(tmp_path, "--expect-torch", "0.1", "--expect-cuda", "9.9")
+    assert (run.status, run.failed) == (1, ["facts"])
+    assert "but 0.1 was expected" in run.phases["facts"].message
+    assert "but CUDA 9.9 was expected" in run.phases["facts"].message
 
 
 def test_missing_required_gpu_fails(tmp_path: Path) -> None:
     if facts()["torch"]["cuda_available"]:
         pytest.skip("there is a GPU here")
-    ran = smoke(tmp_path, "--backend", "auto", "--require-gpu")
-    assert (ran.status, ran.failed) == (1, ["facts"])
+    run = smoke(tmp_path, "--backend", "auto", "--require-gpu")
+    assert (run.status, run.failed) == (1, ["facts"])
 
 
 @pytest.mark.exhaustive
 def test_nccl_without_a_gpu_is_refused_without_falling_back_to_gloo(tmp_path: Path) -> None:
     if facts()["torch"]["cuda_available"]:
         pytest.skip("there is a GPU here")
-    ran = smoke(tmp_path, "--backend", "auto", "--backend", "nccl")
-    assert (ran.status, ran.failed) == (1, ["facts", "rendezvous"])
-    assert "NCCL needs a GPU" in ran.phases["facts"].message
+    run = smoke(tmp_path, "--backend", "auto", "--backend", "nccl")
+    assert (run.status, run.failed) == (1, ["facts", "rendezvous"])
+    assert "NCCL needs a GPU" in run.phases["facts"].message
 
 
 def test_run_timeout_ends_the_run(tmp_path: Path) -> None:
     started = time.monotonic()
-    ran = smoke(tmp_path, "--inject", "hang:1:facts", "--timeout", "20")
+    run = smoke(tmp_path, "--inject", "hang:1:facts", "--timeout", "20")
     assert time.monotonic() - started < 20 + BEYOND_DEADLINE_S
-    assert ran.status == 1
-    assert ran.findings == {("facts", "rank-stuck", (1,))}
-    assert "before the time of the whole run" in ran.message("rank-stuck")
+    assert run.status == 1
+    assert run.findings == {("facts", "rank-stuck", (1,))}
+    assert "before the time of the whole run" in run.message("rank-stuck")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -126,9 +126,9 @@ def test_killed_launcher_ends_its_ranks_without_a_success(
 
 
 def test_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
-    ran = smoke(tmp_path, "--inject", "stop:1:barrier", "--deadline", f"barrier={DEADLINE_S}")
-    assert (ran.status, ran.failed) == (1, ["barrier"])
-    assert "rank 1: its process is stopped, last seen in barrier" in ran.phases["barrier"].message
+    run = smoke(tmp_path, "--inject", "stop:1:barrier", "--deadline", f"barrier={DEADLINE_S}")
+    assert (run.status, run.failed) == (1, ["barrier"])
+    assert "rank 1: its process is stopped, last seen in barrier" in run.phases["barrier"].message
 
 
 @contextmanager
@@ -152,6 +152,6 @@ def hanging_in_barrier(out: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def message_of_barrier(out: Path) -> str:
-    found = model.loads((out / "report.json").read_text())
-    assert found.verdict == "fail"
-    return next(phase.message for phase in found.phases if phase.name == "barrier")
+    report = model.loads((out / "report.json").read_text())
+    assert report.verdict == "fail"
+    return next(phase.message for phase in report.phases if phase.name == "barrier")

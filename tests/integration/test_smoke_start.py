@@ -46,11 +46,11 @@ def start(
 
 def passes(out: Path, *children: subprocess.Popen[str]) -> model.Report:
     for child in children:
-        said = child.communicate(timeout=TIMEOUT_S)
-        assert child.returncode == 0, said
-    found = model.loads((out / "report.json").read_text())
-    assert found.verdict == "pass"
-    return found
+        outputs = child.communicate(timeout=TIMEOUT_S)
+        assert child.returncode == 0, outputs
+    report = model.loads((out / "report.json").read_text())
+    assert report.verdict == "pass"
+    return report
 
 
 @pytest.mark.exhaustive
@@ -75,12 +75,12 @@ def test_dead_rank_under_torchrun_is_no_success(copied: Path, tmp_path: Path) ->
         str(tmp_path / "out"),
         *CPU_RUN,
     ]
-    ran = subprocess.run(
+    result = subprocess.run(
         [*command, "--inject", "die:1:barrier"], capture_output=True, timeout=TIMEOUT_S, check=False
     )
-    found = model.loads((tmp_path / "out" / "report.json").read_text())
-    assert (ran.returncode, found.verdict) == (1, "fail")
-    assert "rank 1" in next(phase.message for phase in found.phases if phase.name == "barrier")
+    report = model.loads((tmp_path / "out" / "report.json").read_text())
+    assert (result.returncode, report.verdict) == (1, "fail")
+    assert "rank 1" in next(phase.message for phase in report.phases if phase.name == "barrier")
 
 
 @pytest.mark.exhaustive
@@ -132,13 +132,15 @@ sys.exit(status if not ports else "the busy port was not tried")
 def test_facts_of_a_real_torch(copied: Path) -> None:
     import json
 
-    ran = subprocess.run([PYTHON, str(copied), "facts"], capture_output=True, text=True, check=True)
-    found = json.loads(ran.stdout)
-    assert found["error"] is None
-    assert found["torch"]["file"].startswith(found["python"]["prefix"])
-    if found["torch"]["cuda"] is not None:
-        assert found["torch"]["nccl"]["loaded"] is not None
-        assert found["torch"]["arch_list"] != []
+    completed = subprocess.run(
+        [PYTHON, str(copied), "facts"], capture_output=True, text=True, check=True
+    )
+    result = json.loads(completed.stdout)
+    assert result["error"] is None
+    assert result["torch"]["file"].startswith(result["python"]["prefix"])
+    if result["torch"]["cuda"] is not None:
+        assert result["torch"]["nccl"]["loaded"] is not None
+        assert result["torch"]["arch_list"] != []
 
 
 def free_port() -> int:

@@ -56,7 +56,9 @@ def data(tmp_path: Path) -> Path:
     """The data, with a few releases: reading and writing all of them takes seconds."""
     (tmp_path / "nccl.yml").write_text((DATA / "nccl.yml").read_text())
     head, *releases = re.split(r'^(?="\d)', (DATA / "releases.yml").read_text(), flags=re.MULTILINE)
-    kept = [one for one in releases if one.startswith(('"2.3.1"', '"2.4.0"', '"2.15.0"'))]
+    kept = [
+        release for release in releases if release.startswith(('"2.3.1"', '"2.4.0"', '"2.15.0"'))
+    ]
     (tmp_path / "releases.yml").write_text(head + "".join(kept))
     return tmp_path
 
@@ -67,15 +69,15 @@ def test_missing_release_is_reported(data: Path) -> None:
     whole = table.read_text()
     ours = yaml.safe_load(whole)["2.15.0"]
     table.write_text(whole[: whole.index('"2.15.0":')])
-    ran = refresh("--data", str(data), "--release", "2.15.0", "--architectures", "--write")
-    assert ran.returncode == 0, ran.stderr
-    assert "new: 2.15.0 wheels cu132 nccl: version 2.30.7" in ran.stdout
-    assert "new: 2.15.0 wheels cu132 cudnn: version 9.26.0.51" in ran.stdout
-    assert "toolkit 13.2.2" in ran.stdout
-    assert "+++ b/provision/catalog/data/releases.yml" in ran.stdout
-    found = yaml.safe_load(table.read_text())["2.15.0"]
+    completed = refresh("--data", str(data), "--release", "2.15.0", "--architectures", "--write")
+    assert completed.returncode == 0, completed.stderr
+    assert "new: 2.15.0 wheels cu132 nccl: version 2.30.7" in completed.stdout
+    assert "new: 2.15.0 wheels cu132 cudnn: version 9.26.0.51" in completed.stdout
+    assert "toolkit 13.2.2" in completed.stdout
+    assert "+++ b/provision/catalog/data/releases.yml" in completed.stdout
+    result = yaml.safe_load(table.read_text())["2.15.0"]
     for path in PROVABLE:
-        assert at(found, path) == at(ours, path), path
+        assert at(result, path) == at(ours, path), path
     assert table.read_text().startswith(whole[: whole.index('"2.15.0":')])
 
 
@@ -136,7 +138,7 @@ def served(tmp_path: Path) -> Iterator[str]:
 
 def test_newer_releases_conflicts_and_unproven_facts(data: Path, served: str) -> None:
     before = yaml.safe_load((data / "releases.yml").read_text())
-    ran = refresh(
+    result = refresh(
         "--data",
         str(data),
         "--index",
@@ -145,18 +147,18 @@ def test_newer_releases_conflicts_and_unproven_facts(data: Path, served: str) ->
         "--check",
         PROVISION_TORCH_INDEX=f"{served}/own",
     )
-    assert ran.returncode == 1, ran.stderr
-    said = ran.stdout.splitlines()
-    assert any(line.startswith("# new: 9.9.0 wheels cu141 nccl: version 3.1.4") for line in said)
+    assert result.returncode == 1, result.stderr
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("# new: 9.9.0 wheels cu141 nccl: version 3.1.4") for line in lines)
     assert any(
-        "changed: 2.3.1 wheels cu121 nccl: version 2.20.5 -> 2.99.9" in line for line in said
+        "changed: 2.3.1 wheels cu121 nccl: version 2.20.5 -> 2.99.9" in line for line in lines
     )
     assert any(
         "no longer proven by the index, left as it is: 2.15.0 index_default linux-64" in line
-        for line in said
+        for line in lines
     )
     assert not [
-        line for line in said if line.startswith("#") and "cu118" in line
+        line for line in lines if line.startswith("#") and "cu118" in line
     ]  # it says what the table says
     after = yaml.safe_load((data / "releases.yml").read_text())
     assert list(after) == [*before, "9.9.0"]
@@ -171,7 +173,7 @@ def test_wheel_contradicts_a_hand_sourced_fact(data: Path, served: str, tmp_path
         tmp_path / "served" / "own" / "cu118",
         {"torch-2.4.0+cu118-cp311-cp311-linux_x86_64.whl": ["nvidia-nccl-cu11==2.99.9"]},
     )
-    ran = refresh(
+    result = refresh(
         "--data",
         str(data),
         "--index",
@@ -182,9 +184,9 @@ def test_wheel_contradicts_a_hand_sourced_fact(data: Path, served: str, tmp_path
     )
     assert (
         "# CONFLICT, left as it is for a person to decide: 2.4.0 wheels cu118 nccl: version is 2.20.5 by pytorch/builder"
-        in ran.stdout
+        in result.stdout
     )
-    assert "but 2.99.9 by metadata torch==2.4.0+cu118 (PyTorch wheel index)" in ran.stdout
+    assert "but 2.99.9 by metadata torch==2.4.0+cu118 (PyTorch wheel index)" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -200,6 +202,6 @@ def test_wheel_contradicts_a_hand_sourced_fact(data: Path, served: str, tmp_path
 )
 def test_errors(data: Path, served: str, arguments: list[str], code: int, said: str) -> None:
     named = arguments if "--index" in arguments else ["--index", f"{served}/simple/", *arguments]
-    ran = refresh("--data", str(data), *named)
-    assert (ran.returncode, "Traceback" in ran.stderr) == (code, False)
-    assert said in ran.stderr
+    result = refresh("--data", str(data), *named)
+    assert (result.returncode, "Traceback" in result.stderr) == (code, False)
+    assert said in result.stderr

@@ -61,10 +61,10 @@ def test_escaping_member_is_omitted(tmp_path: Path, name: str) -> None:
     ]
     place = Prefix(name="toy", path=prefix, lock_sha256="")
     locked = LockedPackage(manager="pip", name="toy", version="1.0", url="", sha256="")
-    found = wheel_files.installed_wheels(place, [locked], channel.host_minor())
+    wheels = wheel_files.installed_wheels(place, [locked], channel.host_minor())
     names = [
         posixpath.relpath(path, f"opt/env/{SITE}")
-        for path in wheel_files.wheels_entries(found, {}, place)
+        for path in wheel_files.wheels_entries(wheels, {}, place)
     ]
     assert sorted(name for name in names if ".dist-info" not in name) == ["toy.py"]
 

@@ -202,10 +202,12 @@ def test_runtime_imports_itself_relatively() -> None:
 
 def test_each_outside_tool_has_one_owner() -> None:
     for name, path in MODULES.items():
-        shown = path.relative_to(ROOT).as_posix()
+        relative_path = path.relative_to(ROOT).as_posix()
         for imported, _ in imports(name):
             owners = TOOL_OWNERS.get(imported.split(".")[0])
-            assert owners is None or shown.startswith(owners), f"{shown} imports {imported}"
+            assert owners is None or relative_path.startswith(owners), (
+                f"{relative_path} imports {imported}"
+            )
 
 
 def test_no_heavy_import_at_the_top() -> None:

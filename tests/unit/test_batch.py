@@ -152,10 +152,8 @@ def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
     (lab / "envs" / "rendered" / passport.FILE).write_text(json.dumps(document))
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
     assert run("passport", "show", "rendered").exit_code == 0
-    refused = run("passport", "show", "copy")
-    assert (
-        refused.exit_code == 3 and "passport.json belongs to another environment" in refused.stderr
-    )
+    result = run("passport", "show", "copy")
+    assert result.exit_code == 3 and "passport.json belongs to another environment" in result.stderr
     verdicts = {
         row["name"]: row["smoke"] for row in json.loads(run("env", "list", "--json").stdout)
     }

@@ -32,11 +32,11 @@ def wheel(version: str, tag: str) -> catalog.Build:
 
 
 def test_releases_cover_1_12_to_2_15_in_order() -> None:
-    found = list(catalog.releases())
-    assert found[0] == "1.12.0"
-    assert found[-1] == "2.15.0"
-    assert found == sorted(found, key=catalog.version_key)
-    assert len(found) == 32
+    versions = list(catalog.releases())
+    assert versions[0] == "1.12.0"
+    assert versions[-1] == "2.15.0"
+    assert versions == sorted(versions, key=catalog.version_key)
+    assert len(versions) == 32
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
@@ -80,11 +80,15 @@ def test_architectures_are_supported_by_the_toolkit(
         assert toolkit.capability_max is None or capability <= catalog.version_key(
             toolkit.capability_max
         ), name
-        one = catalog.architectures().get(name)
-        if one and one.first_cuda:
-            assert catalog.version_key(build.cuda) >= catalog.version_key(one.first_cuda), name
-        if one and one.last_cuda:
-            assert catalog.version_key(build.cuda) <= catalog.version_key(one.last_cuda), name
+        architecture = catalog.architectures().get(name)
+        if architecture and architecture.first_cuda:
+            assert catalog.version_key(build.cuda) >= catalog.version_key(
+                architecture.first_cuda
+            ), name
+        if architecture and architecture.last_cuda:
+            assert catalog.version_key(build.cuda) <= catalog.version_key(architecture.last_cuda), (
+                name
+            )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,7 @@ def test_every_row_of_every_file_is_sourced(name: str) -> None:
 
 def test_pytorch_channel_has_its_own_python_list() -> None:
     """Wheels of 2.0.0 exist for Python 3.11, the channel's packages do not."""
-    (build,) = (one for one in catalog.releases()["2.0.0"].pytorch if one.cuda == "11.8")
+    (build,) = (item for item in catalog.releases()["2.0.0"].pytorch if item.cuda == "11.8")
     assert build.python == ("3.8", "3.9", "3.10")
     assert "3.11" in catalog.releases()["2.0.0"].python
 
@@ -331,24 +335,24 @@ def test_normalized_gpu_names_are_distinct() -> None:
 
 
 def test_toolkits_drop_an_architecture_after_its_last() -> None:
-    for one in catalog.architectures().values():
+    for architecture in catalog.architectures().values():
         for toolkit in catalog.toolkits().values():
-            if one.last_cuda and catalog.version_key(toolkit.cuda) > catalog.version_key(
-                one.last_cuda
+            if architecture.last_cuda and catalog.version_key(toolkit.cuda) > catalog.version_key(
+                architecture.last_cuda
             ):
-                assert catalog.version_key(one.capability) < catalog.version_key(
+                assert catalog.version_key(architecture.capability) < catalog.version_key(
                     toolkit.capability_min
-                ), (one.name, toolkit.cuda)
+                ), (architecture.name, toolkit.cuda)
 
 
 # NCCL
 
 
 def test_nccl_on_conda_forge() -> None:
-    found = catalog.nccl_on_conda_forge()
-    assert list(found) == sorted(found, key=catalog.version_key)
-    assert found["2.27.7"].runs_with("12.1") and found["2.27.7"].runs_with("13.0")
-    assert not found["2.27.6"].runs_with("11.8")
+    result = catalog.nccl_on_conda_forge()
+    assert list(result) == sorted(result, key=catalog.version_key)
+    assert result["2.27.7"].runs_with("12.1") and result["2.27.7"].runs_with("13.0")
+    assert not result["2.27.6"].runs_with("11.8")
     assert "12.9" in catalog.cuda_versions()
     assert "2.30.7" in catalog.nccl_wheels()["nvidia-nccl-cu13"]
 

@@ -120,7 +120,7 @@ def test_manifest_round_trip(tmp_path: Path) -> None:
     assert [(pair.canonical, pair.url) for pair in pairs] == [
         (f"{FORGE}/", "file:///m/channels/channels.invalid/conda-forge/")
     ]
-    assert {one.sha256: one.canonical for one in wheels} == dict.fromkeys(
+    assert {item.sha256: item.canonical for item in wheels} == dict.fromkeys(
         (SHA, OTHER), "https://files.invalid/x-1.0-py3-none-any.whl"
     )
     channel = tmp_path / "channels/channels.invalid/conda-forge"

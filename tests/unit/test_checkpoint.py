@@ -57,10 +57,10 @@ def without_xxhash(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    found = manifest.loads((folder / manifest.NAME).read_bytes(), folder)
+    manifest_of_step = manifest.loads((folder / manifest.NAME).read_bytes(), folder)
     return {
         name: (folder / at.file).read_bytes()[at.at : at.at + at.size]
-        for name, at in found.objects.items()
+        for name, at in manifest_of_step.objects.items()
     }
 
 
@@ -70,8 +70,8 @@ def names(folder: Path) -> list[str]:
 
 def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
     shards = [{"zero": b"0" * 100}, {"one": b"1" * 100, "empty": b""}]
-    made = RankThreads(2).run(lambda ranks: save(tmp_path, 7, shards[ranks.rank], ranks))
-    assert [one.folder for one in made] == ["step-000000000007"] * 2
+    commits = RankThreads(2).run(lambda ranks: save(tmp_path, 7, shards[ranks.rank], ranks))
+    assert [commit_of_rank.folder for commit_of_rank in commits] == ["step-000000000007"] * 2
     assert names(tmp_path) == ["latest", "step-000000000007"]
     assert contents(tmp_path / "step-000000000007") == {**shards[0], **shards[1]}
     assert catalog.read_manifest(open_root(tmp_path), "step-000000000007").world_size == 2
@@ -79,10 +79,13 @@ def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
 
 def test_unchanged_content_is_linked_and_survives_prune(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
-    made = save(tmp_path, 2, {"a": big("a"), "b": big("c")})
-    assert (made.progress.written, made.progress.linked) == (MIN_FILE_BYTES, MIN_FILE_BYTES)
-    held = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["a"].file
-    assert (tmp_path / "step-000000000002" / held).stat().st_nlink == 2
+    committed = save(tmp_path, 2, {"a": big("a"), "b": big("c")})
+    assert (committed.progress.written, committed.progress.linked) == (
+        MIN_FILE_BYTES,
+        MIN_FILE_BYTES,
+    )
+    file_name = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["a"].file
+    assert (tmp_path / "step-000000000002" / file_name).stat().st_nlink == 2
     assert prune(tmp_path, keep=1).removed == ("step-000000000001",)
     assert verify(tmp_path) == []
     assert contents(tmp_path / "step-000000000002") == {"a": big("a"), "b": big("c")}
@@ -302,8 +305,8 @@ def test_unreadable_manifest_is_not_skipped(tmp_path: Path) -> None:
 
 
 def test_truncated_missing_extra_and_swapped_files_are_reported(whole: Path) -> None:
-    found = catalog.read_manifest(open_root(whole.parent), whole.name).objects
-    alone_in_file, packed = whole / found["a"].file, whole / found["b"].file
+    objects = catalog.read_manifest(open_root(whole.parent), whole.name).objects
+    alone_in_file, packed = whole / objects["a"].file, whole / objects["b"].file
     (whole / "extra").touch()
     assert [(damage.file, damage.problem) for damage in verify(whole.parent)] == [
         ("extra", "it is not in the manifest")
@@ -504,10 +507,10 @@ def test_few_files_are_open_and_all_are_synced(
             save(tmp_path, 1, contents)
         assert names(tmp_path) == []
     else:
-        made = save(tmp_path, 1, contents)
-        held = catalog.read_manifest(open_root(tmp_path), made.folder).files
+        committed = save(tmp_path, 1, contents)
+        files = catalog.read_manifest(open_root(tmp_path), committed.folder).files
         assert sorted(synced) == sorted(
-            entry.name for entry in held if entry.name.endswith(".distcp")
+            entry.name for entry in files if entry.name.endswith(".distcp")
         )
         assert 4 < most <= 4 + 3 + writer.WORKERS
     assert open_below(tmp_path) == 0
@@ -541,14 +544,14 @@ def test_xxhash_adds_a_second_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def told(step: int) -> list[tuple[str, str | None]]:
         folder = tmp_path / f"step-{step:012}"
-        held = catalog.read_manifest(open_root(tmp_path), folder.name).files
-        contents = [(folder / entry.name).read_bytes() for entry in held]
-        assert [entry.sha256 for entry in held] == [
+        files = catalog.read_manifest(open_root(tmp_path), folder.name).files
+        contents = [(folder / entry.name).read_bytes() for entry in files]
+        assert [entry.sha256 for entry in files] == [
             hashlib.sha256(content).hexdigest() for content in contents
         ]
         return [
             (xxhash.xxh128_hexdigest(content), entry.xxh128)
-            for entry, content in zip(held, contents)
+            for entry, content in zip(files, contents)
         ]
 
     save(tmp_path, 1, {"a": big("a"), "small": b"s", "tiny": b"t"})
@@ -569,8 +572,11 @@ def test_only_files_with_matching_xxh128_are_linked_unread(tmp_path: Path) -> No
             raise AssertionError(f"{name} is read")
 
     save(tmp_path, 1, {"a": big("a"), "b": big("b"), "c": big("c")})
-    made = save(Blind(tmp_path), 2, {"a": big("a"), "b": big("x"), "c": big("c")[:-1] + b"d"})
-    assert (made.progress.linked, made.progress.written) == (MIN_FILE_BYTES, 2 * MIN_FILE_BYTES)
+    committed = save(Blind(tmp_path), 2, {"a": big("a"), "b": big("x"), "c": big("c")[:-1] + b"d"})
+    assert (committed.progress.linked, committed.progress.written) == (
+        MIN_FILE_BYTES,
+        2 * MIN_FILE_BYTES,
+    )
     assert verify(tmp_path) == []
     assert contents(tmp_path / "step-000000000002") == {
         "a": big("a"),
@@ -586,13 +592,13 @@ def test_checkpoints_survive_installing_or_removing_xxhash(
     there = pytest.importorskip("xxhash").xxh3_128
     for step, has in ((1, first_has), (2, not first_has), (3, first_has)):
         monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
-        made = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
-        assert made.progress.written == MIN_FILE_BYTES * (2 if step == 1 else 1)
-        own = catalog.read_manifest(open_root(tmp_path), made.folder)
+        committed = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
+        assert committed.progress.written == MIN_FILE_BYTES * (2 if step == 1 else 1)
+        manifest_of_step = catalog.read_manifest(open_root(tmp_path), committed.folder)
         entries = {
             name: entry
-            for name, record in own.records()
-            for entry in own.files
+            for name, record in manifest_of_step.records()
+            for entry in manifest_of_step.files
             if entry.name == record.file
         }
         assert (entries["b"].xxh128 is not None) == has
@@ -600,11 +606,11 @@ def test_checkpoints_survive_installing_or_removing_xxhash(
             "who reads it with xxhash says it for all"
         )
         assert [verify(tmp_path, step=earlier) for earlier in range(1, step + 1)] == [[]] * step
-        content = catalog.read_manifest(open_root(tmp_path), made.folder)
+        content = catalog.read_manifest(open_root(tmp_path), committed.folder)
         for quickly in (False, True):
             assert (
                 verification.check_files(
-                    open_root(tmp_path), made.folder, content, content.files, quick=quickly
+                    open_root(tmp_path), committed.folder, content, content.files, quick=quickly
                 )
                 == []
             )
@@ -614,12 +620,12 @@ def test_contradicting_hashes_cause_a_rewrite(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("xxhash")
-    made = save(tmp_path, 1, {"a": big("a")})
-    content = catalog.read_manifest(open_root(tmp_path), made.folder)
+    committed = save(tmp_path, 1, {"a": big("a")})
+    content = catalog.read_manifest(open_root(tmp_path), committed.folder)
     wrong = dataclasses.replace(
         content, files=(dataclasses.replace(content.files[0], xxh128="0" * 32),)
     )
-    (tmp_path / made.folder / manifest.NAME).write_bytes(manifest.dumps(wrong))
+    (tmp_path / committed.folder / manifest.NAME).write_bytes(manifest.dumps(wrong))
     second = save(tmp_path, 2, {"a": big("a")})
     assert second.progress.written == MIN_FILE_BYTES
     content = catalog.read_manifest(open_root(tmp_path), second.folder)
@@ -647,21 +653,23 @@ def test_either_hash_detects_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool
 ) -> None:
     there = pytest.importorskip("xxhash").xxh3_128
-    made = save(tmp_path, 1, {"a": big("a")})
+    committed = save(tmp_path, 1, {"a": big("a")})
     backend = open_root(tmp_path)
-    content = catalog.read_manifest(backend, made.folder)
-    file = tmp_path / made.folder / content.files[0].name
+    content = catalog.read_manifest(backend, committed.folder)
+    file = tmp_path / committed.folder / content.files[0].name
     file.write_bytes(big("a")[:-1] + b"x")
     monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
-    [quick] = verification.check_files(backend, made.folder, content, content.files, quick=True)
-    [thorough] = verification.check_files(backend, made.folder, content, content.files)
+    [quick] = verification.check_files(
+        backend, committed.folder, content, content.files, quick=True
+    )
+    [thorough] = verification.check_files(backend, committed.folder, content, content.files)
     assert quick.problem == f"its {'XXH128' if has else 'SHA-256'} is not the committed one"
     assert thorough.problem == "its SHA-256 is not the committed one"
 
 
 def test_manifest_without_xxh128_is_read(tmp_path: Path, without_xxhash: None) -> None:
-    made = save(tmp_path, 1, {"a": big("a")})
-    path = tmp_path / made.folder / manifest.NAME
+    committed = save(tmp_path, 1, {"a": big("a")})
+    path = tmp_path / committed.folder / manifest.NAME
     body = path.read_bytes()[len(manifest.HEAD) + manifest.DIGITS + len(manifest.AFTER) :]
 
     def state(schema: int) -> None:
@@ -679,7 +687,7 @@ def test_manifest_without_xxh128_is_read(tmp_path: Path, without_xxhash: None) -
     assert save(tmp_path, 2, {"a": big("a")}).progress.linked == MIN_FILE_BYTES
     state(4)
     with pytest.raises(errors.OtherSchema, match="has schema 4; this code reads 2 and 3"):
-        catalog.read_manifest(open_root(tmp_path), made.folder)
+        catalog.read_manifest(open_root(tmp_path), committed.folder)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -701,20 +709,21 @@ def test_linked_file_with_damage_is_rewritten(
             return super().has(folder, name, offset, parts)
 
     backend = Late(tmp_path)
-    held = catalog.read_manifest(backend, "step-000000000001").objects
-    if backend.has("step-000000000001", held["small"].file, 0, [memoryview(b"s")]) is None:
+    objects = catalog.read_manifest(backend, "step-000000000001").objects
+    if backend.has("step-000000000001", objects["small"].file, 0, [memoryview(b"s")]) is None:
         pytest.skip("this file system does not say what lies in its cache")
-    (tmp_path / "step-000000000001" / held["a"].file).write_bytes(big("a")[:-1] + b"x")
+    (tmp_path / "step-000000000001" / objects["a"].file).write_bytes(big("a")[:-1] + b"x")
     shards = (
         [{"copy": big("a"), "a": big("a")}]
         if world_size == 1
         else [{"copy": big("a")}, {"a": big("a")}]
     )
-    made = RankThreads(world_size).run(lambda ranks: save(backend, 2, shards[ranks.rank], ranks))
+    commits = RankThreads(world_size).run(lambda ranks: save(backend, 2, shards[ranks.rank], ranks))
     assert linked.is_set()
-    assert [(one.progress.written, one.progress.linked) for one in made] == [
-        (MIN_FILE_BYTES, MIN_FILE_BYTES)
-    ] * world_size
+    assert [
+        (commit_of_rank.progress.written, commit_of_rank.progress.linked)
+        for commit_of_rank in commits
+    ] == [(MIN_FILE_BYTES, MIN_FILE_BYTES)] * world_size
     assert verify(tmp_path, step=2) == []
     assert (
         save(tmp_path, 3, {"copy": big("a"), "a": big("a")}).progress.linked == 2 * MIN_FILE_BYTES
@@ -726,9 +735,9 @@ def test_failed_save_does_not_clear_known_damage(
 ) -> None:
     monkeypatch.setattr(compare, "NOWAIT", None)  # or the last save would see it by itself
     save(tmp_path, 1, {"a": big("a")})
-    held = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["a"].file
-    (tmp_path / "step-000000000001" / held).write_bytes(big("a")[:-1] + b"x")
-    assert [damage.file for damage in verify(tmp_path)] == [held]
+    file_name = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["a"].file
+    (tmp_path / "step-000000000001" / file_name).write_bytes(big("a")[:-1] + b"x")
+    assert [damage.file for damage in verify(tmp_path)] == [file_name]
 
     def fail_late(doing: SaveProgress) -> None:
         if doing.written:
@@ -841,7 +850,7 @@ def test_slow_rank_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.Mon
 
         return Ranks(ranks.rank, ranks.world_size, exchange)
 
-    made = RankThreads(2).run(
+    commits = RankThreads(2).run(
         lambda ranks: save(tmp_path, 1, {f"{ranks.rank}": b"x"}, counted(ranks))
     )
-    assert [one.folder for one in made] == ["step-000000000001"] * 2
+    assert [commit_of_rank.folder for commit_of_rank in commits] == ["step-000000000001"] * 2

@@ -50,8 +50,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def file_of(root: Path, folder: str, name: str) -> Path:
-    found = manifest.loads((root / folder / manifest.NAME).read_bytes(), folder)
-    return root / folder / found.objects[name].file
+    manifest_of_step = manifest.loads((root / folder / manifest.NAME).read_bytes(), folder)
+    return root / folder / manifest_of_step.objects[name].file
 
 
 def flip(path: Path) -> None:
@@ -81,8 +81,8 @@ def temporary(host: str | None = None, number: str | None = None) -> str:
 
 
 def test_list_reports_contents_sharing_and_origin(root: Path) -> None:
-    found = said("list", root)
-    rows = found["checkpoints"]
+    output = said("list", root)
+    rows = output["checkpoints"]
     assert [
         (row["step"], row["folder"], row["latest"], row["sequence"], row["parent"]) for row in rows
     ] == [
@@ -95,12 +95,12 @@ def test_list_reports_contents_sharing_and_origin(root: Path) -> None:
     } == {("committed", 1, 3, 0)}
     assert {row["shared_bytes"] for row in rows} == {MIN_FILE_BYTES}
     on_disk = {(path.stat().st_ino, path.stat().st_size) for path in root.glob("step-*/*")}
-    assert found["bytes"] == sum(length for _, length in on_disk)
+    assert output["bytes"] == sum(length for _, length in on_disk)
     assert [row["own_bytes"] for row in rows] == [row["bytes"] - MIN_FILE_BYTES for row in rows]
-    assert (found["latest"], found["unfinished"]) == (300, [])
-    shown = invoke("list", root).output
-    assert "3 checkpoints, latest step 300, 4.004 MiB on disk" in shown
-    assert len([line for line in shown.splitlines() if line.endswith("latest")]) == 1
+    assert (output["latest"], output["unfinished"]) == (300, [])
+    result = invoke("list", root).output
+    assert "3 checkpoints, latest step 300, 4.004 MiB on disk" in result
+    assert len([line for line in result.splitlines() if line.endswith("latest")]) == 1
 
 
 def test_json_shapes_match_the_docs(root: Path) -> None:
@@ -181,33 +181,33 @@ def test_list_shows_damaged_manifests_and_the_others(root: Path) -> None:
 
 
 def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) -> None:
-    found = said("verify", root, "--all")
-    assert [row["verdict"] for row in found["checkpoints"]] == ["whole"] * 3
+    output = said("verify", root, "--all")
+    assert [row["verdict"] for row in output["checkpoints"]] == ["whole"] * 3
     sizes = [entry.size for folder in (FIRST, SECOND, THIRD) for entry in files(root, folder)]
-    assert found["bytes_read"] == sum(sizes) - 2 * MIN_FILE_BYTES
+    assert output["bytes_read"] == sum(sizes) - 2 * MIN_FILE_BYTES
     assert said("verify", root, "--step", 200)["bytes_read"] == sum(
         entry.size for entry in files(root, SECOND)
     )
 
     flip(file_of(root, SECOND, "w"))  # the others' too
     flip(file_of(root, SECOND, "m"))
-    found = said("verify", root, "--all", code=1)
-    told = {
+    output = said("verify", root, "--all", code=1)
+    messages = {
         row["folder"]: [(damage["folder"], damage["tensors"]) for damage in row["damages"]]
-        for row in found["checkpoints"]
+        for row in output["checkpoints"]
     }
-    assert {folder: sorted(damages) for folder, damages in told.items()} == {
+    assert {folder: sorted(damages) for folder, damages in messages.items()} == {
         FIRST: [(FIRST, ["w"])],
         SECOND: [(SECOND, ["m"]), (SECOND, ["w"])],
         THIRD: [(THIRD, ["w"])],
     }
-    assert found["bytes_read"] == sum(sizes) - 2 * MIN_FILE_BYTES
+    assert output["bytes_read"] == sum(sizes) - 2 * MIN_FILE_BYTES
     assert [row["step"] for row in said("verify", root, code=1)["checkpoints"]] == [300]
-    shown = invoke("verify", root, "--step", 100)
-    assert shown.exit_code == 1
+    result = invoke("verify", root, "--step", 100)
+    assert result.exit_code == 1
     assert (
         f"{file_of(root, FIRST, 'w')}: its SHA-256 is not the committed one (it holds w)"
-        in shown.output
+        in result.output
     )
 
 
@@ -215,17 +215,17 @@ def test_damaged_latest_is_reported_and_hides_nothing(root: Path) -> None:
     content = (root / "latest").read_bytes()
     (root / "latest").write_bytes(content.replace(b"300", b"200"))
     for which in (["--all"], []):
-        found = said("verify", root, *which, code=1)
-        assert [row["folder"] for row in found["checkpoints"]] == [
+        output = said("verify", root, *which, code=1)
+        assert [row["folder"] for row in output["checkpoints"]] == [
             "latest",
             *([FIRST, SECOND] if which else []),
             THIRD,
         ]
-        assert {row["verdict"] for row in found["checkpoints"][1:]} == {"whole"}
-        assert found["checkpoints"][0]["damages"][0]["file"] == "latest"
+        assert {row["verdict"] for row in output["checkpoints"][1:]} == {"whole"}
+        assert output["checkpoints"][0]["damages"][0]["file"] == "latest"
     assert said("verify", root, "--step", 300)["checkpoints"][0]["verdict"] == "whole"
-    refused = invoke("show", root)
-    assert refused.exit_code == 7 and f"{root}/latest is damaged" in refused.output
+    result = invoke("show", root)
+    assert result.exit_code == 7 and f"{root}/latest is damaged" in result.output
     assert said("list", root)["latest"] == 300
 
 
@@ -246,17 +246,17 @@ def test_unreadable_checkpoint_is_not_called_sound(root: Path) -> None:
 
 def test_show_lists_contents_and_files(root: Path) -> None:
     entries = {entry.name: entry for entry in files(root, SECOND)}
-    held = manifest.loads((root / SECOND / manifest.NAME).read_bytes(), SECOND).objects
+    objects = manifest.loads((root / SECOND / manifest.NAME).read_bytes(), SECOND).objects
     records = [
-        [held["w"].file, 0, 100, "0" * 64, 0, [0, 0], [5, 4]],
-        [held["m"].file, 0, 100, "0" * 64, 0, [5, 0], [5, 4]],
+        [objects["w"].file, 0, 100, "0" * 64, 0, [0, 0], [5, 4]],
+        [objects["m"].file, 0, 100, "0" * 64, 0, [5, 0], [5, 4]],
     ]
     rewrite(
         root / SECOND,
         tensors={"layer.w\n": {"dtype": "torch.bfloat16", "shape": [10, 4], "records": records}},
     )
-    found = said("show", root, "--step", 200)
-    assert (found["folder"], found["sequence"], found["parent"], found["world_size"]) == (
+    output = said("show", root, "--step", 200)
+    assert (output["folder"], output["sequence"], output["parent"], output["world_size"]) == (
         SECOND,
         1,
         FIRST,
@@ -269,15 +269,15 @@ def test_show_lists_contents_and_files(root: Path) -> None:
         "bytes": 80,
         "parts": 2,
     }
-    assert found["tensors"] == [{**tensor, "files": [held["w"].file, held["m"].file]}]
-    assert {one["name"]: (one["bytes"], one["file"]) for one in found["objects"]} == {
-        name: (held[name].size, held[name].file) for name in held
+    assert output["tensors"] == [{**tensor, "files": [objects["w"].file, objects["m"].file]}]
+    assert {item["name"]: (item["bytes"], item["file"]) for item in output["objects"]} == {
+        name: (objects[name].size, objects[name].file) for name in objects
     }
     assert {
-        one["name"]: (one["bytes"], one["sha256"], one["xxh128"]) for one in found["files"]
+        item["name"]: (item["bytes"], item["sha256"], item["xxh128"]) for item in output["files"]
     } == {name: (entry.size, entry.sha256, entry.xxh128) for name, entry in entries.items()}
-    shown = invoke("show", root, "--step", "200").output
-    assert r"layer.w\n" in shown and "bfloat16" in shown and "[10, 4]" in shown
+    result = invoke("show", root, "--step", "200").output
+    assert r"layer.w\n" in result and "bfloat16" in result and "[10, 4]" in result
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,11 @@ def test_prune_reports_removals_and_freed_bytes(root: Path) -> None:
         True,
     )
     assert used(root) == before
-    done = said("prune", root, "--keep", 1)
-    assert (done["removed"], done["dry_run"]) == ([FIRST, SECOND], False)
-    assert done["freed_bytes"] == preview["freed_bytes"] == before - used(root) > 2 * MIN_FILE_BYTES
+    output = said("prune", root, "--keep", 1)
+    assert (output["removed"], output["dry_run"]) == ([FIRST, SECOND], False)
+    assert (
+        output["freed_bytes"] == preview["freed_bytes"] == before - used(root) > 2 * MIN_FILE_BYTES
+    )
     assert said("verify", root)["checkpoints"][0]["verdict"] == "whole"
     assert "nothing to remove" in invoke("prune", root, "--keep", 1).output
 
@@ -320,8 +322,12 @@ def used(root: Path) -> int:
 
 def test_prune_keeps_every_kth_and_the_unreadable(root: Path) -> None:
     rewrite(root / THIRD, schema=99)
-    found = said("prune", root, "--keep", 1, "--every", 100, "--dry-run")
-    assert (found["removed"], found["kept"], found["unreadable"]) == ([], [FIRST, SECOND], [THIRD])
+    output = said("prune", root, "--keep", 1, "--every", 100, "--dry-run")
+    assert (output["removed"], output["kept"], output["unreadable"]) == (
+        [],
+        [FIRST, SECOND],
+        [THIRD],
+    )
     assert said("prune", root, "--keep", 1)["removed"] == [FIRST]
     assert sorted(path.name for path in root.glob("step-*")) == [SECOND, THIRD]
 
@@ -332,20 +338,20 @@ def test_prune_removes_leftovers_of_dead_writers_and_named_ones(root: Path) -> N
         (root / name).mkdir()
     (root / elsewhere / "w.distcp").hardlink_to(file_of(root, THIRD, "w"))
     (root / elsewhere / "new.distcp").write_bytes(b"12345")
-    refused = invoke("prune", root, "--unfinished", ours)
-    assert refused.exit_code == 12
-    assert f"process {os.getpid()} of this host, which is alive" in refused.output
+    result = invoke("prune", root, "--unfinished", ours)
+    assert result.exit_code == 12
+    assert f"process {os.getpid()} of this host, which is alive" in result.output
     unknown = invoke("prune", root, "--unfinished", "nosuch", "--keep", 1)
     assert unknown.exit_code == 3
     assert elsewhere in "".join(unknown.output.split())
     assert len(list(root.glob("step-*"))) == 3
-    found = said("prune", root, "--unfinished", elsewhere)
-    assert (sorted(found["unfinished"]), found["removed"], found["freed_bytes"]) == (
+    output = said("prune", root, "--unfinished", elsewhere)
+    assert (sorted(output["unfinished"]), output["removed"], output["freed_bytes"]) == (
         sorted([dead, elsewhere]),
         [],
         5,
     )
-    assert [row["name"] for row in found["left"]] == [ours]
+    assert [row["name"] for row in output["left"]] == [ours]
     assert sorted(path.name for path in root.iterdir()) == sorted(
         [ours, FIRST, SECOND, THIRD, "latest"]
     )
@@ -374,10 +380,10 @@ def test_wrong_roots_have_distinct_errors(root: Path, tmp_path: Path) -> None:
             result.output
         )
         assert len(result.output.strip().splitlines()) == 1
-    refused = invoke("list", root, "--option", "endpoint_url=http://x")
+    completed = invoke("list", root, "--option", "endpoint_url=http://x")
     assert (
-        refused.exit_code,
-        "--option endpoint_url is for a store at a URL" in refused.output,
+        completed.exit_code,
+        "--option endpoint_url is for a store at a URL" in completed.output,
     ) == (3, True)
     assert said("list", tmp_path / "empty")["checkpoints"] == []
 
@@ -475,19 +481,21 @@ def test_object_store_is_addressed_by_url() -> None:
     assert runtime("list", url)[1]["checkpoints"] == []
     for step in (100, 200, 300):
         save(url, step, {"w": big("w"), "m": big(str(step)[0])})
-    found = runtime("list", url)[1]
-    assert [(row["step"], row["latest"], row["state"]) for row in found["checkpoints"]] == [
+    output = runtime("list", url)[1]
+    assert [(row["step"], row["latest"], row["state"]) for row in output["checkpoints"]] == [
         (100, False, "committed"), (200, False, "committed"), (300, True, "committed"),
     ]  # fmt: skip
-    assert [row["shared_bytes"] for row in found["checkpoints"]] == [MIN_FILE_BYTES] * 3
-    assert found["bytes"] == sum(row["own_bytes"] for row in found["checkpoints"]) + MIN_FILE_BYTES
+    assert [row["shared_bytes"] for row in output["checkpoints"]] == [MIN_FILE_BYTES] * 3
+    assert (
+        output["bytes"] == sum(row["own_bytes"] for row in output["checkpoints"]) + MIN_FILE_BYTES
+    )
     assert runtime("verify", url, "--all")[1]["bytes_read"] == 4 * MIN_FILE_BYTES
-    home = found["checkpoints"][0]["folder"]
-    assert {one["home"] for one in runtime("show", url)[1]["files"]} == {home, None}
+    home = output["checkpoints"][0]["folder"]
+    assert {file["home"] for file in runtime("show", url)[1]["files"]} == {home, None}
     before = memory.MemoryFileSystem().du(url)
     pruned = runtime("prune", url, "--keep", 1)[1]
     assert before - memory.MemoryFileSystem().du(url) == pruned["freed_bytes"] > 2 * MIN_FILE_BYTES
-    assert pruned["removed"] == [row["folder"] for row in found["checkpoints"][:2]]
+    assert pruned["removed"] == [row["folder"] for row in output["checkpoints"][:2]]
     assert [row["verdict"] for row in runtime("verify", url, "--all")[1]["checkpoints"]] == [
         "whole"
     ]
@@ -500,20 +508,21 @@ def test_checkpoint_replaced_during_listing_is_looked_up_again(root: Path, first
         assert folder is not None
         return folder
 
-    found = audit.audit(Restless(root, first=first), 300, audit.Meter())
-    assert [(one.folder, one.verdict, one.damages) for one in found.checkpoints] == [
-        (newest(), "whole", ())
-    ]
+    audited = audit.audit(Restless(root, first=first), 300, audit.Meter())
+    assert [
+        (checkpoint.folder, checkpoint.verdict, checkpoint.damages)
+        for checkpoint in audited.checkpoints
+    ] == [(newest(), "whole", ())]
     # The manifest that is read first tells all that is shown.
     assert contents.read_contents(Restless(root, first=True), "latest").folder == newest()
     listed = inventory.take_inventory(Restless(root, first=first))
-    assert [(one.folder, one.state) for one in listed.checkpoints] == [
+    assert [(checkpoint.folder, checkpoint.state) for checkpoint in listed.checkpoints] == [
         (name, "committed") for name in (FIRST, SECOND, newest())
     ]
     assert listed.checkpoints[-1].latest
     everything = audit.audit(Restless(root, first=first), "all", audit.Meter())
-    assert {one.verdict for one in everything.checkpoints} == {"whole"}
-    assert {FIRST, SECOND} <= {one.folder for one in everything.checkpoints}
+    assert {checkpoint.verdict for checkpoint in everything.checkpoints} == {"whole"}
+    assert {FIRST, SECOND} <= {checkpoint.folder for checkpoint in everything.checkpoints}
 
 
 def test_checkpoint_vanishing_during_listing_is_not_damaged(
@@ -521,7 +530,7 @@ def test_checkpoint_vanishing_during_listing_is_not_damaged(
 ) -> None:
     monkeypatch.setattr(inventory, "TRIES", 1)
     listed = inventory.take_inventory(Restless(root, first=True))
-    assert [(one.step, one.state) for one in listed.checkpoints] == [
+    assert [(checkpoint.step, checkpoint.state) for checkpoint in listed.checkpoints] == [
         (100, "committed"),
         (200, "committed"),
     ]
@@ -534,8 +543,8 @@ def test_file_unlinked_during_reading_is_read_by_its_other_link(root: Path) -> N
                 self.remove(FIRST)
             return super().size(folder, name)
 
-    found = audit.audit(Pruned(root), "all", audit.Meter())
-    assert [(one.folder, one.verdict) for one in found.checkpoints] == [
+    audited = audit.audit(Pruned(root), "all", audit.Meter())
+    assert [(checkpoint.folder, checkpoint.verdict) for checkpoint in audited.checkpoints] == [
         (SECOND, "whole"),
         (THIRD, "whole"),
     ]
@@ -580,5 +589,5 @@ def test_torch_is_never_imported(root: Path, tmp_path: Path) -> None:
     script = "import sys; from provision.cli.main import cli; cli(['checkpoint', *sys.argv[1:]])"
     for arguments in (["list"], ["show"], ["verify", "--all"], ["prune", "--keep", "1"]):
         command = [sys.executable, "-c", script, arguments[0], str(root), *arguments[1:]]
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr

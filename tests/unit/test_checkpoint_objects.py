@@ -58,11 +58,11 @@ def save(
 def contents(root: str, folder: str) -> dict[str, bytes]:
     """What a reader gets, through the references."""
     backend = open_root(root)
-    found = catalog.read_manifest(backend, folder)
-    homes = {entry.name: entry.home or folder for entry in found.files}
+    manifest_of_step = catalog.read_manifest(backend, folder)
+    homes = {entry.name: entry.home or folder for entry in manifest_of_step.files}
     return {
         name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size]
-        for name, at in found.objects.items()
+        for name, at in manifest_of_step.objects.items()
     }
 
 
@@ -87,15 +87,15 @@ def big(letter: str) -> bytes:
 
 def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
     shards = [{"zero": b"0" * 100}, {"one": big("1"), "empty": b""}]
-    made = RankThreads(2).run(lambda ranks: save(root, 7, shards[ranks.rank], ranks))
-    assert {one.folder for one in made} == set(open_root(root).folders())
-    assert contents(root, made[0].folder) == {**shards[0], **shards[1]}
+    commits = RankThreads(2).run(lambda ranks: save(root, 7, shards[ranks.rank], ranks))
+    assert {commit_of_rank.folder for commit_of_rank in commits} == set(open_root(root).folders())
+    assert contents(root, commits[0].folder) == {**shards[0], **shards[1]}
     assert (list_steps(root), latest(root), verify(root)) == ([7], 7, [])
     listed = {
-        f"{made[0].folder}/{entry.name}"
-        for entry in catalog.read_manifest(open_root(root), made[0].folder).files
+        f"{commits[0].folder}/{entry.name}"
+        for entry in catalog.read_manifest(open_root(root), commits[0].folder).files
     }
-    assert objects(root) == {"latest", f"{made[0].folder}/{manifest.NAME}", *listed}
+    assert objects(root) == {"latest", f"{commits[0].folder}/{manifest.NAME}", *listed}
 
 
 def test_unchanged_content_is_a_reference(root: str) -> None:
@@ -123,20 +123,25 @@ def test_referenced_files_outlive_their_checkpoint(root: str) -> None:
 def test_referenced_file_with_damage_is_rewritten(root: str) -> None:
     first = save(root, 1, {"a": big("a"), "b": big("b"), "small": b"s"})
     backend = open_root(root)
-    held = catalog.read_manifest(backend, first.folder).objects
+    entries = catalog.read_manifest(backend, first.folder).objects
     for name in ("a", "small"):
         memory.MemoryFileSystem().pipe_file(
-            f"{root}/{first.folder}/{held[name].file}", b"x" * held[name].size
+            f"{root}/{first.folder}/{entries[name].file}", b"x" * entries[name].size
         )
-    made = save(
+    committed = save(
         root,
         2,
         {"a": big("a"), "b": big("b"), "small": b"s"},
         progress=lambda _: verify(root, step=1),
     )
-    assert (made.progress.written, made.progress.linked) == (MIN_FILE_BYTES + 1, MIN_FILE_BYTES)
-    homes = {entry.name: entry.home for entry in catalog.read_manifest(backend, made.folder).files}
-    assert (homes[held["a"].file], homes[held["b"].file]) == (None, first.folder)
+    assert (committed.progress.written, committed.progress.linked) == (
+        MIN_FILE_BYTES + 1,
+        MIN_FILE_BYTES,
+    )
+    homes = {
+        entry.name: entry.home for entry in catalog.read_manifest(backend, committed.folder).files
+    }
+    assert (homes[entries["a"].file], homes[entries["b"].file]) == (None, first.folder)
     assert verify(root) == []
 
 
@@ -218,9 +223,9 @@ def test_only_leftovers_of_ended_writers_are_removed(root: str) -> None:
 
 def test_next_save_removes_leftovers_of_an_ended_writer(root: str) -> None:
     ended = begun(root, 1, number="4194305")
-    made = save(root, 1, {"a": b"1"})
-    assert {path.partition("/")[0] for path in objects(root)} == {"latest", made.folder}
-    assert made.folder != layout.target(ended)
+    committed = save(root, 1, {"a": b"1"})
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", committed.folder}
+    assert committed.folder != layout.target(ended)
 
 
 def test_files_a_running_save_may_reference_are_kept(root: str) -> None:
@@ -362,7 +367,7 @@ def test_store_outage_leaves_old_or_new_checkpoint(
 def test_store_errors_are_raised_on_all_ranks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dark = Dark(monkeypatch)
     save(root, 1, {"a": b"old"})
-    said = {
+    message = {
         "NoCredentials: Unable to locate credentials": (
             type("NoCredentials", (Exception,), {})("Unable to locate credentials"),
             5,
@@ -373,7 +378,7 @@ def test_store_errors_are_raised_on_all_ranks(root: str, monkeypatch: pytest.Mon
             2,
         ),
     }
-    for words, (error, code) in said.items():
+    for words, (error, code) in message.items():
 
         def fail(error: Exception = error) -> Exception:
             return error
@@ -393,10 +398,10 @@ def test_store_errors_are_raised_on_all_ranks(root: str, monkeypatch: pytest.Mon
 
 
 def test_two_jobs_saving_one_step_have_separate_folders(root: str) -> None:
-    made = RankThreads(2).run(
+    commits = RankThreads(2).run(
         lambda ranks: [save(root, 5, {"a": b"%d" % ranks.rank * count}) for count in range(1, 20)]
     )
-    assert all(isinstance(one, list) for one in made), made
+    assert all(isinstance(commit_of_rank, list) for commit_of_rank in commits), commits
     assert verify(root) == []
     assert newest(root) in ({"a": b"0" * 19}, {"a": b"1" * 19})
     assert prune(root, keep=1).unknown == ()

@@ -24,7 +24,7 @@ from hypothesis import strategies as st  # noqa: E402
 @functools.cache
 def builds() -> list[tuple[Resolution, Build]]:
     """One resolution of every build of the table, from every source."""
-    found = []
+    result = []
     for release in catalog.releases().values():
         for source in sources.names():
             for build in sources.by_name(source).builds(release):
@@ -36,10 +36,10 @@ def builds() -> list[tuple[Resolution, Build]]:
                         source=source,
                         platforms=("linux-64",),
                     )
-                    found.append((resolver.resolve(spec), build))
+                    result.append((resolver.resolve(spec), build))
                 except NoSuchBuild:
                     continue
-    return found
+    return result
 
 
 def resolution(torch: str, cuda: str | None) -> Resolution:
@@ -49,9 +49,9 @@ def resolution(torch: str, cuda: str | None) -> Resolution:
 def runner(
     name: str = "r", gpu: str | None = "A100", driver: str | None = "550.54.14", **more: object
 ) -> Runner:
-    found = catalog.find_gpu(gpu) if gpu else None
+    result = catalog.find_gpu(gpu) if gpu else None
     kept = {"gpus": 1, **more} if gpu else more
-    return Runner(name=name, labels=(name,), gpu=found, driver=driver if gpu else None, **kept)  # type: ignore[arg-type]
+    return Runner(name=name, labels=(name,), gpu=result, driver=driver if gpu else None, **kept)  # type: ignore[arg-type]
 
 
 def job(
@@ -90,11 +90,11 @@ def test_first_fitting_runner_in_file_order() -> None:
     ],
 )
 def test_reasons_a_runner_does_not_fit(unfit: Runner, message: str) -> None:
-    found = job(unfit)
-    assert place(found) == (None, False)
-    assert found.ranks == 2
-    assert found.notes[0] == "a rehearsal on the CPU, because no GPU runner fits"
-    assert message in found.notes[1]
+    result = job(unfit)
+    assert place(result) == (None, False)
+    assert result.ranks == 2
+    assert result.notes[0] == "a rehearsal on the CPU, because no GPU runner fits"
+    assert message in result.notes[1]
 
 
 def test_too_few_gpus_or_cpus() -> None:
@@ -114,17 +114,19 @@ def test_rehearsal_goes_to_a_fitting_cpu_runner() -> None:
 
 
 def test_cpu_build_needs_no_gpu_and_is_no_rehearsal() -> None:
-    found = job(runner(), runner("cpu", gpu=None), torch="2.13.0", cuda=None)
-    assert place(found) == ("cpu", False)
-    assert found.notes == ("a build without CUDA, which needs only a CPU runner",)
+    result = job(runner(), runner("cpu", gpu=None), torch="2.13.0", cuda=None)
+    assert place(result) == ("cpu", False)
+    assert result.notes == ("a build without CUDA, which needs only a CPU runner",)
 
 
 def test_uncertain_runner_comes_after_certain_ones() -> None:
     vague = runner("vague", driver="525")  # a driver of the branch that the floor is in
     assert place(job(vague, runner("sure"))) == ("sure", True)
-    found = job(vague)
-    assert place(found) == ("vague", True)
-    assert found.notes == ("vague: driver 525 may or may not run CUDA 12.1, which needs 525.60.13",)
+    result = job(vague)
+    assert place(result) == ("vague", True)
+    assert result.notes == (
+        "vague: driver 525 may or may not run CUDA 12.1, which needs 525.60.13",
+    )
 
 
 def test_ptx_needs_the_driver_of_its_toolkit() -> None:
@@ -236,21 +238,23 @@ RUNNERS = st.lists(
 @given(st.data(), RUNNERS, st.sampled_from([1, 2, 8]))
 def test_random_runners(data: st.DataObject, runners: list[Runner], gpus: int) -> None:
     resolved, build = data.draw(st.sampled_from(builds()))
-    found = assign(CiTarget(resolution=resolved, platform="linux-64"), runners, gpus=gpus)
-    answers = [(one, satisfied(resolved, build, one, gpus)) for one in runners if one.gpu]
-    sure = [one for one, answer in answers if answer]
-    possible = [one for one, answer in answers if answer is not False]
-    assert found.on_gpu == bool(possible)
+    result = assign(CiTarget(resolution=resolved, platform="linux-64"), runners, gpus=gpus)
+    answers = [
+        (runner_, satisfied(resolved, build, runner_, gpus)) for runner_ in runners if runner_.gpu
+    ]
+    sure = [runner_ for runner_, answer in answers if answer]
+    possible = [runner_ for runner_, answer in answers if answer is not False]
+    assert result.on_gpu == bool(possible)
     if sure:
-        assert found.runner is sure[0] and not found.notes
+        assert result.runner is sure[0] and not result.notes
     elif possible:
-        assert found.runner is possible[0] and found.notes
+        assert result.runner is possible[0] and result.notes
     else:
-        assert len(found.notes) == 1 + len(answers)  # why each GPU runner does not fit
-        assert found.runner is None or (
-            found.runner.gpu is None and found.runner.platform == "linux-64"
+        assert len(result.notes) == 1 + len(answers)  # why each GPU runner does not fit
+        assert result.runner is None or (
+            result.runner.gpu is None and result.runner.platform == "linux-64"
         )
-        assert found.ranks == max(2, gpus)
+        assert result.ranks == max(2, gpus)
 
 
 def test_every_build_is_assigned_or_refused() -> None:

@@ -87,7 +87,7 @@ runners:
     cache: ../x
     timeout: 0
 """
-    said = refusal(tmp_path, text)
+    message = refusal(tmp_path, text)
     path = tmp_path / "runners.yml"
     for line, words in [
         (1, "`runner` is not a key here"),
@@ -106,8 +106,8 @@ runners:
         (16, "`timeout` must be a number of minutes"),
     ]:
         assert any(
-            part.startswith(f"{line}: ") and words in part for part in said.split(f"{path}:")
-        ), (line, words, said)
+            part.startswith(f"{line}: ") and words in part for part in message.split(f"{path}:")
+        ), (line, words, message)
 
 
 @pytest.mark.parametrize(

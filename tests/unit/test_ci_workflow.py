@@ -85,10 +85,10 @@ def shown(format: str, *message: str) -> str:
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
-    if not found:
+    executable = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+    if not executable:
         pytest.skip(f"no {name} on this machine")
-    return found
+    return executable
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -120,8 +120,8 @@ def test_golden(format: str, lab: Path, request: pytest.FixtureRequest) -> None:
 def test_github_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
     check = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
     (lab / "w.yml").write_text(shown("github"))
-    found = run(*check, "w.yml")
-    assert found.returncode == 0, found.stdout
+    result = run(*check, "w.yml")
+    assert result.returncode == 0, result.stdout
     (lab / "w.yml").write_text(shown("github").replace("runs-on:", "run-on:"))
     assert run(*check, "w.yml").returncode != 0
 
@@ -135,8 +135,8 @@ def test_gitlab_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
         "gitlab-ci",
     )
     (lab / "g.yml").write_text(shown("gitlab"))
-    found = run(*check, "g.yml")
-    assert found.returncode == 0, found.stdout
+    result = run(*check, "g.yml")
+    assert result.returncode == 0, result.stdout
     (lab / "g.yml").write_text(shown("gitlab").replace("  script:", "  scripts:"))
     assert run(*check, "g.yml").returncode != 0
 
@@ -155,16 +155,16 @@ def test_security_linter_accepts_ours_and_reports_a_mistake(lab: Path) -> None:
     path = lab / ".github" / "workflows" / "w.yml"
     path.parent.mkdir(parents=True)
     path.write_text(shown("github"))
-    found = run(*check, str(path))
-    assert (found.returncode, json.loads(found.stdout)) == (0, []), found.stdout
+    result = run(*check, str(path))
+    assert (result.returncode, json.loads(result.stdout)) == (0, []), result.stdout
     path.write_text(
         re.sub(r"@[0-9a-f]{40} #", "@", shown("github")).replace(
             "run: provision smoke", "run: ${{ github.head_ref }} smoke"
         )
     )
-    found = run(*check, str(path))
+    result = run(*check, str(path))
     assert {"unpinned-uses", "template-injection"} <= {
-        finding["ident"] for finding in json.loads(found.stdout)
+        finding["ident"] for finding in json.loads(result.stdout)
     }
 
 
@@ -191,11 +191,11 @@ def scripts(format: str, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_shell_is_clean(format: str, lab: Path) -> None:
-    found = list(scripts(format, shown(format)))
-    for index, script in enumerate(found):
+    result = list(scripts(format, shown(format)))
+    for index, script in enumerate(result):
         (lab / f"{index}.sh").write_text(script + "\n")
     checked = run(
-        tool("shellcheck"), "--shell=bash", *(f"{index}.sh" for index in range(len(found)))
+        tool("shellcheck"), "--shell=bash", *(f"{index}.sh" for index in range(len(result)))
     )
     assert (checked.returncode, checked.stdout) == (0, "")
 
@@ -313,8 +313,8 @@ def test_check_and_hand_edits(format: str, lab: Path) -> None:
         and re.search(r"^\+.*torch 2\.9\.1", changed.output, re.MULTILINE)
     )
     (lab / out).write_text((lab / out).read_text() + "# mine\n")
-    refused = invoke("--format", format, "-o", out)
-    assert refused.exit_code == 6 and "was edited by hand" in refused.output
+    result = invoke("--format", format, "-o", out)
+    assert result.exit_code == 6 and "was edited by hand" in result.output
     assert invoke("--format", format, "-o", out, "--force").exit_code == 0
     assert "# mine" not in (lab / out).read_text()
 
@@ -327,11 +327,11 @@ def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Pat
     }.items():
         (lab / "envs" / name).mkdir()
         (lab / "envs" / name / "spec.yml").write_text(text)
-    refused = invoke("--format", "github", "-o", "w.yml")
-    assert refused.exit_code == 3
-    assert "3 environments cannot be resolved" in refused.output
+    result = invoke("--format", "github", "-o", "w.yml")
+    assert result.exit_code == 3
+    assert "3 environments cannot be resolved" in result.output
     assert all(
-        message in refused.output
+        message in result.output
         for message in ("bad1: There is no build for torch 2.3", "write it in quotes", "torch 9.9")
     )
     assert not (lab / "w.yml").exists()
@@ -348,9 +348,9 @@ def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Pat
     ],
 )
 def test_invalid_settings_are_refused(message: tuple[str, ...], said: str, lab: Path) -> None:
-    refused = invoke("--format", "github", *message)
-    assert refused.exit_code == 3
-    assert said in refused.output
+    result = invoke("--format", "github", *message)
+    assert result.exit_code == 3
+    assert said in result.output
 
 
 def test_environments_outside_the_repository(lab: Path) -> None:
@@ -359,17 +359,17 @@ def test_environments_outside_the_repository(lab: Path) -> None:
     (inner / "runners.yml").write_text(RUNNERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(inner)
-        refused = invoke("--format", "github", "--envs", "../envs")
-    assert refused.exit_code == 3
-    assert "must be in the repository" in refused.output
+        result = invoke("--format", "github", "--envs", "../envs")
+    assert result.exit_code == 3
+    assert "must be in the repository" in result.output
 
 
 def test_unsupported_features_of_a_service(lab: Path) -> None:
     (lab / "runners.yml").write_text(
         "runners:\n- {name: a, labels: a, gpu: A100, driver: '595.45.04', image: x}\n"
     )
-    refused = invoke("--format", "github")
-    assert refused.exit_code == 3 and "names an image" in refused.output
+    result = invoke("--format", "github")
+    assert result.exit_code == 3 and "names an image" in result.output
     assert "  image: x\n" in shown("gitlab")
     resolved = resolver.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
     target = ci.CiTarget(resolution=resolved, platform="linux-aarch64")
@@ -409,13 +409,13 @@ def test_matrix_builds_instead_of_environments(format: str, lab: Path) -> None:
         "3.11",
     ]
     message = ("--format", format, *which)
-    found = json.loads(invoke(*message, "--json").stdout)
-    names = [job["environment"] for job in found["jobs"]]
+    output = json.loads(invoke(*message, "--json").stdout)
+    names = [job["environment"] for job in output["jobs"]]
     assert names[0] == "torch2.3.1-cuda12.1-py311"
     assert "torch2.3.1-cuda12.1-py311-pytorch" in names and "torch2.4.1-cuda12.1-py311" in names
     assert len(set(names)) == len(names)
-    (lab / "w.yml").write_text(found["text"])
-    ran = yaml.load(found["text"], Loader=Reference)
+    (lab / "w.yml").write_text(output["text"])
+    ran = yaml.load(output["text"], Loader=Reference)
     if format == "github":
         assert (
             run(
@@ -448,12 +448,12 @@ def test_matrix_builds_instead_of_environments(format: str, lab: Path) -> None:
             (entry["options"], "".join(f"<{word}>" for word in entry["options"].split("\n"))),
             ("", ""),
         ):
-            done = subprocess.run(
+            result = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", script],
                 capture_output=True,
                 env={"OPTIONS": given, "ENVIRONMENT": "x"},
             )
-            assert done.stdout.decode() == f"<x>{expected}<--no-image><--no-smoke><--no-kernel>"
+            assert result.stdout.decode() == f"<x>{expected}<--no-image><--no-smoke><--no-kernel>"
     else:
         jobs = [
             job
@@ -463,10 +463,10 @@ def test_matrix_builds_instead_of_environments(format: str, lab: Path) -> None:
         assert [job["script"][0] for job in jobs] == [
             f"provision lock {names[0]} --torch=2.3.1 --cuda=12.1 --python=3.11 --source=wheels"
         ] * 2
-    for script in scripts(format, found["text"]):
+    for script in scripts(format, output["text"]):
         (lab / "s.sh").write_text(script + "\n")
         assert run(tool("shellcheck"), "--shell=bash", "s.sh").stdout == ""
-    assert "--torch=>=2.3.1,<2.5" in shlex.split(found["text"].splitlines()[0])
+    assert "--torch=>=2.3.1,<2.5" in shlex.split(output["text"].splitlines()[0])
 
 
 TABLE = ("--torch", "2.3.1", "--cuda", "12.1", "--source", "wheels", "--python", "3.11")
@@ -540,8 +540,8 @@ def test_previous_job_passes_the_lock_and_its_hash(portable: bool, lab: Path) ->
 
 
 def test_selection_without_builds(lab: Path) -> None:
-    refused = invoke("--format", "github", "--torch", "2.3", "--cuda", "13.0")
-    assert refused.exit_code == 4
+    result = invoke("--format", "github", "--torch", "2.3", "--cuda", "13.0")
+    assert result.exit_code == 4
 
 
 def test_pytorch_index_comes_from_the_repository_settings(lab: Path) -> None:

@@ -109,17 +109,17 @@ def test_lock_file_equals_conda_locks(tmp_path: Path) -> None:
     make_channel(tmp_path / "lab", {"noarch": [record("six")]})
     (found,) = conda.Solver(alias(tmp_path)).solve(request("six"))
     packages = [lock_package(found, "six", ()), lock_package(found, "ugly", ugly)]
-    wanted = lockfile.read_inputs(
+    inputs = lockfile.read_inputs(
         "channels: [lab, nodefaults]\ndependencies: [six]\n",
         "subdirs: {linux-64: {packages: {__glibc: '2.28'}}}\n",
         Path("envs/lab"),
     )
     ours, theirs = tmp_path / "conda-lock.yml", tmp_path / "again" / "conda-lock.yml"
-    ours.write_text(lockfile.lock_text(wanted, packages, python_from="channel"), encoding="utf-8")
+    ours.write_text(lockfile.lock_text(inputs, packages, python_from="channel"), encoding="utf-8")
     theirs.parent.mkdir()
     write_conda_lock_file(parse_conda_lock_file(ours), theirs, metadata_choices=None)
     assert body(ours) == body(theirs)
-    text, composed = lockfile.compose(ours, wanted, packages, python_from="channel")
+    text, composed = lockfile.compose(ours, inputs, packages, python_from="channel")
     assert text == ours.read_text(encoding="utf-8") and composed == lockfile.read(ours)
 
 

@@ -53,20 +53,20 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_read(tmp_path: Path) -> None:
-    found = lockfile.read(write(tmp_path, LOCK.replace("SHA", "a" * 64)))
-    assert (found.python_from, found.portable, found.inputs_sha256, found.content_hash) == (
+    lock = lockfile.read(write(tmp_path, LOCK.replace("SHA", "a" * 64)))
+    assert (lock.python_from, lock.portable, lock.inputs_sha256, lock.content_hash) == (
         "host",
         False,
         "feed",
         "abc",
     )
-    python = found.find("python")
+    python = lock.find("python")
     assert python and (python.build, python.depends, python.filename) == (
         "host_0",
         ("__glibc >=2.36",),
         "python-3.11.7-host_0.conda",
     )
-    assert [package.name for package in found.by("pip")] == ["six"]
+    assert [package.name for package in lock.by("pip")] == ["six"]
 
 
 @pytest.mark.parametrize("sha", ["", "abc", "g" * 64, "A" * 64])
@@ -144,9 +144,9 @@ def test_damaged_lock_is_read_or_refused(tmp_path: Path, data: strategies.DataOb
     path = tmp_path / "conda-lock.yml"
     path.write_bytes(raw)
     with contextlib.suppress(IntegrityError):
-        found = lockfile.read(path)
-        assert found.platform in found.platforms and all(
-            len(package.sha256) == 64 for package in found.packages
+        lock = lockfile.read(path)
+        assert lock.platform in lock.platforms and all(
+            len(package.sha256) == 64 for package in lock.packages
         )
 
 
@@ -188,16 +188,16 @@ package:
 
 def test_lock_is_read_for_one_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, TWO)
-    found = lockfile.read(path, "linux-aarch64")
-    assert (found.platform, found.content_hash, found.platforms) == (
+    lock = lockfile.read(path, "linux-aarch64")
+    assert (lock.platform, lock.content_hash, lock.platforms) == (
         "linux-aarch64",
         "def",
         ("linux-64", "linux-aarch64"),
     )
-    assert [(package.version, package.build, package.platform) for package in found.packages] == [
+    assert [(package.version, package.build, package.platform) for package in lock.packages] == [
         ("2", "py_0", "linux-aarch64")
     ]
-    assert (found.channels, found.as_of, found.solver) == (("conda-forge",), "2025-01-31", None)
+    assert (lock.channels, lock.as_of, lock.solver) == (("conda-forge",), "2025-01-31", None)
     for machine, platform in (
         ("aarch64", "linux-aarch64"),
         ("x86_64", "linux-64"),
@@ -233,10 +233,10 @@ subdirs:
 
 
 def test_inputs_of_several_platforms() -> None:
-    found = lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
-    assert list(found.machines) == ["linux-64", "linux-aarch64"]
-    assert found.machines["linux-64"] == (("__cuda", "12.1"), ("__glibc", "2.17"))
-    assert (found.conda, found.pip, found.channels) == (
+    inputs = lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
+    assert list(inputs.machines) == ["linux-64", "linux-aarch64"]
+    assert inputs.machines["linux-64"] == (("__cuda", "12.1"), ("__glibc", "2.17"))
+    assert (inputs.conda, inputs.pip, inputs.channels) == (
         ("python=3.11",),
         ("six",),
         ("conda-forge",),
@@ -244,7 +244,7 @@ def test_inputs_of_several_platforms() -> None:
     dated = lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), as_of="2025-01-31")
     assert (
         dated.sha256
-        != found.sha256
+        != inputs.sha256
         == lockfile.read_inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
     )
 
@@ -453,14 +453,14 @@ def test_guard_says_why_another_build_was_chosen(
         )
         for text in FILES
     ]
-    wanted = lockfile.read_inputs(texts[0], texts[1], Path("envs/lab"))
+    inputs = lockfile.read_inputs(texts[0], texts[1], Path("envs/lab"))
     asked = resolution(
         torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False
     )
     with pytest.raises(
         CheckFailed, match=rf"request is for CUDA 12\.6.*cpu_generic_py311_h1_0\.conda.*{message}"
     ):
-        lockfile.solve(wanted, asked, solver=conda.Solver(alias(tmp_path)))
+        lockfile.solve(inputs, asked, solver=conda.Solver(alias(tmp_path)))
 
 
 @pytest.mark.parametrize(

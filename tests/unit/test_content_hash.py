@@ -56,18 +56,18 @@ def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.Lo
 def test_own_hashes_equal_conda_locks(
     conda: list[str], pip: list[str], channels: list[str]
 ) -> None:
-    wanted = inputs(conda, pip, channels)
+    lock_inputs = inputs(conda, pip, channels)
     try:
-        lockfile.check_inputs(wanted, Path("envs/lab"))
+        lockfile.check_inputs(lock_inputs, Path("envs/lab"))
     except Exception:  # no solver would take it either
         return
-    mine = content_hash.own_hashes(wanted)
-    assert mine is None or mine == content_hash.conda_lock_hashes(wanted)
+    mine = content_hash.own_hashes(lock_inputs)
+    assert mine is None or mine == content_hash.conda_lock_hashes(lock_inputs)
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.1.2", "2.3.1", "2.6.0", "2.9.1"])
 def test_rendered_inputs_are_hashed_without_conda_lock(version: str) -> None:
-    found = 0
+    result = 0
     for source in ("wheels", "pytorch", "conda-forge"):
         for build in sources.by_name(source).builds(catalog.releases()[version]):
             asked = {
@@ -79,13 +79,13 @@ def test_rendered_inputs_are_hashed_without_conda_lock(version: str) -> None:
             }
             resolution = resolver.resolve(spec.combine({}, asked, name=""))
             texts = render.render_inputs(resolution)
-            wanted = lockfile.read_inputs(
+            lock_inputs = lockfile.read_inputs(
                 texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
             )
-            mine = content_hash.own_hashes(wanted)
-            assert mine is not None and mine == content_hash.conda_lock_hashes(wanted)
-            found += 1
-    assert found
+            mine = content_hash.own_hashes(lock_inputs)
+            assert mine is not None and mine == content_hash.conda_lock_hashes(lock_inputs)
+            result += 1
+    assert result
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,10 @@ def explained(
     request = conda.SolveRequest(specs=specs, virtual_packages=tuple(machine), **more)
     with pytest.raises(Unsolvable) as caught:
         lab.solve(request)
-    found = diagnose_conda.explain(caught.value, request, lab, PinReasons.of(PINS))
-    assert found.message.startswith(f"There is no environment for {request.platform}: ")
-    assert found.details == caught.value.details and "-v" in found.advice
-    return found
+    explanation = diagnose_conda.explain(caught.value, request, lab, PinReasons.of(PINS))
+    assert explanation.message.startswith(f"There is no environment for {request.platform}: ")
+    assert explanation.details == caught.value.details and "-v" in explanation.advice
+    return explanation
 
 
 @pytest.mark.parametrize(
@@ -150,28 +150,30 @@ def test_records_hidden_by_as_of(lab: conda.Solver) -> None:
 
 
 def test_requirements_that_exclude_each_other(lab: conda.Solver) -> None:
-    found = explained(lab, "python=3.11", "numpy<2", "blas", "numpy=2.4")
+    explanation = explained(lab, "python=3.11", "numpy<2", "blas", "numpy=2.4")
     assert (
         "`numpy=2.4` (asked for; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) exclude each other"
-        in str(found)
+        in str(explanation)
     )
-    assert "Without other changes, `numpy=2.4` could become numpy 1.26.4." in found.advice
+    assert "Without other changes, `numpy=2.4` could become numpy 1.26.4." in explanation.advice
 
 
 def test_record_requires_another_python(lab: conda.Solver) -> None:
-    found = explained(
+    explanation = explained(
         lab,
         "pytorch=2.3.1=py311_cuda121",
         "python=3.12",
         machine=[("__glibc", "2.28"), ("__cuda", "12.1")],
     )
-    assert "cannot be installed together: pytorch requires python 3.11.*." in found.message
-    assert "`python=3.12` could become python 3.11.1" in found.advice
+    assert "cannot be installed together: pytorch requires python 3.11.*." in explanation.message
+    assert "`python=3.12` could become python 3.11.1" in explanation.advice
 
 
 def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
-    found = explained(lab, "python=3.11", "ipykernel", "numpy<2")
-    assert "Without other changes, --no-jupyter (without ipykernel) solves it." in found.advice
+    explanation = explained(lab, "python=3.11", "ipykernel", "numpy<2")
+    assert (
+        "Without other changes, --no-jupyter (without ipykernel) solves it." in explanation.advice
+    )
     assert (
         "--no-companions (without torchvision and torchaudio)"
         in explained(lab, "python=3.11", "torchvision=0.18").advice
@@ -195,10 +197,10 @@ def test_two_packages_that_require_a_third_differently(lab: conda.Solver) -> Non
 
 
 def test_transitive_conflict(lab: conda.Solver) -> None:
-    found = explained(lab, "chain", "numpy=2.4")
+    explanation = explained(lab, "chain", "numpy=2.4")
     assert (
         "for chain 1 0, `numpy=2.4` (asked for; spec.yml) and `link 1` (needed by chain) cannot be installed together: link requires numpy <2"
-        in str(found)
+        in str(explanation)
     )
 
 
@@ -218,8 +220,8 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
 def test_insufficient_machine(
     lab: conda.Solver, machine: list[tuple[str, str]], words: str
 ) -> None:
-    found = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
-    assert words in found.message and "--cuda, --glibc" in found.advice
+    explanation = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
+    assert words in explanation.message and "--cuda, --glibc" in explanation.advice
     assert "requires __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
 
 

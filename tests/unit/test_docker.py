@@ -32,8 +32,8 @@ class Engine(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        said = b'{"stream": "Loading layer"}\r\n'
-        self.wfile.write(b"%x\r\n%s\r\n100\r\nhalf of" % (len(said), said))
+        progress_line = b'{"stream": "Loading layer"}\r\n'
+        self.wfile.write(b"%x\r\n%s\r\n100\r\nhalf of" % (len(progress_line), progress_line))
         self.close_connection = True
 
     def log_message(self, *words: object) -> None: ...

@@ -257,9 +257,9 @@ def test_spec_file_does_not_default_to_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "envs" / "lab" / "spec.yml"
     path.parent.mkdir(parents=True)
     path.write_text('torch: "2.9"\ncuda: auto\npython_from: channel\n')
-    refused = invoke("render", "lab")
-    assert refused.exit_code == 3
-    assert 'on this one it is 12.9: write cuda: "12.9"' in " ".join(refused.stderr.split())
+    result = invoke("render", "lab")
+    assert result.exit_code == 3
+    assert 'on this one it is 12.9: write cuda: "12.9"' in " ".join(result.stderr.split())
     path.write_text(path.read_text() + 'gpu: [V100]\ndriver: "535.54.03"\n')
     assert invoke("render", "lab").exit_code == 0
     assert '__cuda: "12.9"' in (path.parent / "virtual-packages.yml").read_text()

@@ -85,8 +85,8 @@ def test_libraries_on_the_library_path(tmp_path: Path) -> None:
         "libz.so.1",
     ):
         (tmp_path / name).touch()
-    found = origins.on_library_path(f"{tmp_path}:relative::/not/there;{tmp_path}")
-    assert [Path(path).name for path in found] == ["libcudart.so.12", "libcudnn_ops.so.9"]
+    result = origins.on_library_path(f"{tmp_path}:relative::/not/there;{tmp_path}")
+    assert [Path(path).name for path in result] == ["libcudart.so.12", "libcudnn_ops.so.9"]
 
 
 def test_folder_of_an_imported_module() -> None:

@@ -53,23 +53,23 @@ def test_failed_atomic_write_leaves_the_old_file(
 def test_atomic_write_syncs_data_before_and_folder_after_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[str] = []
+    calls: list[str] = []
     sync, rename = os.fsync, Path.replace
 
     def noted_sync(descriptor: int) -> None:
-        done.append(
+        calls.append(
             "fsync " + ("folder" if Path(f"/proc/self/fd/{descriptor}").is_dir() else "file")
         )
         sync(descriptor)
 
     def noted_rename(self: Path, target: Any) -> Any:
-        done.append("rename")
+        calls.append("rename")
         return rename(self, target)
 
     monkeypatch.setattr(os, "fsync", noted_sync)
     monkeypatch.setattr(Path, "replace", noted_rename)
     fs.atomic_write(tmp_path / "file", b"content")
-    assert done == ["fsync file", "rename", "fsync folder"]
+    assert calls == ["fsync file", "rename", "fsync folder"]
 
 
 def test_write_synced_never_overwrites(tmp_path: Path) -> None:

@@ -49,12 +49,12 @@ def left(one: Download) -> list[str]:
 
 
 def test_file_is_downloaded_completely(server: Server, tmp_path: Path) -> None:
-    one = wanted(server, tmp_path)
-    done: list[Download] = []
+    download_request = wanted(server, tmp_path)
+    finished: list[Download] = []
     with HttpClient() as web:
-        assert web.download([one], done.append) == []
-    assert one.target.read_bytes() == CONTENT and done == [one]
-    assert left(one) == ["a.whl"]
+        assert web.download([download_request], finished.append) == []
+    assert download_request.target.read_bytes() == CONTENT and finished == [download_request]
+    assert left(download_request) == ["a.whl"]
 
 
 @pytest.mark.parametrize("kind", [503, 429, "truncate", "stall", "drop"])
@@ -65,10 +65,10 @@ def test_temporary_faults_are_retried(
     server.fault("a", kind, times=2)
     if not ranges:
         server.fault("a", "no-range")
-    one = wanted(server, tmp_path)
-    assert download(one) == []
-    assert one.target.read_bytes() == CONTENT
-    assert left(one) == ["a.whl"]
+    download_request = wanted(server, tmp_path)
+    assert download(download_request) == []
+    assert download_request.target.read_bytes() == CONTENT
+    assert left(download_request) == ["a.whl"]
 
 
 def test_slow_server_is_waited_for(server: Server, tmp_path: Path) -> None:
@@ -97,44 +97,44 @@ def test_lasting_faults_are_reported(
     requests: int | None,
 ) -> None:
     server.fault("a", kind)
-    one = wanted(server, tmp_path)
+    download_request = wanted(server, tmp_path)
     start = time.monotonic()
-    (found,) = download(one)
+    (found,) = download(download_request)
     assert time.monotonic() - start < 8
     assert isinstance(found, error) and words in found.message and "a%20b" in found.message
-    assert not one.target.exists()
+    assert not download_request.target.exists()
     assert requests is None or len(server.log) == requests
 
 
 def test_always_truncated_download_gives_up(server: Server, tmp_path: Path) -> None:
     server.fault("a", "no-range", times=0)
     server.fault("a", "truncate")
-    one = wanted(server, tmp_path)
+    download_request = wanted(server, tmp_path)
     download(
-        one
+        download_request
     )  # with ranges each try brings half of the rest: it may succeed or give up, and must not go on for ever
     assert len(server.log) < 40
 
 
 def test_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
-    one = wanted(server, tmp_path)
-    one.target.parent.mkdir()
-    http.partial_path(one.target).write_bytes(CONTENT[:200_000])
-    assert download(one) == []
+    download_request = wanted(server, tmp_path)
+    download_request.target.parent.mkdir()
+    http.partial_path(download_request.target).write_bytes(CONTENT[:200_000])
+    assert download(download_request) == []
     assert server.ranges == ["bytes=200000-"]
-    assert one.target.read_bytes() == CONTENT
+    assert download_request.target.read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, b"x" * 300_000, b"x" * 400_000])
 def test_partial_file_of_something_else_is_discarded(
     server: Server, tmp_path: Path, part: bytes
 ) -> None:
-    one = wanted(server, tmp_path)
-    one.target.parent.mkdir()
-    http.partial_path(one.target).write_bytes(part)
-    assert download(one) == []
-    assert one.target.read_bytes() == CONTENT
-    assert left(one) == ["a.whl"]
+    download_request = wanted(server, tmp_path)
+    download_request.target.parent.mkdir()
+    http.partial_path(download_request.target).write_bytes(part)
+    assert download(download_request) == []
+    assert download_request.target.read_bytes() == CONTENT
+    assert left(download_request) == ["a.whl"]
 
 
 def test_failed_download_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_failed_download_does_not_stop_the_others(server: Server, tmp_path: Path
 def test_local_file(tmp_path: Path) -> None:
     source = tmp_path / "a b.whl"
     source.write_bytes(CONTENT)
-    one = Download(url=source.as_uri(), sha256=SHA, target=tmp_path / "got" / "a.whl")
-    assert download(one) == []
-    assert one.target.read_bytes() == CONTENT
+    download_request = Download(url=source.as_uri(), sha256=SHA, target=tmp_path / "got" / "a.whl")
+    assert download(download_request) == []
+    assert download_request.target.read_bytes() == CONTENT
     (wrong,) = download(
         Download(url=source.as_uri(), sha256="0" * 64, target=tmp_path / "got" / "b.whl")
     )
@@ -162,7 +162,7 @@ def test_local_file(tmp_path: Path) -> None:
         Download(url=(tmp_path / "none").as_uri(), sha256=SHA, target=tmp_path / "got" / "c.whl")
     )
     assert isinstance(absent, Unreachable)
-    assert left(one) == ["a.whl"]
+    assert left(download_request) == ["a.whl"]
 
 
 def test_disk_error_is_not_blamed_on_the_mirror(server: Server, tmp_path: Path) -> None:

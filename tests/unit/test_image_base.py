@@ -32,12 +32,12 @@ def check(folder: Path, *layers: bytes, glibc: str = "2.28") -> None:
 
 
 def with_link(name: str, target: str, *members: tuple[str, bytes]) -> bytes:
-    made = io.BytesIO(archive(*members))
-    with tarfile.open(fileobj=made, mode="a") as tar:
+    buffer = io.BytesIO(archive(*members))
+    with tarfile.open(fileobj=buffer, mode="a") as tar:
         link = tarfile.TarInfo(name)
         link.type, link.linkname = tarfile.SYMTYPE, target
         tar.addfile(link)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_unsuitable_bases_are_refused(tmp_path: Path, layers: list[bytes], words
 
 def hostile() -> bytes:
     """A layer with members that would harm whoever unpacked it as they say."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, kind, target in (
             ("/etc/cron.d/absolute", tarfile.REGTYPE, ""),
             ("../../../up", tarfile.REGTYPE, ""),
@@ -111,7 +111,7 @@ def hostile() -> bytes:
             member = tarfile.TarInfo(name)
             member.type, member.linkname, member.devmajor = kind, target, 1
             tar.addfile(member)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def test_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
 def test_libc_of_another_name_or_unlimited_size_is_not_read(tmp_path: Path) -> None:
     second = tarfile.TarInfo("lib64/libc.so.6")
     second.type, second.linkname = tarfile.LNKTYPE, "lib64/libc-2.31.so"
-    made = io.BytesIO(archive(("lib64/libc-2.31.so", libc("2.31")), SHELL))
-    with tarfile.open(fileobj=made, mode="a") as tar:
+    buffer = io.BytesIO(archive(("lib64/libc-2.31.so", libc("2.31")), SHELL))
+    with tarfile.open(fileobj=buffer, mode="a") as tar:
         tar.addfile(second)
-    check(tmp_path, made.getvalue(), glibc="2.31")
+    check(tmp_path, buffer.getvalue(), glibc="2.31")
     huge = tarfile.TarInfo("lib64/libc.so.6")
     huge.size = 1 << 40
     with (tmp_path / "0").open("wb") as file:

@@ -47,12 +47,12 @@ class Quiet:
 
 
 def archive() -> list[bytes]:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as members:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as members:
         member = tarfile.TarInfo("x/layer.tar")
         member.size = len(LAYER)
         members.addfile(member, io.BytesIO(LAYER))
-    return [made.getvalue()]
+    return [buffer.getvalue()]
 
 
 BASE = image.BaseImage(

@@ -33,7 +33,7 @@ def made(layout: Path, **files: bytes) -> Image:
         )
         for name, text in files.items()
     ]
-    done = oci_layout.write(
+    manifest = oci_layout.write(
         layout,
         config.image_config({}, {}, written, 0),
         written,
@@ -41,7 +41,7 @@ def made(layout: Path, **files: bytes) -> Image:
         "provision/toy:1",
     )
     return Image(
-        reference="provision/toy:1", layout=layout, manifest_digest=done.manifest_digest, image_id=done.config_digest, base="base",
+        reference="provision/toy:1", layout=layout, manifest_digest=manifest.manifest_digest, image_id=manifest.config_digest, base="base",
         base_digest="", lock_sha256="0" * 64, layers=tuple(written),
     )  # fmt: skip
 
@@ -96,19 +96,19 @@ def test_a_layer_is_compressed_once(
         made(tmp_path / "a", big=CONTENT, own=b"1"), method, packed, Silent()
     )
     changed = made(tmp_path / "b", big=CONTENT, own=b"2")
-    done: list[str] = []
+    result: list[str] = []
     pack = compress._compress_layer
 
     def noted(layout: Path, layer: Layer, *more: Any) -> Layer:
-        done.append(layer.group)
+        result.append(layer.group)
         return pack(layout, layer, *more)
 
     monkeypatch.setattr(compress, "_compress_layer", noted)
     second = compress.compress_image(changed, method, packed, Silent())
-    assert done == ["own"]
+    assert result == ["own"]
     assert second.layers[0] == first.layers[0]
     assert compress.compress_image(changed, method, packed, Silent()) == second
-    assert done == ["own"]
+    assert result == ["own"]
     fresh = compress.compress_image(changed, method, tmp_path / "elsewhere", Silent())
     assert fresh.manifest_digest == second.manifest_digest
 
@@ -158,9 +158,9 @@ def test_a_compressed_image_can_be_exported(tmp_path: Path) -> None:
         made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent()
     )
     export.export_image(image, export.parse_output(f"oci:{tmp_path / 'out'}"), Silent())
-    found = oci_layout.read(tmp_path / "out")
-    assert found is not None
-    assert (found.manifest_digest, found.layers) == (image.manifest_digest, image.layers)
+    layout = oci_layout.read(tmp_path / "out")
+    assert layout is not None
+    assert (layout.manifest_digest, layout.layers) == (image.manifest_digest, image.layers)
 
 
 def test_short_reads_do_not_change_the_bytes(tmp_path: Path) -> None:

@@ -250,10 +250,10 @@ def test_reports_are_unpacked_below_their_folder_only(tmp_path: Path) -> None:
         members.addfile(link)
     out = tmp_path / "a" / "out"
     container_smoke.unpack_report([archive.getvalue()], out)
-    found = sorted(
+    result = sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir()
     )
-    assert found == ["a/out/logs/rank0.log", "a/out/r/abs", "a/out/report.json"]
+    assert result == ["a/out/logs/rank0.log", "a/out/r/abs", "a/out/report.json"]
 
 
 def rendered(values: dict[str, object]) -> str:
@@ -270,10 +270,10 @@ def rendered(values: dict[str, object]) -> str:
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
-    if not found:
+    executable = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+    if not executable:
         pytest.skip(f"no {name} on this machine")
-    return found
+    return executable
 
 
 @pytest.mark.parametrize("portable", [True, False])

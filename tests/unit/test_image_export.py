@@ -28,10 +28,10 @@ from tests.unit.test_image_layers import digest
 def image(tmp_path: Path) -> Image:
     made = layout(tmp_path / "image")
     manifest = json.loads((made / "index.json").read_text())["manifests"][0]["digest"]
-    found = tuple(Layer(group="base", digest=digest(layer), size=len(layer)) for layer in LAYERS)
+    result = tuple(Layer(group="base", digest=digest(layer), size=len(layer)) for layer in LAYERS)
     return Image(
         reference="provision/toy:1", layout=made, manifest_digest=manifest, image_id=digest(config()), base="lab:12",
-        base_digest=digest(b""), lock_sha256="0" * 64, layers=found,
+        base_digest=digest(b""), lock_sha256="0" * 64, layers=result,
     )  # fmt: skip
 
 

@@ -133,8 +133,8 @@ def flip(blob: Path, *, unseen: bool = False) -> None:
 
 
 def test_groups_are_layers_from_large_to_small(lab: Lab) -> None:
-    made = lab.build("toy", FIRST)
-    assert [layer.group for layer in made.layers] == [
+    image = lab.build("toy", FIRST)
+    assert [layer.group for layer in image.layers] == [
         "base",
         "cuda",
         "torch",
@@ -182,37 +182,39 @@ def test_environments_differing_in_a_small_package_share_the_rest(lab: Lab) -> N
 
 
 def test_cache_key_covers_everything_that_decides_the_bytes() -> None:
-    one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    recipe = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
     package = _locked("greet", "1.0")
     other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
     local = replace(PYTHON, url="file:///home/one/channel/linux-64/python.conda")
     same = (
-        replace(one, resolution=other_name).layer_key("rest", [package])
-        == one.layer_key("rest", [package]),
-        one.layer_key("rest", [package, PYTHON]) == one.layer_key("rest", [PYTHON, package]),
-        one.layer_key("python", [local])
-        == one.layer_key("python", [replace(local, url="file:///home/two/linux-64/python.conda")]),
-        one.layer_key("rest", [replace(package, url="https://mirror.example.org/greet")])
-        == one.layer_key("rest", [package]),
+        replace(recipe, resolution=other_name).layer_key("rest", [package])
+        == recipe.layer_key("rest", [package]),
+        recipe.layer_key("rest", [package, PYTHON]) == recipe.layer_key("rest", [PYTHON, package]),
+        recipe.layer_key("python", [local])
+        == recipe.layer_key(
+            "python", [replace(local, url="file:///home/two/linux-64/python.conda")]
+        ),
+        recipe.layer_key("rest", [replace(package, url="https://mirror.example.org/greet")])
+        == recipe.layer_key("rest", [package]),
     )
     assert all(same), same
     keys = {
-        one.layer_key("rest", [package]),
-        one.layer_key("large", [package]),
-        one.layer_key("rest", [package, PYTHON]),
-        one.layer_key("rest", [_locked("greet", "1.1")]),
-        one.layer_key("rest", [package], [PYTHON]),
-        replace(one, epoch=2).layer_key("rest", [package]),
-        replace(one, resolution=replace(RESOLUTION, python="3.12")).layer_key("rest", [package]),
+        recipe.layer_key("rest", [package]),
+        recipe.layer_key("large", [package]),
+        recipe.layer_key("rest", [package, PYTHON]),
+        recipe.layer_key("rest", [_locked("greet", "1.1")]),
+        recipe.layer_key("rest", [package], [PYTHON]),
+        replace(recipe, epoch=2).layer_key("rest", [package]),
+        replace(recipe, resolution=replace(RESOLUTION, python="3.12")).layer_key("rest", [package]),
     }
     assert len(keys) == 7
 
 
 def test_the_recipe_covers_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
-    before = one.digest
+    item = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    before = item.digest
     monkeypatch.setattr(config, "USER", "0:0")
-    assert one.digest != before
+    assert item.digest != before
 
 
 @pytest.mark.parametrize(
@@ -270,16 +272,16 @@ def test_too_old_base_is_refused_before_the_build(lab: Lab) -> None:
 
 
 def test_corrupt_layer_is_reported_and_rebuilt(lab: Lab) -> None:
-    made = lab.build("toy", FIRST)
-    torch = next(layer for layer in made.layers if layer.group == "torch")
-    flip(oci_layout.blob(made.layout, torch.digest))
+    image = lab.build("toy", FIRST)
+    torch = next(layer for layer in image.layers if layer.group == "torch")
+    flip(oci_layout.blob(image.layout, torch.digest))
     again = lab.build("toy", FIRST)
-    assert again == made
+    assert again == image
     assert lab.said.warned == [
-        f"the layer {torch.digest[:19]} in {made.layout} is corrupt: it does not match its digest and is made again"
+        f"the layer {torch.digest[:19]} in {image.layout} is corrupt: it does not match its digest and is made again"
     ]
     assert (
-        hashlib.sha256(oci_layout.blob(made.layout, torch.digest).read_bytes()).hexdigest()
+        hashlib.sha256(oci_layout.blob(image.layout, torch.digest).read_bytes()).hexdigest()
         == torch.digest[7:]
     )
     assert 2_000_000 < lab.said.written < 2_010_000
@@ -308,46 +310,48 @@ def test_a_corrupt_layer_with_its_old_mtime_is_not_exported(lab: Lab, kind: str)
 
 
 def test_a_layout_is_checked_before_it_is_linked(lab: Lab) -> None:
-    made = lab.build("toy", FIRST)
-    flip(oci_layout.blob(made.layout, made.layers[1].digest))
+    image = lab.build("toy", FIRST)
+    flip(oci_layout.blob(image.layout, image.layers[1].digest))
     with pytest.raises(IntegrityError, match="is corrupt"):
-        export.export_image(made, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
+        export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
     assert not (lab.root / "out").exists()
 
 
 def test_a_copied_layout_is_hashed_once(lab: Lab) -> None:
-    made = lab.build("toy", FIRST)
-    shutil.copytree(made.layout, lab.root / "copied")
-    shutil.rmtree(made.layout)
-    shutil.copytree(lab.root / "copied", made.layout)  # other numbers and times
-    assert not all(row.is_unchanged for row in layer_cache.read(made.layout))
-    assert lab.build("toy", FIRST) == made
+    image = lab.build("toy", FIRST)
+    shutil.copytree(image.layout, lab.root / "copied")
+    shutil.rmtree(image.layout)
+    shutil.copytree(lab.root / "copied", image.layout)  # other numbers and times
+    assert not all(row.is_unchanged for row in layer_cache.read(image.layout))
+    assert lab.build("toy", FIRST) == image
     assert lab.said.written == 0
-    assert all(row.is_unchanged for row in layer_cache.read(made.layout))
+    assert all(row.is_unchanged for row in layer_cache.read(image.layout))
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}']
 )
 def test_an_invalid_layers_json_is_ignored(lab: Lab, text: str) -> None:
-    made = lab.build("toy", FIRST)
-    (made.layout / layer_cache.FILE).write_text(text)
-    assert lab.build("toy", FIRST) == made
-    (made.layout / layer_cache.FILE).write_text(text)
-    assert lab.build("toy", CHANGED).layers[:5] == made.layers[:5]
+    image = lab.build("toy", FIRST)
+    (image.layout / layer_cache.FILE).write_text(text)
+    assert lab.build("toy", FIRST) == image
+    (image.layout / layer_cache.FILE).write_text(text)
+    assert lab.build("toy", CHANGED).layers[:5] == image.layers[:5]
 
 
 def test_checking_one_layer_keeps_the_records_of_others(lab: Lab) -> None:
     """At one that was damaged, or is said to be by an engine or a registry."""
-    made = lab.build("toy", FIRST)
-    before = {row.digest: row.key for row in layer_cache.read(made.layout)}
-    one = made.layers[2].digest
-    assert layer_cache.quarantine_corrupt(made.layout, [one], thorough=True) == []
-    assert {row.digest: row.key for row in layer_cache.read(made.layout)} == before
-    flip(oci_layout.blob(made.layout, one), unseen=True)
-    assert layer_cache.quarantine_corrupt(made.layout, [one], thorough=True) == [one]
-    assert {row.digest: row.key for row in layer_cache.read(made.layout)} == {
-        key: of for key, of in before.items() if key != one
+    image = lab.build("toy", FIRST)
+    before = {row.digest: row.key for row in layer_cache.read(image.layout)}
+    layer_digest = image.layers[2].digest
+    assert layer_cache.quarantine_corrupt(image.layout, [layer_digest], thorough=True) == []
+    assert {row.digest: row.key for row in layer_cache.read(image.layout)} == before
+    flip(oci_layout.blob(image.layout, layer_digest), unseen=True)
+    assert layer_cache.quarantine_corrupt(image.layout, [layer_digest], thorough=True) == [
+        layer_digest
+    ]
+    assert {row.digest: row.key for row in layer_cache.read(image.layout)} == {
+        key: of for key, of in before.items() if key != layer_digest
     }
 
 
@@ -380,22 +384,22 @@ def test_a_locale_without_utf_8_is_refused(lab: Lab, monkeypatch: pytest.MonkeyP
 
 
 def test_a_changed_layer_is_not_reused_for_another_image(lab: Lab) -> None:
-    made = lab.build("toy", FIRST)
-    flip(oci_layout.blob(made.layout, made.layers[1].digest))
+    image = lab.build("toy", FIRST)
+    flip(oci_layout.blob(image.layout, image.layers[1].digest))
     second = lab.build("toy", CHANGED)
-    assert second.layers[:5] == made.layers[:5]
+    assert second.layers[:5] == image.layers[:5]
     assert (
         hashlib.sha256(
-            oci_layout.blob(second.layout, made.layers[1].digest).read_bytes()
+            oci_layout.blob(second.layout, image.layers[1].digest).read_bytes()
         ).hexdigest()
-        == made.layers[1].digest[7:]
+        == image.layers[1].digest[7:]
     )
 
 
 def test_layers_json_is_not_part_of_the_image(lab: Lab) -> None:
-    made = lab.build("toy", FIRST)
-    assert json.loads((made.layout / layer_cache.FILE).read_text())
-    export.export_image(made, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
+    image = lab.build("toy", FIRST)
+    assert json.loads((image.layout / layer_cache.FILE).read_text())
+    export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
     assert sorted(path.name for path in (lab.root / "out").iterdir()) == [
         "blobs",
         "index.json",

@@ -29,13 +29,13 @@ def digest(content: bytes) -> str:
 
 
 def archive(*members: tuple[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in members:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def pieces(content: bytes, size: int = 777) -> Iterator[bytes]:
@@ -219,8 +219,8 @@ def test_groups_are_in_the_order_of_the_table_without_empty_ones() -> None:
         package("torch"),
         package("cudnn", "conda"),
     ]
-    found = layers.group_packages(packages, {"sympy": 27_000_000, "python": 10**9})
-    named = {name: [package.name for package in members] for name, members in found.items()}
+    result = layers.group_packages(packages, {"sympy": 27_000_000, "python": 10**9})
+    named = {name: [package.name for package in members] for name, members in result.items()}
     assert named == {
         "cuda": ["cudnn"],
         "torch": ["torch"],

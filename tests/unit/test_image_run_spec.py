@@ -56,8 +56,8 @@ def test_a_cpu_image_asks_for_no_gpu() -> None:
         "stack=67108864",
     ]
     for format in image.RUN_FORMATS:
-        shown = text(format, wanted=resolution(cuda=None))
-        assert not re.search("gpu|nvidia|memlock: -1|ulimit -l", shown, re.IGNORECASE), format
+        output = text(format, wanted=resolution(cuda=None))
+        assert not re.search("gpu|nvidia|memlock: -1|ulimit -l", output, re.IGNORECASE), format
 
 
 def test_run_contract_of_a_cuda_image() -> None:
@@ -84,12 +84,12 @@ def test_unmet_requirements_are_left_out() -> None:
 
 @pytest.mark.parametrize("format", image.RUN_FORMATS)
 def test_every_format_gives_the_reasons_and_how_to_remake_it(format: str) -> None:
-    shown = text(format, ASKED)
-    assert "remake with: provision image contract toy" in shown
+    output = text(format, ASKED)
+    assert "remake with: provision image contract toy" in output
     left_out = {"kubernetes": ("memlock",), "slurm-pyxis": ("network",)}.get(format, ())
     for need in image.run_requirements(infiniband(), ASKED):
-        assert need.what in left_out or need.reason in shown, need
-    assert text(format, ASKED) == shown
+        assert need.what in left_out or need.reason in output, need
+    assert text(format, ASKED) == output
 
 
 @pytest.mark.parametrize("format", image.RUN_FORMATS)
@@ -108,8 +108,8 @@ def test_the_command_in_a_contract_is_quoted(
         "\x1b[0m",
     ]
     values = image.contract_context(infiniband(), REFERENCE, (), NOTHING)
-    shown = render.render_contract(format, values, remake=words)
-    (line,) = [line for line in shown.splitlines() if "remake with: " in line]
+    output = render.render_contract(format, values, remake=words)
+    (line,) = [line for line in output.splitlines() if "remake with: " in line]
     script = f"printf '%s\\0' {line.partition('remake with: ')[2]}"
     assert (
         subprocess.run(
@@ -185,16 +185,16 @@ def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
     asked = dataclasses.replace(ASKED, mounts=(MOUNTS[0], image.parse_mount("/cache:/cache")))
     script.write_text(text("slurm-pyxis", asked, command=("torchrun", "my train.py")))
     subprocess.run(["bash", "-n", script], check=True)
-    shown = script.read_text()
-    assert "--container-mounts=/scratch/a_b:/data:ro,/cache:/cache" in shown
-    assert shown.endswith("""\n    torchrun 'my train.py' "$@"\n""")
-    assert "#SBATCH --gpus-per-node=1" in shown
+    output = script.read_text()
+    assert "--container-mounts=/scratch/a_b:/data:ro,/cache:/cache" in output
+    assert output.endswith("""\n    torchrun 'my train.py' "$@"\n""")
+    assert "#SBATCH --gpus-per-node=1" in output
 
 
 def test_devcontainer() -> None:
-    shown = text("devcontainer", ASKED)
+    output = text("devcontainer", ASKED)
     document: dict[str, Any] = json.loads(
-        "".join(line for line in shown.splitlines() if not line.strip().startswith("//"))
+        "".join(line for line in output.splitlines() if not line.strip().startswith("//"))
     )
     assert (document["image"], document["workspaceFolder"]) == (REFERENCE, "/workspace")
     assert document["runArgs"] == image.docker_arguments(infiniband(), ASKED)
@@ -348,5 +348,5 @@ def test_environments_without_a_notebook_server_are_refused() -> None:
     assert "--pip jupyterlab" in caught.value.advice
     with pytest.raises(InvalidSpec, match="not an IP address"):
         served("jupyterlab", address="everywhere")
-    done = CliRunner().invoke(cli, ["image", "run", "lab", "--jupyter", "--", "python"])
-    assert (done.exit_code, "Leave one of them out" in done.stderr) == (3, True)
+    result = CliRunner().invoke(cli, ["image", "run", "lab", "--jupyter", "--", "python"])
+    assert (result.exit_code, "Leave one of them out" in result.stderr) == (3, True)

@@ -90,16 +90,16 @@ def base_of(folder: Path, *layers: bytes) -> ImageContents:
 
 
 def test_packages_that_dpkg_recorded(tmp_path: Path) -> None:
-    found = base_of(tmp_path, DEBIAN, LINKED)
-    assert [(part.name, part.version, part.license) for part in base_packages(found)] == [
+    base = base_of(tmp_path, DEBIAN, LINKED)
+    assert [(part.name, part.version, part.license) for part in base_packages(base)] == [
         ("libc6", "2.36-9+deb12u10", ""),
         ("libgcc-s1", "12.2.0-14", "GPL-3+, Expat"),
     ]
     assert (
-        base_packages(found)[0].purl
+        base_packages(base)[0].purl
         == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
     )
-    assert unread_databases(found) == ()
+    assert unread_databases(base) == ()
 
 
 def test_records_of_unlimited_size_are_refused(tmp_path: Path) -> None:
@@ -110,9 +110,10 @@ def test_records_of_unlimited_size_are_refused(tmp_path: Path) -> None:
 
 
 def test_packages_of_distroless_images_and_apk(tmp_path: Path) -> None:
-    one = (b"Package: tzdata\nVersion: 2024a\nArchitecture: all\n", b"no package\n")
+    status = (b"Package: tzdata\nVersion: 2024a\nArchitecture: all\n", b"no package\n")
     distroless = archive(
-        ("var/lib/dpkg/status.d/tzdata", one[0]), ("var/lib/dpkg/status.d/tzdata.md5sums", one[1])
+        ("var/lib/dpkg/status.d/tzdata", status[0]),
+        ("var/lib/dpkg/status.d/tzdata.md5sums", status[1]),
     )
     wolfi = archive(
         ("etc/os-release", b"ID=wolfi\n"),
@@ -140,9 +141,9 @@ def test_packages_of_distroless_images_and_apk(tmp_path: Path) -> None:
     ],
 )
 def test_unread_databases_are_reported(tmp_path: Path, layers: list[bytes], said: str) -> None:
-    found = base_of(tmp_path, *layers)
-    assert base_packages(found) == ()
-    (what,) = unread_databases(found)
+    base = base_of(tmp_path, *layers)
+    assert base_packages(base) == ()
+    (what,) = unread_databases(base)
     assert said in what
 
 
@@ -192,36 +193,37 @@ def sbom(kind: str, *more: str) -> Result:
 
 
 def document(kind: str) -> dict[str, Any]:
-    done = sbom(kind)
-    assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result = sbom(kind)
+    assert result.exit_code == 0, result.output
+    outcome: dict[str, Any] = json.loads(result.stdout)
+    return outcome
 
 
 def test_cyclonedx_of_an_image(folder: Path) -> None:
     validation = pytest.importorskip("cyclonedx.validation.json")
     from cyclonedx.schema import SchemaVersion
 
-    found = document("cyclonedx")
+    sbom_document = document("cyclonedx")
     assert (
-        validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(found)) is None
+        validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(sbom_document))
+        is None
     )
-    subject = found["metadata"]["component"]
+    subject = sbom_document["metadata"]["component"]
     digest = json.loads((folder / "passport.json").read_text())["image"]["manifest_digest"]
     assert (subject["type"], subject["version"], subject["hashes"][0]["content"]) == (
         "container",
         digest,
         digest.partition(":")[2],
     )
-    assert found["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
-    parts = {part["name"]: part for part in found["components"]}
+    assert sbom_document["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
+    parts = {part["name"]: part for part in sbom_document["components"]}
     assert {"libc6", "libgcc-s1", "numpy", "torch"} <= parts.keys() and len(parts) == len(
         sound()["package"]
     ) + 3
     assert parts["provision_runtime"]["version"] == RUNTIME.version  # no lock names it
     assert parts["provision_runtime"]["purl"].startswith("pkg:generic/provision")
     assert parts["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
-    assert "compositions" not in found
+    assert "compositions" not in sbom_document
 
 
 def test_spdx_of_an_image(folder: Path) -> None:
@@ -229,9 +231,9 @@ def test_spdx_of_an_image(folder: Path) -> None:
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
     assert sbom("spdx", "-o", "lab.spdx.json").exit_code == 0
-    found = parsing.parse_file("lab.spdx.json")
-    assert validate_full_spdx_document(found) == []
-    by_name = {one.name: one for one in found.packages}
+    result = parsing.parse_file("lab.spdx.json")
+    assert validate_full_spdx_document(result) == []
+    by_name = {package.name: package for package in result.packages}
     assert by_name["libgcc-s1"].license_comment == "The package says: GPL-3+, Expat"
     assert str(by_name["torch"].license_declared) == "LicenseRef-Lab-Own"
     assert by_name["provision/lab"].primary_package_purpose.name == "CONTAINER"
@@ -239,12 +241,12 @@ def test_spdx_of_an_image(folder: Path) -> None:
 
 
 def test_both_sboms_are_attached(folder: Path) -> None:
-    found = image.sbom_documents(image_sbom(context_of(Console(), None), "lab"))
-    assert [media_type for media_type, _ in found] == [
+    result = image.sbom_documents(image_sbom(context_of(Console(), None), "lab"))
+    assert [media_type for media_type, _ in result] == [
         "application/vnd.cyclonedx+json",
         "application/spdx+json",
     ]
-    assert [content.decode() for _, content in found] == [
+    assert [content.decode() for _, content in result] == [
         sbom("cyclonedx").stdout,
         sbom("spdx").stdout,
     ]
@@ -253,11 +255,11 @@ def test_both_sboms_are_attached(folder: Path) -> None:
 def test_an_sbom_for_another_lock_is_refused(folder: Path) -> None:
     with (folder / locks.FILE).open("a") as file:
         file.write("# edited\n")
-    done = sbom("spdx")
-    assert (done.exit_code, "another lock" in done.stderr) == (6, True)
+    result = sbom("spdx")
+    assert (result.exit_code, "another lock" in result.stderr) == (6, True)
 
 
 def test_a_missing_image_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "layout").rename(tmp_path / "elsewhere")
-    done = sbom("spdx")
-    assert (done.exit_code, "is missing or incomplete" in done.stderr) == (9, True)
+    result = sbom("spdx")
+    assert (result.exit_code, "is missing or incomplete" in result.stderr) == (9, True)

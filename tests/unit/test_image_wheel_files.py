@@ -146,9 +146,9 @@ def test_a_wheel_of_the_lock_that_is_not_installed_is_named(prefix: Prefix) -> N
 def test_wheels_outside_the_lock_are_left_out(prefix: Prefix) -> None:
     install(prefix, "greet", {"greet.py": b"x"})
     install(prefix, "stray", {"stray.py": b"x"})
-    found = wheel_files.installed_wheels(prefix, [package("greet")], PYTHON)
-    assert [wheel.package.name for wheel in found] == ["greet"]
-    assert not any("stray" in path for path in wheel_files.wheels_entries(found, {}, prefix))
+    wheels = wheel_files.installed_wheels(prefix, [package("greet")], PYTHON)
+    assert [wheel.package.name for wheel in wheels] == ["greet"]
+    assert not any("stray" in path for path in wheel_files.wheels_entries(wheels, {}, prefix))
 
 
 def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:

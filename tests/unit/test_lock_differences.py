@@ -11,17 +11,17 @@ from tests.unit.test_lock_verify import FORGE, conda_entry, entry, sound, wheel_
 
 
 def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> lockfile.LockDiff:
-    found = []
+    result = []
     for name, content in (("old.yml", before), ("new.yml", after)):
         (tmp_path / name).write_text(yaml.safe_dump(content))
-        found.append(lockfile.read_file(tmp_path / name))
-    return lockfile.diff_locks(found[0], found[1], ("old", "new"))
+        result.append(lockfile.read_file(tmp_path / name))
+    return lockfile.diff_locks(result[0], result[1], ("old", "new"))
 
 
 def test_equal_locks_have_no_difference(tmp_path: Path) -> None:
-    found = compared(tmp_path, sound(), sound())
-    assert found.same
-    assert diff_lines(found) == ["new locks the same 6 packages as old"]
+    differences = compared(tmp_path, sound(), sound())
+    assert differences.same
+    assert diff_lines(differences) == ["new locks the same 6 packages as old"]
 
 
 def test_every_kind_of_change(tmp_path: Path) -> None:
@@ -37,8 +37,11 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
     entry(after, "libz")["url"] = entry(after, "libz")["url"].replace(
         FORGE, "https://elsewhere.invalid/forge"
     )
-    found = compared(tmp_path, sound(), after)
-    assert {(one.manager, one.package): one.change for one in found.differences} == {
+    differences = compared(tmp_path, sound(), after)
+    assert {
+        (difference.manager, difference.package): difference.change
+        for difference in differences.differences
+    } == {
         ("conda", "tzdata"): "removed",
         ("pip", "sympy"): "added",
         ("conda", "numpy"): "up",
@@ -47,7 +50,7 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
         ("pip", "filelock"): "rebuilt",
         ("conda", "libz"): "re-sourced",
     }
-    lines = diff_lines(found)
+    lines = diff_lines(differences)
     assert lines[0] == "linux-64, conda"
     assert (
         lines[-1]
@@ -62,23 +65,23 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
 def test_changed_channels_and_platforms_are_reported(tmp_path: Path) -> None:
     after = sound()
     after["metadata"]["channels"].insert(0, {"url": "nvidia", "used_env_vars": []})
-    found = compared(tmp_path, sound(), after)
-    assert not found.same
-    assert diff_lines(found)[0] == "channels: conda-forge -> nvidia, conda-forge"
+    differences = compared(tmp_path, sound(), after)
+    assert not differences.same
+    assert diff_lines(differences)[0] == "channels: conda-forge -> nvidia, conda-forge"
 
 
 def test_changed_as_of_date_is_reported(tmp_path: Path) -> None:
     after = sound()
     after["metadata"]["custom_metadata"] = {"provision_as_of": "2025-12-31"}
-    found = compared(tmp_path, sound(), after)
-    assert diff_lines(found)[0] == "as of: none -> 2025-12-31" and not found.same
+    differences = compared(tmp_path, sound(), after)
+    assert diff_lines(differences)[0] == "as of: none -> 2025-12-31" and not differences.same
 
 
 def test_platforms_are_compared_separately(tmp_path: Path) -> None:
     after = sound()
     after["package"].append({**wheel_entry("torch", "2.4.0"), "platform": "linux-aarch64"})
-    (found,) = compared(tmp_path, sound(), after).differences
-    assert (found.platform, found.change) == ("linux-aarch64", "added")
+    (difference,) = compared(tmp_path, sound(), after).differences
+    assert (difference.platform, difference.change) == ("linux-aarch64", "added")
 
 
 def test_versions_without_a_standard_order(tmp_path: Path) -> None:

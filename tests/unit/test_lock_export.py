@@ -58,7 +58,9 @@ def written(folder: Path, content: dict[str, Any]) -> lockfile.LockFile:
 
 def names(contents: lockfile.LockFile, *managers: str) -> set[str]:
     return {
-        one.name for one in lockfile.main_entries(contents, "linux-64") if one.manager in managers
+        locked_entry.name
+        for locked_entry in lockfile.main_entries(contents, "linux-64")
+        if locked_entry.manager in managers
     }
 
 
@@ -68,13 +70,14 @@ def test_requirements_name_every_wheel_with_its_hash(contents: lockfile.LockFile
     text = lockfile.export_lock(contents, "lab", "requirements", "linux-64")
     lines = text.replace("\\\n", "").splitlines()[1:]
     parsed = [Requirement(line.partition(" --hash=")[0].strip()) for line in lines]
-    assert {one.name for one in parsed} == names(contents, "pip")
+    assert {item.name for item in parsed} == names(contents, "pip")
     assert all(line.endswith(f"--hash=sha256:{SHA}") for line in lines)
     assert (
-        str(next(one.specifier for one in parsed if one.name == "torchvision")) == "==0.18.1+cu121"
+        str(next(item.specifier for item in parsed if item.name == "torchvision"))
+        == "==0.18.1+cu121"
     )
     assert (
-        next(one.url for one in parsed if one.name == "mine")
+        next(item.url for item in parsed if item.name == "mine")
         == "file:///home/me/mine-1.0-py3-none-any.whl"
     )
 
@@ -86,7 +89,7 @@ def test_omitted_packages_are_reported(
     contents: lockfile.LockFile, kind: lockfile.ExportFormat, manager: str
 ) -> None:
     missing, notes = lockfile.omitted_entries(contents, kind, "linux-64")
-    assert {one.name for one in missing} == names(contents, manager) | {"pytest"}
+    assert {package.name for package in missing} == names(contents, manager) | {"pytest"}
     assert next(iter(sorted(names(contents, manager)))) in notes[0]
     assert notes[1:] == ["left out, as of another category (dev): pytest 8.0"]
 
@@ -103,7 +106,9 @@ def test_empty_export_is_reported(
     tmp_path: Path, kind: lockfile.ExportFormat, manager: str, advice: str
 ) -> None:
     content = sound()
-    content["package"] = [one for one in content["package"] if one["manager"] == manager]
+    content["package"] = [
+        locked_entry for locked_entry in content["package"] if locked_entry["manager"] == manager
+    ]
     _, notes = lockfile.omitted_entries(written(tmp_path, content), kind, "linux-64")
     assert "the file installs nothing" in notes[1] and advice in notes[1]
 
@@ -133,9 +138,10 @@ def test_sbom_opens_no_channel(tmp_path: Path, kind: lockfile.ExportFormat, chan
 def test_sbom_omits_only_other_categories(
     contents: lockfile.LockFile, kind: lockfile.ExportFormat
 ) -> None:
-    assert [one.name for one in lockfile.omitted_entries(contents, kind, "linux-64")[0]] == [
-        "pytest"
-    ]
+    assert [
+        locked_entry.name
+        for locked_entry in lockfile.omitted_entries(contents, kind, "linux-64")[0]
+    ] == ["pytest"]
 
 
 def test_pylock_follows_the_standard(contents: lockfile.LockFile) -> None:
@@ -145,8 +151,8 @@ def test_pylock_follows_the_standard(contents: lockfile.LockFile) -> None:
         tomllib.loads(lockfile.export_lock(contents, "lab", "pylock", "linux-64"))
     )
     read.validate()
-    assert {one.name for one in read.packages} == names(contents, "pip")
-    vision = next(one for one in read.packages if one.name == "torchvision")
+    assert {package.name for package in read.packages} == names(contents, "pip")
+    vision = next(package for package in read.packages if package.name == "torchvision")
     assert vision.wheels is not None
     assert (vision.wheels[0].name, vision.wheels[0].hashes) == (
         "torchvision-0.18.1+cu121-py3-none-any.whl",
@@ -165,11 +171,14 @@ def test_cyclonedx_is_valid_and_complete(contents: lockfile.LockFile) -> None:
     )
     assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
-    assert {one["name"] for one in document["components"]} == names(contents, "conda", "pip")
-    assert all(
-        one["hashes"][-1] == {"alg": "SHA-256", "content": SHA} for one in document["components"]
+    assert {component["name"] for component in document["components"]} == names(
+        contents, "conda", "pip"
     )
-    by_name = {one["name"]: one for one in document["components"]}
+    assert all(
+        component["hashes"][-1] == {"alg": "SHA-256", "content": SHA}
+        for component in document["components"]
+    )
+    by_name = {component["name"]: component for component in document["components"]}
     assert (
         by_name["numpy"]["purl"]
         == "pkg:conda/numpy@1.26.4?build=py311_0&channel=conda-forge&subdir=linux-64&type=conda"
@@ -180,7 +189,7 @@ def test_cyclonedx_is_valid_and_complete(contents: lockfile.LockFile) -> None:
     assert by_name["torch"]["licenses"] == [{"license": {"name": "BSD, as we like it"}}]
     assert "licenses" not in by_name["libz"]
     assert "externalReferences" not in by_name["mine"]
-    needs = {one["ref"]: one["dependsOn"] for one in document["dependencies"]}
+    needs = {component["ref"]: component["dependsOn"] for component in document["dependencies"]}
     assert needs[by_name["torch"]["purl"]] == sorted(
         [by_name["numpy"]["purl"], by_name["filelock"]["purl"]]
     )
@@ -196,11 +205,15 @@ def test_spdx_is_valid_and_complete(contents: lockfile.LockFile, tmp_path: Path)
     )
     document = parsing.parse_file(str(path))
     assert validate_full_spdx_document(document) == []
-    assert {one.name for one in document.packages} == names(contents, "conda", "pip") | {"lab"}
-    by_name = {one.name: one for one in document.packages}
+    assert {package.name for package in document.packages} == names(contents, "conda", "pip") | {
+        "lab"
+    }
+    by_name = {package.name: package for package in document.packages}
     assert str(by_name["numpy"].license_declared) == "BSD-3-Clause"
     assert str(by_name["torch"].license_declared) == "NOASSERTION"
-    assert [one.license_id for one in document.extracted_licensing_info] == ["LicenseRef-Lab-Own"]
+    assert [package.license_id for package in document.extracted_licensing_info] == [
+        "LicenseRef-Lab-Own"
+    ]
     assert by_name["torch"].license_comment == "The package says: BSD, as we like it"
     assert str(by_name["mine"].download_location) == "NOASSERTION"
     assert (
@@ -210,18 +223,22 @@ def test_spdx_is_valid_and_complete(contents: lockfile.LockFile, tmp_path: Path)
 
 
 def licenses(contents: lockfile.LockFile) -> dict[str, str]:
-    said = {
+    recorded_licenses = {
         "numpy": "bsd-3-clause",
         "torch": "BSD, as we like it",
         "filelock": "MIT AND LicenseRef-Lab-Own",
     }
-    return {one.url: said[one.name] for one in contents.entries if one.name in said}
+    return {
+        locked_entry.url: recorded_licenses[locked_entry.name]
+        for locked_entry in contents.entries
+        if locked_entry.name in recorded_licenses
+    }
 
 
 def test_explicit_equals_conda_locks(tmp_path: Path) -> None:
     content = ugly()
-    found = written(tmp_path, content)
-    text = lockfile.export_lock(found, "lab", "explicit", "linux-64")
+    result = written(tmp_path, content)
+    text = lockfile.export_lock(result, "lab", "explicit", "linux-64")
     command = [
         sys.executable,
         "-m",
@@ -232,7 +249,7 @@ def test_explicit_equals_conda_locks(tmp_path: Path) -> None:
         "-p",
         "linux-64",
         "--no-dev-dependencies",
-        str(found.path),
+        str(result.path),
     ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert text == (tmp_path / "conda-linux-64.lock").read_text()
@@ -278,8 +295,8 @@ def test_several_platforms_need_the_option(contents: lockfile.LockFile, tmp_path
         lockfile.export_platform(contents, "osx-64")
     assert "linux-aarch64" in caught.value.advice
     content = copy.deepcopy(sound())
-    for one in content["package"]:
-        one["platform"] = "osx-arm64"
+    for locked_entry in content["package"]:
+        locked_entry["platform"] = "osx-arm64"
     content["metadata"].update(platforms=["osx-arm64"])
     assert lockfile.export_platform(written(tmp_path, content), None) == "osx-arm64"
 

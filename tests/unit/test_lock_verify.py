@@ -103,8 +103,8 @@ Verify = Callable[..., list[LockFinding]]
 
 
 def entry(content: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(one for one in content["package"] if one["name"] == name)
-    return found
+    result: dict[str, Any] = next(entry_ for entry_ in content["package"] if entry_["name"] == name)
+    return result
 
 
 def only(found: list[LockFinding]) -> LockFinding:
@@ -191,9 +191,9 @@ def test_findings_name_their_package(
 ) -> None:
     content = sound()
     entry(content, name).update(change)
-    found = only(verified(content))
-    assert (found.package, found.kind) == (name, kind)
-    assert words in found.message
+    findings = only(verified(content))
+    assert (findings.package, findings.kind) == (name, kind)
+    assert words in findings.message
 
 
 def test_password_in_a_url_is_not_shown(verified: Verify) -> None:
@@ -209,7 +209,7 @@ def test_package_locked_twice(verified: Verify) -> None:
     content["package"].append(conda_entry("libz", "1.3.2", "h9_0"))
     assert (
         "libz-1.3.1-h2_1.conda, libz-1.3.2-h9_0.conda"
-        in only([one for one in verified(content) if one.kind == "twice"]).message
+        in only([finding for finding in verified(content) if finding.kind == "twice"]).message
     )
     content = sound()
     content["package"].append(copy.deepcopy(entry(content, "libz")))
@@ -234,9 +234,9 @@ def test_names_that_only_conda_distinguishes(verified: Verify) -> None:
 def test_package_from_both_managers(verified: Verify) -> None:
     content = sound()
     content["package"].append(wheel_entry("numpy", "2.0.0"))
-    found = only(verified(content))
-    assert (found.kind, found.package) == ("both", "numpy")
-    assert "conda's 1.26.4 and the wheel numpy 2.0.0" in found.message
+    findings = only(verified(content))
+    assert (findings.kind, findings.package) == ("both", "numpy")
+    assert "conda's 1.26.4 and the wheel numpy 2.0.0" in findings.message
 
 
 def test_library_may_share_a_wheels_name(verified: Verify) -> None:
@@ -256,9 +256,9 @@ def test_conda_may_name_a_python_package_differently(verified: Verify, provider:
 def test_constrains_bind_locked_packages(verified: Verify) -> None:
     url = entry(sound(), "libz")["url"]
     assert verified(sound(), constrains={url: ("numpy >=1.26", "absent <2")}) == []
-    found = only(verified(sound(), constrains={url: ("numpy <1.26",)}))
-    assert (found.package, found.kind) == ("libz", "constraint")
-    assert "constrains numpy <1.26, and that is 1.26.4" in found.message
+    findings = only(verified(sound(), constrains={url: ("numpy <1.26",)}))
+    assert (findings.package, findings.kind) == ("libz", "constraint")
+    assert "constrains numpy <1.26, and that is 1.26.4" in findings.message
 
 
 @pytest.mark.parametrize(
@@ -282,31 +282,36 @@ def test_file_that_is_not_served(
     verified: Verify, answer: Availability, kind: str, words: str
 ) -> None:
     content = sound()
-    answers = {one["url"]: Availability(state="available") for one in content["package"]} | {
+    answers = {entry_["url"]: Availability(state="available") for entry_ in content["package"]} | {
         entry(content, "torch")["url"]: answer
     }
-    found = only(verified(content, served=answers))
-    assert (found.package, found.kind) == ("torch", kind)
+    findings = only(verified(content, served=answers))
+    assert (findings.package, findings.kind) == ("torch", kind)
     assert (
-        words in found.message and answer.detail in found.message and "torch-2.3.1" in found.message
+        words in findings.message
+        and answer.detail in findings.message
+        and "torch-2.3.1" in findings.message
     )
 
 
 def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, WheelMetadata | str]:
     """What the wheels of a lock say of themselves; needs: what some of them need, after `python` a
     bound on Python."""
-    found: dict[str, WheelMetadata | str] = {}
-    for one in content["package"]:
-        if one["manager"] == "pip":
-            rows = needs.get(one["name"].replace("-", "_"), ())
+    metadata_by_url: dict[str, WheelMetadata | str] = {}
+    for entry_ in content["package"]:
+        if entry_["manager"] == "pip":
+            rows = needs.get(entry_["name"].replace("-", "_"), ())
             python = "".join(
                 row.removeprefix("python") for row in rows if row.startswith("python>")
             )
             requires = tuple(row for row in rows if not row.startswith("python>"))
-            found[one["url"]] = WheelMetadata(
-                name=one["name"], version=one["version"], requires_python=python, requires=requires
+            metadata_by_url[entry_["url"]] = WheelMetadata(
+                name=entry_["name"],
+                version=entry_["version"],
+                requires_python=python,
+                requires=requires,
             )
-    return found
+    return metadata_by_url
 
 
 @pytest.mark.parametrize(
@@ -349,9 +354,9 @@ def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, WheelMeta
 def test_wheel_requirements_are_checked(
     verified: Verify, needs: list[str], expected: list[str]
 ) -> None:
-    found = verified(sound(), metadata=said(sound(), torch=needs))
-    assert [one.message for one in found] == expected
-    assert {(one.package, one.kind) for one in found} <= {("torch", "dependency")}
+    findings = verified(sound(), metadata=said(sound(), torch=needs))
+    assert [finding.message for finding in findings] == expected
+    assert {(finding.package, finding.kind) for finding in findings} <= {("torch", "dependency")}
 
 
 def test_a_local_version_satisfies_a_requirement(verified: Verify) -> None:
@@ -384,8 +389,8 @@ def test_extras_requested_by_wheels_and_inputs(verified: Verify, tmp_path: Path)
         "fsspec": ["filelock[fast]; extra == 'http-x'"],
         "filelock": ["numpy>=2; extra == 'fast'"],
     }
-    found = only(verified(content, metadata=said(content, **needs)))
-    assert (found.package, found.message) == (
+    findings = only(verified(content, metadata=said(content, **needs)))
+    assert (findings.package, findings.message) == (
         "filelock",
         "needs numpy>=2 (for its extra `fast`), and numpy is 1.26.4",
     )
@@ -439,7 +444,7 @@ def only_note(verified: lockfile.VerifyReport, word: str) -> str:
 
 def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path) -> None:
     content = sound()
-    content["package"] = [one for one in content["package"] if one["name"] != "python"]
+    content["package"] = [entry_ for entry_ in content["package"] if entry_["name"] != "python"]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
     asked = lockfile.RemoteAnswers(metadata=said(content, torch=["sympy"]))
@@ -448,7 +453,7 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     )
     content = {
         **content,
-        "package": [{**one, "platform": "linux-s390x"} for one in sound()["package"]],
+        "package": [{**entry_, "platform": "linux-s390x"} for entry_ in sound()["package"]],
     }
     path.write_text(yaml.safe_dump(content))
     assert "the values of markers for linux-s390x" in only_note(
@@ -459,15 +464,15 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
 def test_platforms_are_verified_separately(verified: Verify) -> None:
     content = sound()
     content["package"] += [
-        {**one, "platform": "linux-aarch64"}
-        for one in content["package"]
-        if one["name"] in ("tzdata", "filelock")
+        {**entry_, "platform": "linux-aarch64"}
+        for entry_ in content["package"]
+        if entry_["name"] in ("tzdata", "filelock")
     ]
     content["package"].append(
         {**wheel_entry("torchvision", "0.18", "torch"), "platform": "linux-aarch64"}
     )
-    found = only(verified(content))
-    assert (found.platform, found.package) == ("linux-aarch64", "torchvision")
+    findings = only(verified(content))
+    assert (findings.platform, findings.package) == ("linux-aarch64", "torchvision")
 
 
 def test_host_python_replaces_the_channels(verified: Verify) -> None:
@@ -487,8 +492,8 @@ ENVIRONMENT = "channels: [conda-forge]\ndependencies: [python=3.11]\n"
 
 
 def content_hash(folder: Path) -> str:
-    found = lockfile.read_inputs(ENVIRONMENT, MACHINE, folder)
-    return lockfile.content_hashes(found)["linux-64"]
+    inputs = lockfile.read_inputs(ENVIRONMENT, MACHINE, folder)
+    return lockfile.content_hashes(inputs)["linux-64"]
 
 
 def test_content_hash_covers_the_inputs_next_to_the_lock(verified: Verify, tmp_path: Path) -> None:
@@ -497,9 +502,9 @@ def test_content_hash_covers_the_inputs_next_to_the_lock(verified: Verify, tmp_p
     content["metadata"]["content_hash"]["linux-64"] = content_hash(tmp_path)
     assert verified(content) == []
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT.replace("3.11", "3.12"))
-    found = only(verified(content))
-    assert (found.kind, found.package) == ("inputs", "conda-lock.yml")
-    assert "the content hash differs" in found.message
+    findings = only(verified(content))
+    assert (findings.kind, findings.package) == ("inputs", "conda-lock.yml")
+    assert "the content hash differs" in findings.message
 
 
 def test_hash_without_virtual_packages_is_not_compared(verified: Verify, tmp_path: Path) -> None:
@@ -522,7 +527,9 @@ def test_skipped_checks_are_noted(tmp_path: Path) -> None:
         if not any(word in note for note in notes)
     ] == []
     everything = lockfile.RemoteAnswers(
-        served={}, constrains={one["url"]: () for one in sound()["package"]}, metadata=said(sound())
+        served={},
+        constrains={entry_["url"]: () for entry_ in sound()["package"]},
+        metadata=said(sound()),
     )
     assert (
         len(lockfile.verify_lock(lockfile.read_file(path), everything, "lab").notes) == 1
@@ -615,7 +622,7 @@ def test_any_lock_is_verified_or_refused(tmp_path: Path, data: strategies.DataOb
     path.write_text(yaml.safe_dump(content))
     (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(MACHINE)
     with contextlib.suppress(ProvisionError):
-        found = lockfile.read_file(path)
+        lock = lockfile.read_file(path)
         row = strategies.sampled_from(
             [
                 "numpy",
@@ -634,17 +641,17 @@ def test_any_lock_is_verified_or_refused(tmp_path: Path, data: strategies.DataOb
                 requires_python=data.draw(row),
                 requires=tuple(needs),
             )
-            for entry in found.entries
+            for entry in lock.entries
         }
         lockfile.verify_lock(
-            found,
+            lock,
             lockfile.RemoteAnswers(
-                served={entry.url: Availability(state="gone") for entry in found.entries},
+                served={entry.url: Availability(state="gone") for entry in lock.entries},
                 metadata=metadata,
             ),
             "lab",
         )
-        lockfile.diff_locks(found, found, ("a", "b"))
+        lockfile.diff_locks(lock, lock, ("a", "b"))
         for kind in get_args(lockfile.ExportFormat):
             with contextlib.suppress(ProvisionError):
-                lockfile.export_lock(found, "lab", kind, "linux-64")
+                lockfile.export_lock(lock, "lab", kind, "linux-64")

@@ -44,9 +44,9 @@ def test_nvidia_smi_output_is_parsed(answer: str) -> None:
 
 @pytest.mark.parametrize("answer", REASONS)
 def test_missing_values_have_a_reason(answer: str) -> None:
-    found = host.parse_nvidia_smi((ANSWERS / f"{answer}.txt").read_text())
-    assert (found.driver, found.gpus) == (None, ())
-    assert REASONS[answer] in found.why
+    result = host.parse_nvidia_smi((ANSWERS / f"{answer}.txt").read_text())
+    assert (result.driver, result.gpus) == (None, ())
+    assert REASONS[answer] in result.why
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

@@ -55,7 +55,7 @@ def test_text_that_is_not_a_mirror_is_refused(text: str) -> None:
 
 
 def test_urls_are_translated_both_ways() -> None:
-    found = mirrors(
+    resolved_mirrors = mirrors(
         "conda-forge=https://m.invalid/cf", "https://files.invalid/packages=file:///srv/files"
     )
     for canonical, real in [
@@ -64,27 +64,28 @@ def test_urls_are_translated_both_ways() -> None:
         ("https://channels.invalid/conda-forge-testing/linux-64/a-1-0.conda",) * 2,
         ("https://elsewhere.invalid/x",) * 2,
     ]:
-        assert found.actual_url(canonical) == real
-        assert found.canonical_url(real) == canonical
+        assert resolved_mirrors.actual_url(canonical) == real
+        assert resolved_mirrors.canonical_url(real) == canonical
 
 
 @pytest.mark.parametrize("login", ["", "me:secret@"])
 def test_credentials_do_not_change_the_canonical_url(login: str) -> None:
-    found = mirrors("https://files.invalid=https://me:secret@m.invalid/files")
+    resolved_mirrors = mirrors("https://files.invalid=https://me:secret@m.invalid/files")
     assert (
-        found.actual_url("https://files.invalid/x.whl") == "https://me:secret@m.invalid/files/x.whl"
+        resolved_mirrors.actual_url("https://files.invalid/x.whl")
+        == "https://me:secret@m.invalid/files/x.whl"
     )
     assert (
-        found.canonical_url(f"https://{login}m.invalid/files/x.whl")
+        resolved_mirrors.canonical_url(f"https://{login}m.invalid/files/x.whl")
         == "https://files.invalid/x.whl"
     )
 
 
 def test_the_longest_matching_url_decides() -> None:
-    found = mirrors("*=https://all.invalid", "conda-forge=https://m.invalid/cf")
-    assert found.actual_url(f"{FORGE}noarch/x") == "https://m.invalid/cf/noarch/x"
+    resolved_mirrors = mirrors("*=https://all.invalid", "conda-forge=https://m.invalid/cf")
+    assert resolved_mirrors.actual_url(f"{FORGE}noarch/x") == "https://m.invalid/cf/noarch/x"
     assert (
-        found.actual_url("https://channels.invalid/nvidia/noarch/x")
+        resolved_mirrors.actual_url("https://channels.invalid/nvidia/noarch/x")
         == "https://all.invalid/nvidia/noarch/x"
     )
 
@@ -109,29 +110,29 @@ MANIFEST = {
 
 
 def test_a_mirror_folder_stands_for_everything(tmp_path: Path) -> None:
-    found = mirrors("/srv/mirror", manifest=json.dumps(MANIFEST))
-    assert found.is_closed
-    assert found.indexes == ("file:///srv/mirror/simple/",)
+    resolved_mirrors = mirrors("/srv/mirror", manifest=json.dumps(MANIFEST))
+    assert resolved_mirrors.is_closed
+    assert resolved_mirrors.indexes == ("file:///srv/mirror/simple/",)
     assert (
-        found.actual_url(f"{FORGE}noarch/x")
+        resolved_mirrors.actual_url(f"{FORGE}noarch/x")
         == "file:///srv/mirror/channels/channels.invalid/conda-forge/noarch/x"
     )
     wheel = f"file:///srv/mirror/wheels/{SHA}/x-1%2Bcu121-py3-none-any.whl"
     assert (
-        found.actual_url("https://files.invalid/x-1%2Bcu121.whl")
-        == found.actual_url("https://other.invalid/x.whl", SHA)
+        resolved_mirrors.actual_url("https://files.invalid/x-1%2Bcu121.whl")
+        == resolved_mirrors.actual_url("https://other.invalid/x.whl", SHA)
         == wheel
     )
-    assert found.canonical_url(wheel, SHA) == "https://files.invalid/x-1%2Bcu121.whl"
+    assert resolved_mirrors.canonical_url(wheel, SHA) == "https://files.invalid/x-1%2Bcu121.whl"
     with pytest.raises(
         Unreachable, match=r"file:///srv/mirror/ does not hold https://files\.invalid/y\.whl"
     ):
-        found.actual_url("https://files.invalid/y.whl")
+        resolved_mirrors.actual_url("https://files.invalid/y.whl")
     local = tmp_path / "python.conda"
     local.touch()
-    assert found.actual_url(local.as_uri()) == local.as_uri()
+    assert resolved_mirrors.actual_url(local.as_uri()) == local.as_uri()
     with pytest.raises(Unreachable):
-        found.actual_url((tmp_path / "none").as_uri())
+        resolved_mirrors.actual_url((tmp_path / "none").as_uri())
 
 
 @pytest.mark.parametrize(
@@ -191,11 +192,11 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         settings.MIRRORS: "nvidia=https://variable.invalid pypi=https://variable.invalid",
         settings.CHANNEL_ALIAS: str(tmp_path),
     }
-    found = {
+    result = {
         setting.name: setting.url
         for setting in settings.mirror_settings(["nvidia=https://option.invalid"], None, environ)
     }
-    assert found == {
+    assert result == {
         "nvidia": "https://option.invalid/",
         "pypi": "https://variable.invalid/",
         "*": f"{tmp_path.as_uri()}/",

@@ -34,15 +34,15 @@ MOUNTINFO = """\
     ],
 )
 def test_deepest_mount_above_a_path(path: str, source: str) -> None:
-    found = mounts.mount_of(path, mounts.parse(MOUNTINFO))
-    assert found is not None
-    assert found.source == source
+    mount = mounts.mount_of(path, mounts.parse(MOUNTINFO))
+    assert mount is not None
+    assert mount.source == source
 
 
 def test_options_of_mount_and_filesystem() -> None:
-    found = mounts.mount_of("/shared", mounts.parse(MOUNTINFO))
-    assert found is not None
-    assert (found.options, str(found)) == (
+    mount = mounts.mount_of("/shared", mounts.parse(MOUNTINFO))
+    assert mount is not None
+    assert (mount.options, str(mount)) == (
         "rw,relatime,rw,vers=4.2,local_lock=none",
         "nfs4 server:/export mounted at /shared",
     )
@@ -55,10 +55,10 @@ def test_no_mounts_no_answer() -> None:
 
 
 def test_missing_path_is_on_its_parents_mount(tmp_path: Path) -> None:
-    here = mounts.locate(tmp_path)
-    assert here.device == tmp_path.stat().st_dev
-    assert mounts.locate(tmp_path / "not" / "yet") == here
-    assert mounts.from_json(here.as_json()) == here
+    mount = mounts.locate(tmp_path)
+    assert mount.device == tmp_path.stat().st_dev
+    assert mounts.locate(tmp_path / "not" / "yet") == mount
+    assert mounts.from_json(mount.as_json()) == mount
 
 
 def test_symlink_is_on_its_targets_mount(tmp_path: Path) -> None:

@@ -239,9 +239,9 @@ def test_a_finished_environment_keeps_prefix_and_kernel(
 
 
 def test_dry_run_prints_the_steps(folders: Folders) -> None:
-    shown = json.loads(invoke("build", "lab", "--no-image", "--dry-run", "--json"))
-    assert [sorted(step) for step in shown] == [["stage", "would"]] * 6
-    by_stage = {step["stage"]: step["would"] for step in shown}
+    output = json.loads(invoke("build", "lab", "--no-image", "--dry-run", "--json"))
+    assert [sorted(step) for step in output] == [["stage", "would"]] * 6
+    by_stage = {step["stage"]: step["would"] for step in output}
     assert by_stage["image"] == "skip (--no-image)"
     assert by_stage["prefix"] == f"make {folders.prefixes / 'lab'}"
 

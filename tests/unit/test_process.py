@@ -27,8 +27,8 @@ def gone(pid: int) -> bool:
 
 
 def test_run_returns_the_output() -> None:
-    done = run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"])
-    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 0)
+    result = run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"])
+    assert (result.stdout, result.stderr, result.returncode) == ("out\n", "err\n", 0)
 
 
 def test_failure_reports_command_status_and_last_lines() -> None:

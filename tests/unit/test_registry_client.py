@@ -126,10 +126,12 @@ def test_errors_of_redirect_targets_hide_signatures(
     monkeypatch.setattr(client, "PAUSE_S", 0)
     bucket = f"127.0.0.1:{free_port()}"
     registry, asked = serve(lambda path: (307, {"Location": f"http://{bucket}/blob?{signed}"}))
-    said = f"^{bucket}, to which the registry {registry} redirects for its files, does not answer"
+    message = (
+        f"^{bucket}, to which the registry {registry} redirects for its files, does not answer"
+    )
     with (
         RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here,
-        pytest.raises(Unreachable, match=said) as caught,
+        pytest.raises(Unreachable, match=message) as caught,
     ):
         here.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
     details = caught.value.details or ""

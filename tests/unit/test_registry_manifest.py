@@ -162,8 +162,8 @@ def test_an_invalid_index_names_the_entry_and_the_field(entries: object, field: 
     ],
 )
 def test_the_registry_of_a_base(reference: str, url: str, asked: str) -> None:
-    found = base_registry_reference(reference)
-    assert (found.api_url, found.tag_or_digest) == (url, asked)
+    result = base_registry_reference(reference)
+    assert (result.api_url, result.tag_or_digest) == (url, asked)
 
 
 def test_image_id_has_no_registry() -> None:

@@ -75,7 +75,7 @@ def test_shared_sample_round_trip() -> None:
     read = model.loads(text)
     assert (read.verdict, read.world_size, read.hosts) == ("warn", 2, ["node1"])
     assert [phase.name for phase in read.phases] == list(PHASES)
-    assert [(found.id, found.ranks) for phase in read.phases for found in phase.findings] == [
+    assert [(finding.id, finding.ranks) for phase in read.phases for finding in phase.findings] == [
         ("slow-rank", [1])
     ]
     assert model.dumps(read) == text

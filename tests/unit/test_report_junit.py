@@ -34,14 +34,16 @@ def test_a_phase_is_a_test_case() -> None:
         "2026-01-01T00:00:00Z",
         "12.500",
     )
-    assert {one.get("name"): one.get("value") for one in root.iter("property")}["backend"] == "gloo"
+    assert {item.get("name"): item.get("value") for item in root.iter("property")}[
+        "backend"
+    ] == "gloo"
 
 
 def test_findings_are_one_failure_listing_all() -> None:
-    found = [finding(), finding(id="gpu-shared", ranks=[0, 1], advice="")]
-    (case,) = parsed(prefix=report(phase(verdict="fail", message="in short", findings=found))).iter(
-        "testcase"
-    )
+    findings = [finding(), finding(id="gpu-shared", ranks=[0, 1], advice="")]
+    (case,) = parsed(
+        prefix=report(phase(verdict="fail", message="in short", findings=findings))
+    ).iter("testcase")
     (failure,) = case.iter("failure")
     assert (failure.get("type"), failure.get("message")) == ("wrong-value", "in short")
     assert (
@@ -70,8 +72,8 @@ def test_warnings_are_output_of_a_passing_case() -> None:
 
 
 def test_warnings_with_a_failure_stay_output() -> None:
-    found = [finding(), finding(id="slow-rank", verdict="warn")]
-    (case,) = parsed(prefix=report(phase(verdict="fail", findings=found))).iter("testcase")
+    findings = [finding(), finding(id="slow-rank", verdict="warn")]
+    (case,) = parsed(prefix=report(phase(verdict="fail", findings=findings))).iter("testcase")
     assert [child.tag for child in case] == ["failure", "system-out"]
 
 
@@ -88,8 +90,10 @@ def test_omitted_phases_are_skipped() -> None:
 
 
 def test_counts_match_the_cases() -> None:
-    one = report(phase(), phase(verdict="fail", findings=[finding()]), skipped=["ddp"])
-    root = parsed(prefix=one, image=report(phase(verdict="unknown"), phase(verdict="warn")))
+    smoke_report = report(phase(), phase(verdict="fail", findings=[finding()]), skipped=["ddp"])
+    root = parsed(
+        prefix=smoke_report, image=report(phase(verdict="unknown"), phase(verdict="warn"))
+    )
     assert {
         name: root.get(name) for name in ("tests", "failures", "errors", "skipped", "time")
     } == {
@@ -114,11 +118,13 @@ def test_counts_match_the_cases() -> None:
     ("größer", "größer"),
 ])  # fmt: skip
 def test_any_text_gives_valid_xml(text: str, shown: str) -> None:
-    found = [finding(message=text, advice=text), finding(verdict="warn", message=text)]
-    said = report(
-        phase(verdict="fail", name=text, message=text, findings=found), hosts=[text], skipped=[text]
+    findings = [finding(message=text, advice=text), finding(verdict="warn", message=text)]
+    smoke_report = report(
+        phase(verdict="fail", name=text, message=text, findings=findings),
+        hosts=[text],
+        skipped=[text],
     )
-    root = ElementTree.fromstring(junit.dumps({"prefix": said}).encode("utf-8"))
+    root = ElementTree.fromstring(junit.dumps({"prefix": smoke_report}).encode("utf-8"))
     (failure,) = root.iter("failure")
     assert failure.get("message") == shown
     assert shown in str(failure.text)

@@ -25,9 +25,12 @@ def test_piped_passing_phase_is_one_line() -> None:
 
 
 def test_piped_finding_has_one_line_and_one_of_advice() -> None:
-    found = [finding(), finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2, 3, 7], advice="")]
+    findings = [
+        finding(),
+        finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2, 3, 7], advice=""),
+    ]
     assert table.phase_lines(
-        phase(verdict="fail", message="what the findings say", findings=found), None
+        phase(verdict="fail", message="what the findings say", findings=findings), None
     ) == [
         "fail     barrier        0.1 s  2 findings",
         "    wrong-value, rank 1: 1 wrong of 2 at 8 B",
@@ -50,13 +53,13 @@ def test_warning_shows_the_measurements() -> None:
 
 @pytest.mark.parametrize("width", [50, 80, 132])
 def test_lines_fit_the_terminal(width: int) -> None:
-    found = finding(message=LONG, advice=LONG, ranks=list(range(0, 40, 2)))
-    lines = table.phase_lines(phase(verdict="fail", findings=[found]), width)
+    findings = finding(message=LONG, advice=LONG, ranks=list(range(0, 40, 2)))
+    lines = table.phase_lines(phase(verdict="fail", findings=[findings]), width)
     assert max(map(len, lines)) <= width
     assert "".join(lines).count("NCCL") == 2
     words = [
         word
-        for line in table.phase_lines(phase(verdict="fail", findings=[found]), None)
+        for line in table.phase_lines(phase(verdict="fail", findings=[findings]), None)
         for word in line.split()
     ]
     assert [word for line in lines for word in line.split()] == words

@@ -23,9 +23,9 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 def test_runs_from_a_copy_anywhere(tmp_path: Path) -> None:
     copy = tmp_path / "any 'place" / "inside"
     shutil.copytree(FOLDER, copy)
-    ran = run(copy, "--help")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "smoke" in ran.stdout
+    result = run(copy, "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "smoke" in result.stdout
 
 
 def test_runs_as_a_module() -> None:

@@ -29,15 +29,19 @@ def curve(*points: tuple[int, float]) -> bandwidth.Curve:
     st.integers(1, 1 << 41),
 )
 def test_a_curve_stays_within_its_points(points: dict[int, float], size: int) -> None:
-    found = curve(*points.items())
-    assert min(points.values()) * (1 - 1e-9) <= found.at(size) <= max(points.values()) * (1 + 1e-9)
-    assert all(found.at(known) == rate for known, rate in points.items())
+    reference_curve = curve(*points.items())
+    assert (
+        min(points.values()) * (1 - 1e-9)
+        <= reference_curve.at(size)
+        <= max(points.values()) * (1 + 1e-9)
+    )
+    assert all(reference_curve.at(known) == rate for known, rate in points.items())
 
 
 def test_curve_interpolates_by_log_size() -> None:
-    found = curve((MIB, 10.0), (4 * MIB, 30.0))
-    assert found.at(2 * MIB) == pytest.approx(20.0)
-    assert (found.at(1), found.at(GIB)) == (10.0, 30.0)
+    reference_curve = curve((MIB, 10.0), (4 * MIB, 30.0))
+    assert reference_curve.at(2 * MIB) == pytest.approx(20.0)
+    assert (reference_curve.at(1), reference_curve.at(GIB)) == (10.0, 30.0)
 
 
 # what is shipped
@@ -69,9 +73,9 @@ def test_every_shipped_curve_names_its_source_and_grows() -> None:
 def test_reference_values_are_found_by_hardware(
     hardware: bandwidth.Hardware, collective: str, size: int, gb_s: float
 ) -> None:
-    found = bandwidth.load_curves().find(hardware, collective)
-    assert found is not None
-    assert found.at(size) == gb_s
+    result = bandwidth.load_curves().find(hardware, collective)
+    assert result is not None
+    assert result.at(size) == gb_s
 
 
 @pytest.mark.parametrize(
@@ -109,12 +113,12 @@ def test_in_switch_reduction_support(
 
 
 def written(path: Path, **changes: Any) -> Path:
-    one = {"device": "cpu", "ranks": 2, "points": {"1MiB": 5, "16 MiB": 8.5}, **changes}
+    reference = {"device": "cpu", "ranks": 2, "points": {"1MiB": 5, "16 MiB": 8.5}, **changes}
     path.write_text(
         json.dumps(
             {
                 "schema": 1,
-                "curves": [{key: value for key, value in one.items() if value is not None}],
+                "curves": [{key: value for key, value in reference.items() if value is not None}],
             }
         )
     )

@@ -125,8 +125,8 @@ def test_unmet_expectation_is_one_finding_with_both_values(
 def test_both_reasons_for_no_gpu_are_one_finding() -> None:
     absent = facts({"cuda_available": False, "devices": []}, device_nodes=[])
     assert ids(expectation.differences(absent, chosen("--require-gpu"))) == ["gpu-missing"]
-    lost = facts({"cuda_available": False, "devices": []})
-    assert ids(expectation.differences(lost, chosen("--require-gpu"))) == ["gpu-lost"]
+    facts_of_rank = facts({"cuda_available": False, "devices": []})
+    assert ids(expectation.differences(facts_of_rank, chosen("--require-gpu"))) == ["gpu-lost"]
     cpu = facts({"cuda": None, "cuda_available": False, "devices": []})
     assert ids(expectation.differences(cpu, chosen("--require-gpu", "--expect-cuda", "12.1"))) == [
         "cpu-build"
@@ -175,10 +175,10 @@ def test_rehearsal_is_labelled() -> None:
     ],
 )
 def test_reason_for_broken_torch_gives_advice(error: str, advice: str) -> None:
-    found = expectation.broken(error)
-    assert (found.id, found.message) == ("torch-broken", error)
-    assert advice in found.advice
-    assert bool(found.advice) is bool(advice)
+    findings = expectation.broken(error)
+    assert (findings.id, findings.message) == ("torch-broken", error)
+    assert advice in findings.advice
+    assert bool(findings.advice) is bool(advice)
 
 
 # architectures
@@ -216,7 +216,7 @@ def test_compatibility_rules(
 ) -> None:
     name = "sm_{}{}".format(*gpu)
     kernel, ptx = "sm_{}{}".format(*code), "compute_{}{}".format(*code)
-    rest = ["sm_{}{}".format(*one) for one in others]
+    rest = ["sm_{}{}".format(*item) for item in others]
     assert expectation.runs_on(name, [name, *rest]) is True
     assert expectation.runs_on(name, [ptx]) is (code <= gpu)
     assert expectation.runs_on(name, [kernel]) is (code[0] == gpu[0] and code[1] <= gpu[1])
@@ -236,12 +236,12 @@ def test_a_clean_host_has_no_findings() -> None:
 
 def test_shadowed_nccl_is_named_with_its_variable() -> None:
     path = "/x/lib/libnccl.so.2"
-    found = facts(
+    facts_of_rank = facts(
         {"nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": path}},
         libraries={"loaded": [path], "foreign": [path], "own": [OWN], "loadable": []},
         environment={"LD_LIBRARY_PATH": "/y:/x/lib"},
     )
-    (one,) = surroundings.contaminations(found)
+    (one,) = surroundings.contaminations(facts_of_rank)
     assert (one.id, one.message) == (
         "nccl-shadowed",
         f"libnccl is loaded from {path} (NCCL 2.20.5), not from {OWN}; LD_LIBRARY_PATH names it",
@@ -250,11 +250,11 @@ def test_shadowed_nccl_is_named_with_its_variable() -> None:
 
 def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
     names = [f"/usr/local/cuda/lib64/{name}" for name in ("libcublas.so.12", "libcudart.so.12")]
-    found = facts(
+    facts_of_rank = facts(
         libraries={"loaded": names, "foreign": names, "own": [], "loadable": []},
         environment={"LD_PRELOAD": f"{names[1]} /y/z.so"},
     )
-    (one,) = surroundings.contaminations(found)
+    (one,) = surroundings.contaminations(facts_of_rank)
     assert one == Finding(
         "foreign-library",
         "libcublas.so.12, libcudart.so.12 loaded from /usr/local/cuda/lib64, which is not this environment; LD_PRELOAD names it",
@@ -263,10 +263,10 @@ def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
 
 def test_unused_nccl_is_foreign_not_shadowing() -> None:
     path = "/x/libnccl.so.2"
-    found = facts(
+    facts_of_rank = facts(
         libraries={"loaded": [OWN, path], "foreign": [path], "own": [OWN], "loadable": []}
     )
-    assert ids(surroundings.contaminations(found)) == ["foreign-library"]
+    assert ids(surroundings.contaminations(facts_of_rank)) == ["foreign-library"]
 
 
 def test_libraries_on_the_library_path_warn_with_cuda() -> None:
@@ -284,11 +284,11 @@ def test_libraries_on_the_library_path_warn_with_cuda() -> None:
 
 def test_contamination_is_reported_with_a_broken_torch() -> None:
     path = "/x/libnccl.so.2"
-    found = {
+    result = {
         **facts(libraries={"loaded": [path], "foreign": [path], "own": [], "loadable": []}),
         "torch": None,
     }
-    assert ids(surroundings.contaminations(found)) == ["nccl-shadowed"]
+    assert ids(surroundings.contaminations(result)) == ["nccl-shadowed"]
 
 
 @pytest.mark.parametrize(
@@ -322,8 +322,8 @@ def test_costly_nccl_settings_are_named_with_source_and_effect() -> None:
         "is_costly": True,
     }
     harmless = {**setting, "name": "NCCL_IB_HCA", "is_costly": False}
-    found = facts(nccl_settings=[setting, harmless])
-    assert surroundings.pitfalls(found, RANK_ENV, {}) == [
+    facts_of_rank = facts(nccl_settings=[setting, harmless])
+    assert surroundings.pitfalls(facts_of_rank, RANK_ENV, {}) == [
         Finding("nccl-setting", "NCCL_P2P_DISABLE=1 (/etc/nccl.conf): slow")
     ]
     assert surroundings.pitfalls(facts({"cuda": None}, nccl_settings=[setting]), RANK_ENV, {}) == []
@@ -436,8 +436,8 @@ def test_each_deviating_value_is_a_finding() -> None:
         row(3, nccl="a"),
         row(4, nccl="a", driver="5"),
     ]
-    found = facts_phase.differences_between_ranks(rows)
-    assert [(finding.id, finding.ranks) for finding in found] == [
+    findings = facts_phase.differences_between_ranks(rows)
+    assert [(finding.id, finding.ranks) for finding in findings] == [
         ("environment-drift", (1,)),
         ("environment-drift", (2,)),
         ("environment-drift", (4,)),
@@ -448,13 +448,13 @@ def test_each_deviating_value_is_a_finding() -> None:
 def test_ranks_without_the_majority_value_are_named_or_all(
     values: list[str | None],
 ) -> None:
-    found = facts_phase.differences_between_ranks(
+    findings = facts_phase.differences_between_ranks(
         [row(rank, torch=value) for rank, value in enumerate(values)]
     )
-    named = {rank for finding in found for rank in finding.ranks}
+    named = {rank for finding in findings for rank in finding.ranks}
     majority = [value for value in set(values) if values.count(value) * 2 > len(values)]
     assert named == {rank for rank, value in enumerate(values) if value not in majority}
-    assert len(found) == (len(set(values)) - 1 if majority else 1)
+    assert len(findings) == (len(set(values)) - 1 if majority else 1)
 
 
 def test_ranks_sharing_a_gpu_are_named_unless_gloo_was_requested() -> None:
@@ -462,7 +462,12 @@ def test_ranks_sharing_a_gpu_are_named_unless_gloo_was_requested() -> None:
     assert facts_phase.differences_between_ranks(rows) == [
         Finding("gpu-shared", "3 ranks are on one GPU (GPU-0)", (0, 1, 3))
     ]
-    assert facts_phase.differences_between_ranks([{**one, "backend": "gloo"} for one in rows]) == []
+    assert (
+        facts_phase.differences_between_ranks(
+            [{**rank_row, "backend": "gloo"} for rank_row in rows]
+        )
+        == []
+    )
     assert (
         facts_phase.differences_between_ranks(
             [row(rank, gpu=None, gpu_name=None) for rank in range(4)]
@@ -499,21 +504,21 @@ def test_shared_memory_size(ranks: int, mib: int, free: int, id: str | None) -> 
         )
         for rank in range(ranks)
     ]
-    found = facts_phase.differences_between_ranks(rows)
-    assert ids(found) == ([id] if id else [])
-    assert all(finding.ranks == tuple(range(ranks)) for finding in found)
+    findings = facts_phase.differences_between_ranks(rows)
+    assert ids(findings) == ([id] if id else [])
+    assert all(finding.ranks == tuple(range(ranks)) for finding in findings)
 
 
 def test_each_container_has_its_own_shared_memory() -> None:
     small = 64 * facts_phase.MIB
-    found = facts_phase.differences_between_ranks(
+    findings = facts_phase.differences_between_ranks(
         [
             row(0),
             row(1, shm_bytes=small, shm_free_bytes=small, shm_device=2),
             row(2, shm_bytes=None, shm_device=None),
         ]
     )
-    assert found == [
+    assert findings == [
         Finding("shm-small", "/dev/shm has 64 MiB; 256 MiB are needed for 1 rank", (1,)),
         Finding("shm-small", "there is no /dev/shm; 256 MiB are needed for 1 rank", (2,)),
     ]
@@ -533,7 +538,7 @@ def said(rank: int, *found: Finding, **others: Any) -> outcome.Outcome:
 def test_phase_has_a_row_per_rank_and_the_slowest_collection() -> None:
     merged = phases.facts.merge([said(rank) for rank in range(3)])
     assert (merged.verdict, merged.message, merged.broken) == ("pass", "fine", False)
-    assert ([one["rank"] for one in merged.data["ranks"]], merged.data["collect_s"]) == (
+    assert ([rank_row["rank"] for rank_row in merged.data["ranks"]], merged.data["collect_s"]) == (
         [0, 1, 2],
         2.0,
     )

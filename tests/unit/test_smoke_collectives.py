@@ -244,9 +244,9 @@ def test_single_rank_has_no_busbw_and_no_verdict() -> None:
 
 
 def test_in_place_failure_is_reported() -> None:
-    found = {**entry([1.0], wrong=[0, None])}
-    del found["in_place"]
-    (line,) = results.table([row("all_to_all")], [[found], [found]])
+    result = {**entry([1.0], wrong=[0, None])}
+    del result["in_place"]
+    (line,) = results.table([row("all_to_all")], [[result], [result]])
     assert line["in_place"] is None
 
 
@@ -416,8 +416,8 @@ def document(rows: list[plan.Row] | None = None, **changes: Any) -> dict[str, An
 
 def test_keys_are_those_of_nccl_tests() -> None:
     """As src/util.cu of nccl-tests 2.19 writes them, in its order."""
-    found = document()
-    assert list(found) == [
+    nccl_document = document()
+    assert list(nccl_document) == [
         *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
         *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time"),
     ]
@@ -428,8 +428,8 @@ def test_keys_are_those_of_nccl_tests() -> None:
         "warmup_iters",
         "iterations",
         "devices",
-    } <= set(found["config"])
-    assert list(found["config"]["devices"][0]) == [
+    } <= set(nccl_document["config"])
+    assert list(nccl_document["config"]["devices"][0]) == [
         "rank",
         "group",
         "pid",
@@ -438,7 +438,7 @@ def test_keys_are_those_of_nccl_tests() -> None:
         "device_hex",
         "device_info",
     ]
-    result = found["results"][0]
+    result = nccl_document["results"][0]
     assert list(result) == [
         *("size", "count", "type", "redop", "root"),
         *("out_of_place", "out_of_place_per_iter", "in_place", "in_place_per_iter"),
@@ -462,28 +462,34 @@ def test_keys_are_those_of_nccl_tests() -> None:
 
 
 def test_times_are_of_the_slowest_rank_per_iteration() -> None:
-    found = document()
-    result = found["results"][0]
+    nccl_document = document()
+    result = nccl_document["results"][0]
     assert result["out_of_place_per_iter"]["times_us"] == [12.0, 20.0, 36.0]
     assert result["out_of_place"]["time"] == pytest.approx(68 / 3)
     assert (result["type"], result["redop"], result["root"]) == ("float", "sum", "    -1")
-    assert (found["nccl_version"], found["out_of_bounds"], found["config"]["step_factor"]) == (
+    assert (
+        nccl_document["nccl_version"],
+        nccl_document["out_of_bounds"],
+        nccl_document["config"]["step_factor"],
+    ) == (
         22005,
         {"count": 0, "okay": "true"},
         2,
     )
     rates = [
-        entry["bus_bw"] for r in found["results"] for entry in (r["out_of_place"], r["in_place"])
+        entry["bus_bw"]
+        for r in nccl_document["results"]
+        for entry in (r["out_of_place"], r["in_place"])
     ]
-    assert found["average_bus_bandwidth"] == {
+    assert nccl_document["average_bus_bandwidth"] == {
         "bandwidth": pytest.approx(sum(rates) / 6),
         "okay": "unchecked",
     }
 
 
 def test_wrong_elements_of_both_placements_are_counted() -> None:
-    found = nccl_tests.document(run(), [row()], [[entry([1.0])], [entry([1.0], wrong=[2, 1])]])
-    assert found["out_of_bounds"] == {"count": 3, "okay": "false"}
+    result = nccl_tests.document(run(), [row()], [[entry([1.0])], [entry([1.0], wrong=[2, 1])]])
+    assert result["out_of_bounds"] == {"count": 3, "okay": "false"}
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ def test_fault_at_several_steps_is_one_finding() -> None:
         )
     )
     assert [
-        (one.id, one.ranks, one.message) for one in outcome.findings if one.id != "space-low"
+        (finding.id, finding.ranks, finding.message)
+        for finding in outcome.findings
+        if finding.id != "space-low"
     ] == [("disk-full", (0, 1), "writing a file: full")]
     assert outcome.broken
 
@@ -158,8 +160,8 @@ def test_ranks_with_another_folder_are_named(
     groups: list[list[int]],
     expected: tuple[str, tuple[int, ...]],
 ) -> None:
-    said = answers(len(hosts))
-    for rank, answer in enumerate(said):
+    rank_answers = answers(len(hosts))
+    for rank, answer in enumerate(rank_answers):
         seen = next(group for group in groups if rank in group)
         answer.update(
             location=locations[rank],
@@ -168,7 +170,7 @@ def test_ranks_with_another_folder_are_named(
             reads=None,
             locks=None,
         )
-    outcome = judge(said)
+    outcome = judge(rank_answers)
     assert [(finding.id, finding.ranks) for finding in outcome.findings] == [expected]
     assert outcome.broken
     assert "/shared/run" in outcome.findings[0].message
@@ -206,7 +208,7 @@ def test_crew_is_the_ranks_with_mutual_visibility(
 
 def test_slowness_names_only_the_slow_ranks() -> None:
     outcome = judge(answers(3, _2={"sync_s": 7.0}))
-    assert [(one.id, one.ranks) for one in outcome.findings] == [("folder-slow", (2,))]
+    assert [(finding.id, finding.ranks) for finding in outcome.findings] == [("folder-slow", (2,))]
     assert (
         outcome.findings[0].message
         == "a durable write of 64 KiB took 7.0 s in /shared/run (median of all ranks 0.010 s)"
@@ -233,7 +235,7 @@ def test_torn_read_names_the_reader() -> None:
 
 def test_folder_creation_race_is_a_warning() -> None:
     outcome = judge(answers(2, _1={"races": 3}))
-    assert ([(one.id, one.ranks) for one in outcome.findings], outcome.verdict) == (
+    assert ([(finding.id, finding.ranks) for finding in outcome.findings], outcome.verdict) == (
         [("makedirs-unsafe", (1,))],
         "warn",
     )
@@ -287,11 +289,11 @@ def read_while(path: Path, write: Any) -> dict[str, Any]:
 
 
 def test_reader_sees_complete_files_during_replacement(tmp_path: Path) -> None:
-    said = read_while(
+    readings = read_while(
         tmp_path / "file", lambda: filesystem.write_generations(tmp_path / "file", 50)
     )
-    assert said["torn"] is None
-    assert said["count"] > 0
+    assert readings["torn"] is None
+    assert readings["count"] > 0
 
 
 def test_reader_detects_a_non_atomic_writer(tmp_path: Path) -> None:

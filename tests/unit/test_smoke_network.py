@@ -15,9 +15,9 @@ def test_reasons_a_port_is_unreachable() -> None:
         port = server.getsockname()[1]
         assert network.why_unreachable("127.0.0.1", port) is None
         assert f"process {os.getpid()}" in network.listener(port)
-    refused = network.why_unreachable("127.0.0.1", port)
-    assert refused is not None
-    assert refused == ("store-refused", f"nothing listens at 127.0.0.1:{port}")
+    refusal = network.why_unreachable("127.0.0.1", port)
+    assert refusal is not None
+    assert refusal == ("store-refused", f"nothing listens at 127.0.0.1:{port}")
     unknown = network.why_unreachable("no-such-host.invalid", port)
     assert unknown is not None
     assert unknown[0] == "master-unresolvable"

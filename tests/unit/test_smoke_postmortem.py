@@ -36,14 +36,14 @@ def evidence_of(
             evidence.locations.update({rank: {"phase": seen, "host": "node1"}} if seen else {})
             evidence.process_states.update({rank: process_state} if process_state else {})
             continue
-        said = (outcomes or {}).get(rank, outcome.Outcome())
+        outcome_of_rank = (outcomes or {}).get(rank, outcome.Outcome())
         log = (
             log_of(*["barrier"] * (position.collectives - 1), position.step).latest()
             if position.collectives
             else []
         )
         evidence.last_states[rank] = postmortem.last_state(
-            "run", rank, "node1", "", position, log, said.as_json()
+            "run", rank, "node1", "", position, log, outcome_of_rank.as_json()
         )
     return evidence
 

@@ -262,12 +262,14 @@ def test_smoke_tests_own_refusal_is_passed_on(tmp_path: Path) -> None:
         "--inject",
         "die:7:ddp",
     ]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     with pytest.raises(
         InvalidSpec,
         match=r"^The smoke test in the prefix refused its options: --inject die: there is no rank 7 among 2\.$",
     ):
-        smoke_runner.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
+        smoke_runner.read_report(
+            tmp_path, "prefix", result.returncode, result.stdout + result.stderr
+        )
 
 
 def test_damaged_baseline_is_refused_before_the_run(tmp_path: Path) -> None:

@@ -118,9 +118,9 @@ def gpu_fits(row: dict[str, Any], cuda: str, capability: str, driver: str | None
     available = [(int(sm[3:-1]), int(sm[-1])) for sm in row["architectures"]["sm"]]
     tegra = [(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (11, 0)]
     if required in available or any(
-        one[0] == required[0] and one[1] <= required[1]
-        for one in available
-        if required not in tegra and one not in tegra
+        build[0] == required[0] and build[1] <= required[1]
+        for build in available
+        if required not in tegra and build not in tegra
     ):
         return True
     if not row["architectures"]["ptx"] or required < max(available):
@@ -229,7 +229,7 @@ def test_every_format_shows_every_row(options: dict[str, Any]) -> None:
     page = Rows()
     page.feed(render_table(formats.page_values(table)))
     assert [row[:4] for row in page.rows[1:]] == [
-        row[:4] for row in (list(one.values()) for one in read)
+        row[:4] for row in (list(item.values()) for item in read)
     ]
     assert (
         len([line for line in formats.markdown_lines(table) if line.startswith("| ")])
@@ -314,8 +314,8 @@ def test_ptx_only_gpu_is_marked_with_the_nccl_caveat() -> None:
     table = ask(torch="2.3.1", gpu=("B200",))
     assert {table_row.source for table_row in table.cells} == {"conda-forge"}
     assert all(table_row.through_ptx for table_row in table.cells)
-    shown = "\n".join(formats.terminal_lines(table))
-    assert "ptx" in shown and "NCCL holds no PTX" in shown
+    output = "\n".join(formats.terminal_lines(table))
+    assert "ptx" in output and "NCCL holds no PTX" in output
 
 
 def test_empty_table_says_what_to_relax() -> None:
@@ -399,9 +399,11 @@ def test_html_is_escaped() -> None:
 
 def test_command_in_every_format() -> None:
     for format in ("table", "csv", "markdown", "html"):
-        shown = invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--format", format)
-        assert shown.exit_code == 0
-        assert "2.20.5" in shown.output
+        result = invoke(
+            "--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--format", format
+        )
+        assert result.exit_code == 0
+        assert "2.20.5" in result.output
     as_json = invoke("--torch", "2.3.1", "--cuda", "12", "--source", "wheels", "--format", "json")
     assert [table_row["nccl"] for table_row in json.loads(as_json.output)["cells"]] == ["2.20.5"]
     assert (

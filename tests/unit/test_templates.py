@@ -48,7 +48,7 @@ def test_lab_template_is_used_by_all_commands_and_reported(lab: Path) -> None:
     plain = run("render", "lab")
     assert plain.exit_code == 0 and "is rendered from" not in plain.stderr
     environment = lab / "envs" / "lab" / "environment.yml"
-    ours = environment.read_text()
+    our_text = environment.read_text()
     assert run("render", "lab", "--check").exit_code == 0
     path = template(
         lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - einops\n'
@@ -56,7 +56,7 @@ def test_lab_template_is_used_by_all_commands_and_reported(lab: Path) -> None:
     checked = run("render", "--all", "--check")
     assert checked.exit_code == 1 and "+      - einops" in checked.stdout
     dry = run("render", "lab", "--dry-run")
-    assert "environment.yml" in dry.stdout and environment.read_text() == ours
+    assert "environment.yml" in dry.stdout and environment.read_text() == our_text
     rendered = run("render", "lab")
     assert rendered.exit_code == 0, rendered.output
     assert rendered.stderr.count(f"environment.yml is rendered from {path}") == 1
@@ -65,10 +65,10 @@ def test_lab_template_is_used_by_all_commands_and_reported(lab: Path) -> None:
         header
         == "# Made by provision from spec.yml and templates/environment.yml.j2; remake with: provision render lab"
     )
-    assert body == [*ours.splitlines()[2:], "      - einops"]
+    assert body == [*our_text.splitlines()[2:], "      - einops"]
     assert run("render", "lab", "--check").exit_code == 0
     path.unlink()
-    assert run("render", "lab").exit_code == 0 and environment.read_text() == ours
+    assert run("render", "lab").exit_code == 0 and environment.read_text() == our_text
 
 
 def test_template_requirements_are_checked(lab: Path) -> None:
@@ -166,7 +166,7 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
         "docker", asked, remake=["provision"], templates=templates
     ).endswith("\nexec podman run lab/toy:1\n")
     result = run("image", "contract", "lab", "--as", "lab/toy:1")
-    refused = run(
+    completed = run(
         "image",
         "contract",
         "lab",
@@ -177,7 +177,7 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
         "--mount",
         "cache:/cache",
     )
-    assert refused.exit_code == InvalidSpec.exit_code and "no named volumes" in refused.stderr
+    assert completed.exit_code == InvalidSpec.exit_code and "no named volumes" in completed.stderr
     assert run("image", "contract", "lab", "--as", "oci:/x y").exit_code == InvalidSpec.exit_code
     assert result.stdout.endswith("\nexec podman run lab/toy:1\n"), result.output
     assert (

@@ -81,7 +81,7 @@ def test_wheel_without_pins_is_cpu_only_if_it_has_no_cuda() -> None:
 
 
 def test_names() -> None:
-    found = files(
+    result = files(
         "torch-2.15.0-cp313-cp313-manylinux_2_28_x86_64.whl",
         "torch-2.15.0-cp314-cp314t-manylinux_2_28_aarch64.whl",
         "torch-2.15.0-cp313-cp313-macosx_11_0_arm64.whl",
@@ -92,14 +92,14 @@ def test_names() -> None:
         "torch-2.15.0.tar.gz",
         "not a wheel.whl",
     )
-    assert [(file.base, file.python, file.machine, file.version.local) for file in found] == [
+    assert [(file.base, file.python, file.machine, file.version.local) for file in result] == [
         ("2.15.0", "3.13", "x86_64", None),
         ("2.15.0", "3.14t", "aarch64", None),
         ("1.12.0", "3.7", "x86_64", None),
         ("2.6.0", "3.11", "x86_64", "cu126"),
     ]
     assert not files("torch-2.15.0-cp313-cp313-manylinux_2_28_x86_64.whl", yanked=True)
-    assert wheels.releases([*found, *files("torch-1.9.0-cp37-cp37m-manylinux1_x86_64.whl")]) == [
+    assert wheels.releases([*result, *files("torch-1.9.0-cp37-cp37m-manylinux1_x86_64.whl")]) == [
         "1.12.0",
         "2.6.0",
         "2.15.0",
@@ -107,11 +107,11 @@ def test_names() -> None:
 
 
 def test_rebuild_counts_as_its_release() -> None:
-    found = files(
+    result = files(
         "torch-2.10.0-cp310-cp310-manylinux_2_28_x86_64.whl",
         "torch-2.10.0-3-cp310-cp310-manylinux_2_28_x86_64.whl",
     )
-    assert [file.name for file in wheels.of_machine(found, "2.10.0", "x86_64")] == [
+    assert [file.name for file in wheels.of_machine(result, "2.10.0", "x86_64")] == [
         "torch-2.10.0-3-cp310-cp310-manylinux_2_28_x86_64.whl"
     ]
 
@@ -157,11 +157,11 @@ def test_universal_wheel_covers_every_python() -> None:
 
 def test_architectures_are_read_from_the_library() -> None:
     # as they stand in the library of torch 2.8.0: the text before it has no end of its own
-    found = wheels.architecture_row(
+    result = wheels.architecture_row(
         "2.8.0", "linux-64", "cu128", b"\0ipc_hsm_70 sm_75 sm_120 compute_120\0\0/pytorch/torch"
     )
-    assert found is not None and found.path == ("2.8.0", "wheels", "cu128", "architectures")
-    assert found.values == {"sm": ["sm_70", "sm_75", "sm_120"], "ptx": True}
+    assert result is not None and result.path == ("2.8.0", "wheels", "cu128", "architectures")
+    assert result.values == {"sm": ["sm_70", "sm_75", "sm_120"], "ptx": True}
     other = wheels.architecture_row("2.15.0", "linux-aarch64", "cu132", b"sm_80 sm_90\0")
     assert other is not None and other.path == (
         "2.15.0",
@@ -254,7 +254,7 @@ def test_confirmed_facts_change_nothing() -> None:
 
 def test_derived_row_is_updated() -> None:
     findings = found(row(NCCL, version="2.20.6"))
-    assert [one.values for one in findings.rows] == [{"version": "2.20.6"}]
+    assert [item.values for item in findings.rows] == [{"version": "2.20.6"}]
     assert "2.20.5 -> 2.20.6" in findings.changed[0]
 
 
@@ -355,8 +355,10 @@ def test_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, wor
     (tmp_path / "nccl.yml").write_text("{}")
     if table is not None:
         (tmp_path / "releases.yml").write_bytes(table)
-    done = CliRunner().invoke(main, ["--data", str(tmp_path), "--index", "http://127.0.0.1:1/"])
-    assert (done.exit_code, done.stderr.count("\n")) == (3, 1), done.output
+    result = CliRunner().invoke(main, ["--data", str(tmp_path), "--index", "http://127.0.0.1:1/"])
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 1), result.output
     assert (
-        done.stderr.startswith("error: ") and words in done.stderr and "releases.yml" in done.stderr
+        result.stderr.startswith("error: ")
+        and words in result.stderr
+        and "releases.yml" in result.stderr
     )

@@ -94,12 +94,12 @@ def test_pip_settings_become_uv_options() -> None:
         "extra-index-url": "https://two.invalid/simple file:///srv/simple",
         "find-links": "/srv/wheels https://three.invalid/links",
     }
-    found = indexes._from_pip(settings)
-    assert found.remote[:2] == ("--default-index", "https://one.invalid/simple")
-    assert found.remote[2:4] == ("--index", "https://two.invalid/simple")
-    assert "https://three.invalid/links" in found.remote
-    assert "file:///srv/simple" in found.local and "/srv/wheels" in found.local
-    assert not any("srv" in option for option in found.remote)
+    result = indexes._from_pip(settings)
+    assert result.remote[:2] == ("--default-index", "https://one.invalid/simple")
+    assert result.remote[2:4] == ("--index", "https://two.invalid/simple")
+    assert "https://three.invalid/links" in result.remote
+    assert "file:///srv/simple" in result.local and "/srv/wheels" in result.local
+    assert not any("srv" in option for option in result.remote)
 
 
 def test_single_use_uv_option_appears_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,16 +227,16 @@ def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
         "extra-index-url": "https://two.invalid/simple",
     }
     monkeypatch.setattr(indexes, "pip_settings", lambda: settings)
-    found = uv.index_options(
+    result = uv.index_options(
         mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two")
     )
-    assert found.remote[:4] == (
+    assert result.remote[:4] == (
         "--default-index",
         "https://m.invalid/simple",
         "--index",
         "file:///srv/two/simple",
     )
-    assert "https://one.invalid/simple" not in found.remote
+    assert "https://one.invalid/simple" not in result.remote
 
 
 def test_a_mirror_folder_is_the_only_index() -> None:
@@ -255,8 +255,10 @@ def test_a_mirror_folder_is_the_only_index() -> None:
 def test_a_lock_names_a_file_by_its_canonical_url() -> None:
     pypi = f"/packages/ab/cd/{'e' * 60}/x-1.0-py3-none-any.whl"
     behind = mirrors("pypi=https://m.invalid/simple")
-    found = indexes.canonical_file_url(f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind)
-    assert found.endswith(pypi) and "m.invalid" not in found
+    result = indexes.canonical_file_url(
+        f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind
+    )
+    assert result.endswith(pypi) and "m.invalid" not in result
     for url in (
         "https://m.invalid/packages/x-1.0-py3-none-any.whl",
         f"https://m.invalid{pypi}/more",

@@ -41,8 +41,8 @@ def ask(url: str) -> uv.WheelMetadata:
 def test_metadata_file_next_to_the_wheel_is_enough(server: Server, wheel: Path) -> None:
     text = "Metadata-Version: 2.1\nName: Lab\nVersion: 1.0\nRequires-Python: >=3.9\nSummary: caf\xe9\nRequires-Dist: torch (==2.3.1)\n"
     Path(f"{wheel}.metadata").write_bytes(text.encode("latin-1"))
-    found = ask(f"{server.url}/{wheel.name}#sha256=00")
-    assert found == uv.WheelMetadata(
+    result = ask(f"{server.url}/{wheel.name}#sha256=00")
+    assert result == uv.WheelMetadata(
         name="Lab", version="1.0", requires_python=">=3.9", requires=("torch (==2.3.1)",)
     )
     assert server.log == [f"/{wheel.name}.metadata"]

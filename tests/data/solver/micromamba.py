@@ -36,11 +36,11 @@ def main() -> int:
         if key.startswith(OVERRIDE) and value
     }
     try:
-        found = asyncio.run(solve(channels, specs, offers))
+        result = asyncio.run(solve(channels, specs, offers))
     except SolverError as error:
         print(json.dumps({"success": False, "message": str(error)}))
         return 1
-    rows = [row(record) for record in found]
+    rows = [row(record) for record in result]
     print(json.dumps({"success": True, "actions": {"FETCH": rows, "LINK": rows}}))
     return 0
 
@@ -63,7 +63,7 @@ async def solve(
 
 
 def row(record: rattler.RepoDataRecord) -> dict[str, object]:
-    said = {
+    record_row = {
         "name": record.name.normalized,
         "version": str(record.version),
         "url": record.url,
@@ -71,7 +71,7 @@ def row(record: rattler.RepoDataRecord) -> dict[str, object]:
     }
     hashes = {"md5": record.md5, "sha256": record.sha256}
     return {
-        **said,
+        **record_row,
         "depends": list(record.depends),
         **{name: value.hex() for name, value in hashes.items() if value},
     }
