@@ -1,14 +1,14 @@
 """An environment as a reproducible OCI image, in a layout on disk and in the Docker engine.
 
-What commands need is exported here. The modules:
+This package exports what the commands need. Its modules:
 
 - build, layer_build, layers, conda_files, wheel_files, config: from a prefix to an image
-- cache_key, layer_cache: what is reused instead of being built again
-- base, base_archive: the image below
+- cache_key, layer_cache: which layers can be reused instead of built again
+- base, base_archive: the base image
 - oci_layout, tar: the file formats
-- docker, container_smoke: what the engine does for us
-- export, compress, registry: other forms of an image, and other places for it
-- run_spec, sbom: how an image is run, and what is in it
+- docker, container_smoke: the Docker engine
+- export, compress, registry: archives, compressed layers, registries
+- run_spec, sbom: how to run an image, and the packages in it
 """
 
 from provision.adapters.docker import (

@@ -1,5 +1,5 @@
-"""Base images: those that we ship digests of, the references that users give, what a build needs to
-know about a base, and what a base must contain."""
+"""Base images: our defaults, pinned by digest; references to bases; what a build needs to know
+about a base, and what a base must contain."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BaseImage:
 
 @functools.cache
 def shipped_images() -> tuple[ShippedImage, ...]:
-    """The images that we ship a digest of, checked."""
+    """The rows of base_images.yml, checked."""
     import yaml
 
     text = files("provision").joinpath("catalog/data/base_images.yml").read_text(encoding="utf-8")
@@ -85,12 +85,12 @@ def _shipped_image(entry: dict[str, Any]) -> ShippedImage:
 
 
 def pinned(use: Use) -> str:
-    """The reference that we ship for a use, with its digest."""
+    """Our default image for a use, by its digest."""
     return next(image.pinned for image in shipped_images() if image.use == use)
 
 
 def chosen_base(reference: str | None) -> str:
-    """The base that the user chose, or ours."""
+    """The base that the user chose, or our default."""
     if reference is None:
         return pinned("base")
     if is_on_disk(reference):
@@ -101,8 +101,8 @@ def chosen_base(reference: str | None) -> str:
 
 
 def parse_engine_reference(text: str, alternatives: str = "") -> str:
-    """The name or id of an image in an engine, or InvalidSpec. alternatives: other forms that the
-    user could have given, for the error."""
+    """The name or id of an image in an engine, or InvalidSpec. alternatives: other valid
+    forms, for the error."""
     if not _REFERENCE.fullmatch(text):
         raise InvalidSpec(
             f"{text!r} is not an image reference.",
@@ -112,13 +112,13 @@ def parse_engine_reference(text: str, alternatives: str = "") -> str:
 
 
 def parse_tag(text: str) -> str:
-    """A name for an image as NAME:TAG, with `latest` if the user gave no tag. InvalidSpec for what
-    engines would refuse."""
+    """A name for an image as NAME:TAG, with `latest` if the user gave no tag. InvalidSpec for a
+    name that engines refuse."""
     if not _REFERENCE.fullmatch(text) or "@" in text or text.startswith("sha256:"):
         raise InvalidSpec(
             f"{text!r} is not a valid name for an image.",
-            advice="Write name or name:tag in lower-case letters and digits, with a registry's "
-            "host before it if it is for one.",
+            advice="Write name or name:tag in lower-case letters and digits, preceded "
+            "by the host of a registry if it is for one.",
         )
     has_tag = ":" in text.rpartition("/")[2]
     return text if has_tag else f"{text}:latest"
@@ -148,8 +148,8 @@ def check_base(reference: str, layers: Sequence[Path], glibc: str) -> None:
     """Check that environments work on a base: it has a shell, and its glibc is not older than the
     lock needs. Nothing is unpacked or run.
 
-    layers: uncompressed archives from the bottom up. glibc: the oldest that will do, for example
-    2.28. Raises InvalidSpec if the base will not do, IntegrityError if a layer is not an archive.
+    layers: uncompressed archives from the bottom up. glibc: the oldest that works, for example
+    2.28. Raises InvalidSpec if the base is unsuitable, IntegrityError if a layer is not an archive.
     """
     contents = _BaseFiles()
     for layer in layers:
@@ -173,7 +173,7 @@ def check_base(reference: str, layers: Sequence[Path], glibc: str) -> None:
         )
     if not contents.shells:
         raise InvalidSpec(
-            f"The base {reference} has no /bin/sh, which commands of packages start with.",
+            f"The base {reference} has no /bin/sh, with which commands of packages start.",
             advice=advice,
         )
 
@@ -204,8 +204,8 @@ def _add_member(contents: _BaseFiles, archive: tarfile.TarFile, member: tarfile.
 
 
 def _glibc_version(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
-    """Of a file, or a hard link to a file in this layer. Not of symbolic links: extractfile would
-    look for their targets."""
+    """The version of glibc in a file, or a hard link to a file in this layer. Symbolic links are
+    not read: extractfile would look for their targets."""
     if member.size > LIBC_LIMIT:
         return None
     try:

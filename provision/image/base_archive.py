@@ -74,7 +74,7 @@ def read_disk_base(reference: str) -> BaseImage:
         size = sum(_size(files, name) for name in image.layers)
     digest = oci_layout.sha256_digest(image.config)
     return BaseImage(
-        # Never the path: it would tell about this machine, and give the same image another digest
+        # Never the path: it belongs to this machine, and would give the same image another digest
         # elsewhere.
         reference=image.name or digest,
         digest=digest,
@@ -152,14 +152,14 @@ def _has_file(files: ImageFiles, name: str) -> bool:
 
 
 def _read(files: ImageFiles, name: str) -> bytes:
-    """A document, or IntegrityError."""
+    """A document of an image. IntegrityError if it is missing or too large."""
     try:
         with files.open(name) as file:
             content = file.read(DOCUMENT_LIMIT + 1)
     except _NoSuchFile as error:
         raise _incomplete(files, f"it has no {name}") from error
     if len(content) > DOCUMENT_LIMIT:
-        raise _incomplete(files, f"{name} is larger than such a document can be")
+        raise _incomplete(files, f"{name} is too large for such a document")
     return content
 
 
@@ -200,8 +200,8 @@ def _incomplete(files: ImageFiles, reason: str) -> IntegrityError:
 
 
 def _read_image(files: ImageFiles) -> DiskImage:
-    """By docker save's manifest.json if there is one (newer archives have both), otherwise by the
-    layout's index."""
+    """Read by docker save's manifest.json if there is one (newer archives have both), otherwise by
+    the layout's index."""
     if _has_file(files, "manifest.json"):
         return _read_docker_archive(files)
     index = _parse(files, _read(files, "index.json"), "oci-index", "index.json")
@@ -221,7 +221,7 @@ def _read_docker_archive(files: ImageFiles) -> DiskImage:
         names = [tag for image in images for tag in _tags(image) or ["<untitled>"]]
         raise InvalidSpec(
             f"{files.location} holds {len(images)} images ({', '.join(names) or 'none'}), not one.",
-            advice="Save only the image that you mean.",
+            advice="Save only the image that you want.",
         )
     (image,) = images
     name = next(iter(_tags(image)), None)
@@ -253,7 +253,7 @@ def _amd64_entry(files: ImageFiles, index: dict[str, Any], depth: int = 0) -> di
         raise InvalidSpec(
             f"{files.location} holds {len(matching)} images for linux/amd64, not one "
             f"(platforms: {platforms}).",
-            advice="Copy the one that you mean into a layout of its own.",
+            advice="Copy the one that you want into a layout of its own.",
         )
     entry = matching[0]
     if entry["mediaType"] not in INDEX_TYPES:

@@ -50,12 +50,12 @@ def build_image(
     progress: Progress,
     epoch: int = config.EPOCH,
 ) -> Image:
-    """Build the image layout, or return the one that is there if it is current. Reuses layers of
-    this layout and of those next to it.
+    """Build the image layout, or return the existing one if it is current. Reuses layers of this
+    layout and of those next to it.
 
     link: fills an empty directory with the conda packages of the lock; paths in their files name
-    /opt/env. Called only if needed. A build that fails or is killed leaves the previous layout as
-    it was.
+    /opt/env. Called only if needed. A build that fails or is killed leaves the previous layout
+    unchanged.
     """
     conda_files.check_prefix(prefix, lock.sha256)
     # File names in images are UTF-8; under another locale they would differ.

@@ -15,8 +15,8 @@ from provision.image import conda_files, config, layers, oci_layout
 from provision.image.base import BaseImage
 from provision.image.layers import LayerEntry
 
-# The version of the way from packages to a layer's bytes. Raise it whenever the same packages give
-# other bytes; otherwise builds reuse outdated layers.
+# The version of the format in which packages become a layer's bytes. Raise it whenever the same
+# packages give other bytes; otherwise builds reuse outdated layers.
 LAYER_VERSION = 3
 
 _GLIBC = re.compile(r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?")
@@ -81,11 +81,11 @@ class Recipe:
         co_owners: Iterable[LockedPackage] = (),
         clobbered: Mapping[str, Sequence[str]] | None = None,
     ) -> str:
-        """The cache key of a layer of these packages: equal for equal bytes, in whichever
+        """The cache key of a layer of these packages: equal for equal bytes, in every
         environment.
 
-        co_owners: packages of other layers that decide the content of shared files. clobbered:
-        files that conda packages lost to others, by package.
+            co_owners: packages of other layers that decide the content of shared files. clobbered:
+            files that conda packages lost to others, by package.
         """
         packages = list(packages)
         conda_names = {package.name for package in packages if package.manager == "conda"}
@@ -111,8 +111,8 @@ def _digest_of(document: Mapping[str, Any]) -> str:
 
 
 def _required_glibc(package: LockedPackage) -> list[str]:
-    """From the dependencies of a conda package, or the file name of a wheel; at most one for a
-    wheel."""
+    """The versions of glibc that a package requires: from the dependencies of a conda package, or
+    from the file name of a wheel (at most one)."""
     if package.manager == "conda":
         matches = (_GLIBC.fullmatch(dependency) for dependency in package.depends)
         return [match[1] for match in matches if match]
@@ -123,8 +123,8 @@ def _required_glibc(package: LockedPackage) -> list[str]:
 
 
 def _identity(package: LockedPackage) -> list[str]:
-    """A wheel is identified by its hash. A conda package also by the lock's other fields, because
-    they get into conda-meta; of a local channel's address only the end does."""
+    """A wheel is identified by its hash, a conda package also by the lock's other fields, because
+    they get into conda-meta; of a local channel's address, only its end does."""
     identity = [package.manager, package.name, package.version, package.sha256]
     if package.manager == "pip":
         return identity

@@ -1,5 +1,5 @@
-"""Compressed layers, gzip or zstd: the same bytes on any number of cores, and no layer is compressed
-twice.
+"""Compressed layers, gzip or zstd: the same bytes on any number of cores, and no layer is
+compressed twice.
 
 A layer is cut into blocks that are compressed independently, several at a time. gzip: one member,
 whose blocks end on whole bytes (RFC 1951, an empty stored block). zstd: a frame per block (RFC 8878
@@ -40,7 +40,7 @@ LAST_BLOCK = b"\x03\x00"  # an empty deflate block, marked as the last
 @dataclass(frozen=True, kw_only=True)
 class Codec:
     """A compression. name: library and settings. suffix: of the media type. compress: one block,
-    whatever is before or after it."""
+    independently of the others."""
 
     name: str
     suffix: str
@@ -178,7 +178,8 @@ def _compress_layer(
 
     def plain_blocks() -> Iterator[bytes]:
         nonlocal crc
-        # Buffered: an unbuffered read may return less, and blocks of other sizes give another
+        # Buffered: an unbuffered read may return less, and other block sizes give another
+
         # digest.
         with oci_layout.blob(layout, layer.digest).open("rb") as file:
             while block := file.read(BLOCK):
@@ -246,7 +247,7 @@ def _zstd_frame(block: bytes) -> bytes:
 
 
 def _remove_older_versions(layout: Path, method: Compression) -> None:
-    """Remove what another version of the library compressed."""
+    """Remove the layers that other versions of the library compressed."""
     for path in layout.parent.glob(f"{method}-*"):
         if path != layout:
             shutil.rmtree(path)

@@ -29,12 +29,12 @@ COMMAND_SCRIPT = f"""\
 exec {PYTHON} -I -m provision_runtime smoke "$@"
 """
 
-# What installers write for themselves and what differs between hosts: a cache marker, where a wheel
-# came from. Byte code is skipped too: its header holds its source's time.
+# Files that installers write for themselves, and files that differ between hosts: a cache marker,
+# the origin of a wheel. Byte code is skipped too: its header holds its source's time.
 SKIPPED_FILES = frozenset({"CACHEDIR.TAG", "direct_url.json", "uv_cache.json", "uv_build.json"})
 _HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
-# By this file conda recognizes an environment. rattler leaves it empty, and so do we: conda would
-# write times into it.
+# conda recognizes an environment by this file. rattler leaves it empty, and so do we, because conda
+# would write times into it.
 _HISTORY = "conda-meta/history"
 # Where rattler puts files that lost to a file of another package.
 _CLOBBERS = "__clobbers__/"
@@ -42,8 +42,8 @@ _CLOBBERS = "__clobbers__/"
 
 @dataclass
 class _CondaRecords:
-    """What the records in conda-meta say about files, by their paths in the prefix. Several packages
-    may have the same file."""
+    """The files in conda-meta's records, by their paths in the prefix. Several packages may have
+    the same file."""
 
     package: dict[str, str] = field(default_factory=dict)
     sha256: dict[str, set[str]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def _conda_entry(path: Path, relative: str, hashes: frozenset[str]) -> LayerEntr
 
 
 def _read_records(staging: Path) -> _CondaRecords:
-    """The hashes of files whose paths were rewritten are left out: they differ from the package's.
+    """Leaves out the hashes of files whose paths were rewritten: they differ from the package's.
     rattler has checked the originals."""
     records = _CondaRecords()
     for path in sorted((staging / "conda-meta").glob("*.json")):
@@ -122,8 +122,8 @@ def site_packages(python: str) -> str:
 
 
 def own_entries(runtime: Mapping[str, bytes], python: str) -> list[LayerEntry]:
-    """What provision itself adds: its runtime package, the command of the smoke test, and a folder
-    that any user may write to.
+    """The files that provision itself adds: its runtime package, the command of the smoke test, and
+    a folder that any user may write to.
 
     runtime: the files of the runtime package by their paths below site-packages.
     """
@@ -151,7 +151,7 @@ def without_host_paths(text: str) -> bytes:
 
 
 def without_folder(url: str, *, parts: int) -> str:
-    """A local channel's address with its last parts only (subdir and file name)."""
+    """Only the last parts of a local channel's address: subdir and file name."""
     split = url.split("/")
     return "/".join(["file:///local-channel", *split[len(split) - parts :]])
 
@@ -180,8 +180,8 @@ def _check_link_target(target: str, path: str) -> None:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file and link below a folder, without byte code whose source is there and without what
-    installers left."""
+    """Every file and link below a folder, except byte code whose source exists and files
+    that installers left."""
     with os.scandir(folder) as iterator:
         items = sorted(iterator, key=lambda item: item.name)
     names = {item.name for item in items}

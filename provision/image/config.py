@@ -1,5 +1,5 @@
-"""What an image says about itself: environment variables, user, labels, annotations; and the values
-of the Dockerfile, which gives the same. Pure."""
+"""The config of an image: environment variables, user, labels, annotations; and the values of the
+Dockerfile template, which gives the same. Pure."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ STACK = 64 << 20
 _STEP = "provision: "  # how each step of an image's history begins
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
-# OCI's specification has no health check, and has readers ignore unknown fields; Docker's config
-# has one, and engines read it from either.
+# OCI's specification has no health check, but lets readers ignore unknown fields; Docker's config
+# has one, and engines read it from both.
 HEALTH = (PYTHON, "-I", "-m", "provision_runtime.facts.health")
 HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_RETRIES = 60, 30, 3
 
@@ -54,7 +54,7 @@ CONDA_LOCK = ("conda-lock=4.0.0", "python=3.12")
 
 
 def source_date_epoch(environment: Mapping[str, str]) -> int:
-    """The time of the image's files in seconds since 1970: SOURCE_DATE_EPOCH, or ours."""
+    """The time of the image's files in seconds since 1970: SOURCE_DATE_EPOCH, or 1980-01-01."""
     text = environment.get("SOURCE_DATE_EPOCH", "")
     if not text:
         return EPOCH
@@ -112,7 +112,7 @@ def _own_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, s
         # getpass.getuser(), which torch.compile calls, fails for an id without a passwd entry.
         "USER": "provision",
         "PROVISION_LOCK_HASH": lock.sha256,
-        # Makes enroot's 50-slurm-pytorch.sh tell each rank of srun who it is.
+        # Makes enroot's 50-slurm-pytorch.sh set RANK, WORLD_SIZE and so on for each task of srun.
         "PYTORCH_VERSION": resolution.local_version,
     }
     if resolution.spec.infiniband:
@@ -129,7 +129,7 @@ def _require_cuda(resolution: Resolution) -> str:
     """What NVIDIA's runtime checks before a container starts.
 
     A space is "or" (libnvidia-container, src/cli/dsl.c): a driver that is older than the toolkit's
-    own, but meets its floor (minor-version compatibility), will do.
+    own, but not older than its minimum (minor-version compatibility), is enough.
     """
     floor = f" driver>={resolution.driver_floor}" if resolution.driver_floor else ""
     return f"cuda>={resolution.cuda}{floor}"
@@ -228,7 +228,8 @@ def is_ours(steps: Sequence[str]) -> bool:
 
 
 def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
-    """The values of templates/Dockerfile.j2, the plain `docker build` way to the same environment."""
+    """The values of templates/Dockerfile.j2, the plain `docker build` way to the same
+    environment."""
     base_on_disk = resolution.spec.base if bases.is_on_disk(resolution.spec.base) else None
     base = bases.chosen_base(None if base_on_disk else resolution.spec.base)
     health_times = (

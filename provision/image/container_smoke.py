@@ -1,5 +1,5 @@
-"""The smoke test in a container of an image: started as the contract says, its report copied out,
-the container removed."""
+"""Runs the smoke test in a container of an image, as `image contract` says; copies its report out
+and removes the container."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SmokeFiles:
 
     @property
     def options(self) -> list[str]:
-        """Of provision-smoke."""
+        """The options of provision-smoke."""
         options = []
         if self.expect:
             options += ["--expect", f"{INPUT_DIR}/{EXPECTED}"]
@@ -178,8 +178,8 @@ def _repository(image: Image) -> str:
 
 
 def _remove_orphans(client: Client, image: Image) -> None:
-    """Remove containers of this environment's earlier smoke tests whose provision was killed.
-    Another test may run now, and remove the same ones."""
+    """Remove the containers of earlier smoke tests of this environment whose provision was killed.
+    Another test may be running, and remove the same ones."""
     with engine_errors("remove left-over containers"):
         containers = client.containers.list(
             all=True,

@@ -1,4 +1,4 @@
-"""Images in the Docker engine: bases out of it, and our images into it."""
+"""Images in the Docker engine: reads bases from it, and loads our images into it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from provision.image.export import docker_archive
 
 # No config or manifest is larger: registries accept no more.
 DOCUMENT_LIMIT = 4 << 20
-# What Docker's config and ours must have in common to be the same image.
+# The keys that must be equal in Docker's config and ours for the same image.
 _COMPARED_SETTINGS = (
     "Cmd",
     "Entrypoint",
@@ -44,7 +44,7 @@ _COMPARED_SETTINGS = (
 
 
 def find_engine_base(client: Client, name: str | None, progress: Progress) -> BaseImage:
-    """The chosen base, or ours, in the engine; the engine pulls it if it does not have it.
+    """The chosen base, or our default, in the engine; the engine pulls it if it is missing.
 
     ToolMissing if it cannot be pulled, InvalidSpec for another platform.
     """
@@ -107,8 +107,8 @@ def load_image(image: Image, client: Client, progress: Progress) -> bool:
     """Load an image into the engine and tag it; returns whether anything had to be sent.
 
     Layers that the engine has, together with all below them, are not sent: it accepts a docker
-    archive without them (seen with 20.10). An engine that does not (an error, or no image
-    afterwards) is sent all of it.
+    archive without them (seen with 20.10). An engine that does not (an error, or no
+    image afterwards) gets all of it.
     """
     engine_id = _find_in_engine(image, client)
     is_new = engine_id is None
@@ -138,18 +138,18 @@ def send_image(image: Image, client: Client, progress: Progress) -> None:
 
 
 def find_engine_id(image: Image, client: Client) -> str:
-    """What the engine calls our image, or ToolMissing."""
+    """The engine's id of our image, or ToolMissing."""
     engine_id = _find_in_engine(image, client)
     if engine_id is None:
         raise ToolMissing(
-            f"The image {image.reference} is not in the Docker engine (any more).",
+            f"The image {image.reference} is not, or no longer, in the Docker engine.",
             advice="Run `provision image build` again.",
         )
     return engine_id
 
 
 def _find_in_engine(image: Image, client: Client) -> str | None:
-    """What the engine calls our image, or None if it does not have it.
+    """The engine's id of our image, or None if it does not have the image.
 
     Usually the image id. Engines with containerd's image store call it by the digest of a manifest
     of their own, so we look for its name.
@@ -229,8 +229,8 @@ def _remove_untagged(repo: str, client: Client) -> None:
 
 
 def _shared_layers(image: Image, client: Client) -> int:
-    """How many layers, from the bottom, the engine has already: those of the base, or of another
-    image of ours."""
+    """How many layers, from the bottom, the engine already has, from the base or from another image
+    of ours."""
     digests = [layer.digest for layer in image.layers]
     with engine_errors("list images"):
         image_ids = client.api.images(filters={"label": LOCK_LABEL}, quiet=True)

@@ -46,7 +46,7 @@ class Output:
 
 
 def parse_output(text: str) -> Output:
-    """What a user wrote, or InvalidSpec."""
+    """Parse the user's text, or raise InvalidSpec."""
     match = _OUTPUT.fullmatch(text)
     if match is None:
         raise InvalidSpec(
@@ -61,7 +61,7 @@ def parse_output(text: str) -> Output:
 def export_image(
     image: Image, output: Output, progress: Progress, names: Sequence[str] = ()
 ) -> None:
-    """Write the image to a path. Replaces what is there once the new file or layout is complete.
+    """Write the image to a path. Replaces an existing file or layout once the new one is complete.
 
     names: used instead of the image's own. InUse as by `check_output`, NoSpace if the disk is full.
     """
@@ -83,8 +83,8 @@ def export_image(
 
 
 def check_output(output: Output) -> None:
-    """Raise InUse if something is there that we never replace. We replace files, empty folders, and
-    layouts of one image."""
+    """Raise InUse if the path holds something that we never replace. We replace files, empty
+    folders, and layouts of one image."""
     if output.path is None:
         return
     path = _target(output)
@@ -130,7 +130,7 @@ def _why_not_replaceable(path: Path) -> str:
 
 
 def _foreign_files(layout: Path) -> Iterator[str]:
-    """What does not belong to a layout, by its path in it."""
+    """Paths in the folder that do not belong to the layout."""
     for item in _sorted_items(layout):
         if item.name not in _LAYOUT_FILES:
             yield item.name
@@ -151,7 +151,7 @@ def _sorted_items(folder: Path) -> list[Path]:
 
 
 def _copy_layout(image: Image, target: Path, names: Sequence[str]) -> None:
-    """Blobs never change, so hard links will do where both lie on one file system. Corrupt blobs
+    """Blobs never change, so hard links are enough where both are on one file system. Corrupt blobs
     are never passed on."""
     blobs = _blobs(image)
     digests = [f"sha256:{blob.name}" for blob in blobs]
@@ -166,7 +166,8 @@ def _copy_layout(image: Image, target: Path, names: Sequence[str]) -> None:
 
 
 def _blobs(image: Image) -> list[Path]:
-    """The files of the image alone: its folder may hold others. IntegrityError if one is missing."""
+    """The files of the image alone: its folder may hold others. IntegrityError if one is
+    missing."""
     layer_digests = [layer.digest for layer in image.layers]
     digests = dict.fromkeys([image.manifest_digest, image.image_id, *layer_digests])
     blobs = [oci_layout.blob(image.layout, digest) for digest in digests]
@@ -228,7 +229,7 @@ def _write_archive(chunks: Iterable[bytes], path: Path, size: int, progress: Pro
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove what killed runs had written of this file. A run on another host of a shared disk has
+    """Remove what killed runs wrote of this file. A run on another host of a shared disk has
     locked its own."""
     for other in path.parent.iterdir():
         match = re.fullmatch(rf"\.{re.escape(path.name)}\.([0-9]{{1,9}})\.new", other.name)

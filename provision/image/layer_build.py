@@ -1,5 +1,5 @@
-"""The layers of an image: reused from a layout that has them, or made from the files of their
-packages."""
+"""The layers of an image: reused from a layout that has them, or built from their packages'
+files."""
 
 from __future__ import annotations
 
@@ -113,12 +113,14 @@ class LayerBuild:
         return Layer(group=group, digest=digest, size=size)
 
     def _record(self, keys: Mapping[str, str]) -> None:
-        """After each layer, so that the next build can reuse what a killed one had finished."""
+        """Called after each layer, so that the next build can reuse the finished layers of a killed
+        one."""
         self.keys.update(keys)
         layer_cache.record(self.new, self.keys)
 
     def _entries(self, groups: Sequence[str]) -> dict[str, list[LayerEntry]]:
-        """The entries of the layers that must be made, and of our own layer, which always is."""
+        """The entries of the layers that must be built, and of our own layer, which is always
+        built."""
         by_path: dict[str, dict[str, LayerEntry]] = {group: {} for group in groups}
         packages = [package for group in groups for package in self._packages[group]]
         if any(package.manager == "conda" for package in packages):

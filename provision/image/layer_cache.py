@@ -1,4 +1,5 @@
-"""The layer cache: which layers the layouts of this machine hold, and whether their files are intact.
+"""The layer cache: which layers the layouts of this machine hold, and whether their files are
+intact.
 
 Each layout has a layers.json, which is not part of the image. It records the cache key of each
 layer, and the size, mtime and inode that its file had when it was hashed. While those three are the
@@ -88,7 +89,8 @@ def link_first(candidates: Iterable[CachedLayer], layout: Path) -> str | None:
     """Link the first unchanged candidate into a layout, and return its digest. No byte is read."""
     for layer in candidates:
         target = oci_layout.blobs(layout) / layer.path.name
-        # OSError: it is gone by now, or lies on another disk, or the disk has no hard links. The
+        # OSError: the file was removed, or is on another disk, or the disk has no hard links. The
+
         # layer is made then.
         with contextlib.suppress(OSError):
             if not layer.is_unchanged:
@@ -157,7 +159,7 @@ def discard_blob(blob: Path) -> None:
 
 def verified_chunks(blob: Path) -> Iterator[bytes]:
     """The bytes of a blob. If they do not match its name, discards the blob and raises
-    IntegrityError after the last chunk: the caller must then throw away what it received."""
+    IntegrityError after the last chunk: the caller must then discard what it received."""
     digest = hashlib.sha256()
     with blob.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK):

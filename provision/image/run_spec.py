@@ -1,6 +1,5 @@
-"""What an image requires of whoever runs it, each requirement with its reason, in the terms of
-Docker, Compose, Slurm with Pyxis, Kubernetes and development containers; and Jupyter in a container.
-Pure.
+"""What an image requires to run, each requirement with its reason, in the terms of Docker, Compose,
+Slurm with Pyxis, Kubernetes and development containers; and Jupyter in a container. Pure.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ def _mount_problem(format: RunFormat, mount: Mount) -> str:
 def run_requirements(
     resolution: Resolution, options: RunOptions = RunOptions()
 ) -> tuple[RunRequirement, ...]:
-    """In the order in which they are shown."""
+    """The image's requirements, in the order in which they are printed."""
     shm_gib = options.shm_gib or SHM_GIB
     requirements = []
     if resolution.cuda is not None:
@@ -316,7 +315,7 @@ def find_notebook_server(
     except ValueError as error:
         raise InvalidSpec(
             f"{address!r} is not an IP address.",
-            advice="Write one in numbers: 127.0.0.1, or 0.0.0.0 for all.",
+            advice="Write a numeric address: 127.0.0.1, or 0.0.0.0 for all.",
         ) from error
     locked_names = {canonicalize_name(package.name) for package in lock.packages}
     for package, (module, page) in NOTEBOOK_SERVERS.items():

@@ -43,17 +43,17 @@ _WHEEL_METADATA = rf"{_PREFIX}/lib/python[^/]+/site-packages/[^/]+\.dist-info/ME
 _RUNTIME_METADATA = re.compile(r".*/site-packages/provision_runtime-[^/]+\.dist-info/METADATA")
 RECORDS = re.compile(f"{SYSTEM_FILES.pattern}|{_CONDA_RECORD}|{_WHEEL_METADATA}")
 
-SIZE_LIMIT = 64 << 20  # of all records; a complete Debian's status has 10 MB
+SIZE_LIMIT = 64 << 20  # of all records; the status file of a complete Debian has 10 MB
 LINK_LIMIT = 8  # symbolic links may lead in a circle
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePackages:
-    """What the layers of an image say about its packages.
+    """The package records in the layers of an image.
 
-    base: those of the base. unread: what may hold packages that are not listed, in words. records:
-    conda's records and wheels' METADATA in the environment, by path. epoch: when the image was
-    made.
+    base: those of the base. unread: descriptions of what may hold packages that are not listed.
+    records: conda's records and wheels' METADATA in the environment, by path. epoch: when the image
+    was made.
     """
 
     base: tuple[SbomPackage, ...]
@@ -150,7 +150,7 @@ def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
                 manager="pip",
                 name=name,
                 version=version,
-                # It is on no package index; nobody looks up a generic purl.
+                # It is on no package index, so its purl is a generic one, which is not looked up.
                 purl=PackageURL("generic", None, name, version).to_string(),
                 license=metadata["License"],
             )
@@ -252,14 +252,14 @@ def _add_member(
 
 
 def base_packages(contents: ImageContents) -> tuple[SbomPackage, ...]:
-    """What the base's package manager recorded as installed, each package once."""
+    """The packages that the base's package manager recorded as installed, each package once."""
     system = _os_release(contents)
     packages = [*_dpkg_packages(contents, system), *_apk_packages(contents, system)]
     return tuple({package.key: package for package in packages}.values())
 
 
 def unread_databases(contents: ImageContents) -> tuple[str, ...]:
-    """What may hold packages of a base that are not in the SBOM, in words."""
+    """Descriptions of what may hold packages of a base that are not in the SBOM."""
     if contents.noticed:
         return (
             f"the base's rpm database (/{min(contents.noticed)}), so its packages are not listed",
@@ -323,8 +323,8 @@ def _dpkg_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterat
 
 
 def _licenses(copyright_file: bytes) -> str:
-    """The licenses that a machine-readable copyright file names, in Debian's words; empty if it is
-    prose."""
+    """The licenses that a machine-readable copyright file names, in Debian's terms; empty if the
+    file is prose."""
     text = copyright_file.decode(errors="replace")
     if not text.lstrip().startswith("Format:"):
         return ""

@@ -1,9 +1,9 @@
-"""Tar archives: headers whose bytes depend on nothing but their arguments, and safe reading of
-archives that others made.
+"""Tar archives: headers whose bytes depend only on their arguments, and safe reading of archives
+from elsewhere.
 
-tarfile promises archives that can be read, not the same bytes from every Python release; a layer's
-digest must be the same from 3.10 to 3.13, so we write the few header fields that a layer needs
-ourselves. Format: POSIX ustar, with one pax record per value that ustar cannot hold.
+tarfile promises readable archives, not the same bytes from every Python release; a layer's digest
+must be the same from 3.10 to 3.13, so we write the few header fields that a layer needs ourselves.
+Format: POSIX ustar, with one pax record per value that ustar cannot hold.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def header(
 
 
 def padding(size: int) -> bytes:
-    """What follows `size` bytes of content up to the next block."""
+    """The zeros that fill the last block after `size` bytes of content."""
     return bytes(-size % BLOCK)
 
 

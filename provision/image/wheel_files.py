@@ -42,7 +42,8 @@ SharedFiles = Mapping[str, Sequence[FileOwner]]
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledWheel:
-    """A wheel of the lock as it lies in the prefix. folder: its dist-info. rows: of its RECORD."""
+    """A wheel of the lock as it is installed in the prefix. folder: its dist-info. rows: of its
+    RECORD."""
 
     package: LockedPackage
     folder: Path
@@ -57,8 +58,8 @@ class InstalledWheel:
 
     @property
     def shipped_rows(self) -> list[RecordRow]:
-        """The rows of files that images get: not what installers left, and not the byte code of
-        sources in the same wheel."""
+        """The rows of files that images get: not the files that installers left, and not the byte
+        code of sources in the same wheel."""
         sources = {path for path, _, _ in self.rows if path.endswith(".py")}
         rows = []
         for row in self.rows:
@@ -118,7 +119,7 @@ def shared_files(wheels: Iterable[InstalledWheel]) -> dict[str, list[FileOwner]]
     """The files that several wheels list.
 
     The last owner, by name, decides the file's content: uv installs wheels in no fixed order, so
-    the file that it wrote last would be another one on each machine.
+    the file that it wrote last differs between machines.
     """
     owners: dict[str, list[FileOwner]] = {}
     for wheel in sorted(wheels, key=lambda wheel: canonicalize_name(wheel.package.name)):

@@ -276,7 +276,7 @@ def test_oversized_document_is_not_read(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(
-            IntegrityError, match=r"manifest\.json is larger than such a document can be"
+            IntegrityError, match=r"manifest\.json is too large for such a document"
         ):
             base_archive.read_disk_base(f"docker-archive:{tmp_path / 'x.tar'}")
         assert tracemalloc.get_traced_memory()[1] < 64 << 20

@@ -162,7 +162,7 @@ class RegistryClient:
 
 
 def _without_queries(message: str) -> str:
-    """Signed URLs of buckets give access to whoever reads them."""
+    """Signed URLs of buckets give access to anyone who reads them."""
     return re.sub(r"\?\S+", "?...", message)
 
 

@@ -1,5 +1,5 @@
-"""What a registry says about an image, checked before we rely on it: digests, sizes, media types and
-platform."""
+"""A registry's documents about an image, checked before we rely on them: digests, sizes, media
+types and platform."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYER_TYPES = (
     f"{_DOCKER_LAYER}.zstd",
 )
 
-_ADVICE = "Nothing of it was kept. Check that this is the right registry, and tell its operator."
+_ADVICE = "It was discarded. Check that this is the right registry, and tell its operator."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def amd64_manifest(reference: RegistryReference, index: dict[str, Any]) -> Descr
         raise InvalidSpec(
             f"{reference} holds {len(matching)} images for linux/amd64, not one "
             f"(platforms: {', '.join(platforms) or 'none'}).",
-            advice="Name the one you mean by its digest.",
+            advice="Name the one that you want by its digest.",
         )
     return parse_descriptor(reference, matching[0][1], (*MANIFEST_TYPES, *INDEX_TYPES))
 

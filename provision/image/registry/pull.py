@@ -38,7 +38,7 @@ ACCEPT = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
 NESTING_LIMIT = 3  # indexes within indexes
 PARTIAL = "parts"
 ADVICE = (
-    "Nothing of it was kept. Run the same command again; if the error returns, tell the registry's "
+    "It was discarded. Run the same command again; if the error returns, tell the registry's "
     "operator."
 )
 SPACE_ADVICE = (
@@ -103,7 +103,7 @@ def _fetch_document(client: RegistryClient, descriptor: Descriptor, path: str) -
     if descriptor.size > DOCUMENT_LIMIT:
         raise IntegrityError(
             f"{client.reference}: a document of {format_bytes(descriptor.size)} is too large.",
-            advice="Check that this is the image you mean.",
+            advice="Check that this is the image that you want.",
         )
     response = client.request(
         "GET",
@@ -252,7 +252,8 @@ def _size(path: Path) -> int:
 
 
 def _partial_path(layout: Path, layer: Descriptor) -> Path:
-    """Where a layer lies until it is complete: not among the blobs, whose names are always true."""
+    """The path of a layer until it is complete: not among the blobs, whose content always matches
+    their names."""
     return layout / PARTIAL / layer.digest.removeprefix("sha256:")
 
 
@@ -332,7 +333,7 @@ def _complete(
     client: RegistryClient, layer: Descriptor, path: Path, advance: Callable[[int], None]
 ) -> bool:
     """Download what `path` lacks; returns whether it then matches its digest. Gives up after TRIES
-    requests in a row that brought nothing."""
+    requests in a row that received nothing."""
     with _GrowingFile(path) as file:
         if file.size > layer.size:
             file.clear()
@@ -367,7 +368,7 @@ def _request_rest(
         with client.stream("GET", f"blobs/{layer.digest}", headers=range_header) as response:
             if response.status_code not in (200, 206):
                 refusal = read_response(client.reference, response)
-                if refusal.status == 416:  # what we have is not a part of that file
+                if refusal.status == 416:  # what we have is not part of that file
                     advance(-file.size)
                     file.clear()
                 elif refusal.status not in RETRY_STATUSES:

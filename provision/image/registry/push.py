@@ -1,5 +1,5 @@
-"""An image into a registry: the blobs that it lacks, in chunks, then the manifest, which makes the
-image visible."""
+"""Pushes an image into a registry: first the blobs that it lacks, in chunks, then the manifest,
+which makes the image visible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provision.image.registry.client import (
 )
 from provision.image.registry.reference import RegistryReference
 
-# What is sent again when a connection breaks. Registries behind proxies often accept no more than
+# Sent again when a connection breaks. Registries behind proxies often accept no more than
 # 100 MB at a time.
 UPLOAD_CHUNK = 32 << 20
 NO_CONTENT = {"Content-Length": "0"}

@@ -37,7 +37,7 @@ class RegistryReference:
 
     @property
     def api_url(self) -> str:
-        """Where the repository's API is."""
+        """The address of the repository's API."""
         scheme = "http" if is_loopback(self.registry) else "https"
         host = DOCKER_HOST if self.registry == DOCKER else self.registry
         return f"{scheme}://{host}/v2/{self.repository}/"
@@ -47,12 +47,12 @@ class RegistryReference:
         return self.digest or self.tag
 
     def with_digest(self, digest: str) -> str:
-        """A name of these bytes that never means others."""
+        """The name of exactly these bytes."""
         return f"{self.registry}/{self.repository}@{digest}"
 
 
 def parse_registry_reference(text: str, image: Image | None = None) -> RegistryReference:
-    """What a user wrote, or InvalidSpec.
+    """Parse the user's text, or raise InvalidSpec.
 
     image: what will be pushed there; a digest is then invalid, and the default tag is the image's.
     """
