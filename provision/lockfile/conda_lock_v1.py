@@ -120,10 +120,28 @@ def read_file(path: Path) -> LockFile:
     """All of a lock file. Raises IntegrityError if it is not a lock file of version 1."""
     content, document = _load(path)
     metadata = document["metadata"]
+    entries = []
+    for entry in document["package"]:
+        hashes = entry["hash"]
+        depends = entry.get("dependencies") or {}
+        entries.append(
+            LockEntry(
+                manager=entry["manager"],
+                platform=entry["platform"],
+                name=entry["name"],
+                version=entry["version"],
+                url=entry["url"],
+                md5=hashes.get("md5") or "",
+                sha256=hashes.get("sha256") or "",
+                build=entry.get("build") or "",
+                depends=tuple((name, constraint or "") for name, constraint in depends.items()),
+                category=entry.get("category") or "main",
+            )
+        )
     return LockFile(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
-        entries=tuple(_entry(entry) for entry in document["package"]),
+        entries=tuple(entries),
         channels=_channels(metadata),
         platforms=tuple(metadata.get("platforms") or ()),
         content_hash=metadata["content_hash"],
@@ -281,23 +299,6 @@ def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platfor
         direct=bool(entry.get("source")),
         depends=tuple(depends),
         platform=platform,
-    )
-
-
-def _entry(entry: Mapping[str, Any]) -> LockEntry:
-    hashes = entry["hash"]
-    depends = entry.get("dependencies") or {}
-    return LockEntry(
-        manager=entry["manager"],
-        platform=entry["platform"],
-        name=entry["name"],
-        version=entry["version"],
-        url=entry["url"],
-        md5=hashes.get("md5") or "",
-        sha256=hashes.get("sha256") or "",
-        build=entry.get("build") or "",
-        depends=tuple((name, constraint or "") for name, constraint in depends.items()),
-        category=entry.get("category") or "main",
     )
 
 

@@ -67,7 +67,12 @@ def explain_build(
         records.append(record)
         if source.is_build_string_of(record.build, resolution.cuda):
             right_cuda.append(record)
-    right_builds = [record for record in right_cuda if _fits_python(record, resolution)]
+    right_builds = []
+    for record in right_cuda:
+        # Every builder of pytorch writes Python into the build string: py3.11_..., ..._py311_...
+        match = re.search(r"(?:^|_)py(\d)\.?(\d+)(?:_|h|$)", record.build)
+        if match is None or f"{match[1]}.{match[2]}" == resolution.python:
+            right_builds.append(record)
     flavor = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
     if not right_cuda:
         sentences.append(
@@ -86,12 +91,6 @@ def explain_build(
 
 def _builds(records: Sequence[ChannelRecord]) -> str:
     return ", ".join(dict.fromkeys(record.build for record in records[:MAX_BUILDS_SHOWN]))
-
-
-def _fits_python(record: ChannelRecord, resolution: Resolution) -> bool:
-    """By the build string, where every builder of pytorch writes it: py3.11_..., ..._py311_..."""
-    match = re.search(r"(?:^|_)py(\d)\.?(\d+)(?:_|h|$)", record.build)
-    return match is None or f"{match[1]}.{match[2]}" == resolution.python
 
 
 def _conflict(

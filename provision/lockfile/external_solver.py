@@ -78,7 +78,15 @@ class ExternalSolver:
             try:
                 run(command, env=clean_environment(), cwd=folder, show=True)
             except ToolFailed as error:
-                raise self._failure(error, request) from error
+                if "Could not lock the environment" not in error.tail:
+                    error.advice = _USE_OURS
+                    raise
+                raise Unsolvable(
+                    f"{self.name} found no environment for {request.platform} "
+                    "(-v shows its output).",
+                    advice=_USE_OURS,
+                    details=error.tail,
+                ) from error
             try:
                 packages = read(folder / FILE, request.platform).by("conda")
             except IntegrityError as error:
@@ -89,13 +97,6 @@ class ExternalSolver:
         packages = tuple(self._canonical(package, request.channels) for package in packages)
         _check_channels(request.specs, packages)
         return tuple(sorted(packages, key=lambda package: package.name))
-
-    def _failure(self, error: ToolFailed, request: conda.SolveRequest) -> ToolFailed | Unsolvable:
-        if "Could not lock the environment" not in error.tail:
-            error.advice = _USE_OURS
-            return error
-        message = f"{self.name} found no environment for {request.platform} (-v shows its output)."
-        return Unsolvable(message, advice=_USE_OURS, details=error.tail)
 
     def _canonical(self, package: LockedPackage, channels: Sequence[str]) -> LockedPackage:
         """The package with its channel's own URL.

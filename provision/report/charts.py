@@ -16,7 +16,6 @@ from provision.report.measures import (
     Curve,
     Point,
     RankColumn,
-    RankTable,
     RankValue,
     format_rate,
     format_time,
@@ -140,29 +139,28 @@ def figures(page: Page) -> list[Figure]:
     curves_by_collective: dict[str, list[Curve]] = {}
     for curve in page.curves:
         curves_by_collective.setdefault(curve.collective, []).append(curve)
-    return [_figure(page, curves) for curves in curves_by_collective.values()]
-
-
-def _figure(page: Page, curves: Sequence[Curve]) -> Figure:
-    styles = _styles(page, curves)
-    candidates = (
-        _bandwidth_chart(curves, styles),
-        _chart(
+    figures = []
+    for collective, curves in curves_by_collective.items():
+        styles = _styles(page, curves)
+        bandwidth_chart = _bandwidth_chart(curves, styles)
+        time_chart = _chart(
             curves,
             styles,
             title="Time: the slowest rank's median",
             value_of=lambda point: point.time_us,
             format_value=format_time,
             with_bands=False,
-        ),
-    )
-    return Figure(
-        collective=curves[0].collective,
-        charts=tuple(chart for chart in candidates if chart is not None),
-        styles=tuple(dict.fromkeys(styles)),
-        notes=tuple(_notes(page, curves)),
-        rows=tuple(_rows(page, curves)),
-    )
+        )
+        charts = [chart for chart in (bandwidth_chart, time_chart) if chart is not None]
+        figure = Figure(
+            collective=collective,
+            charts=tuple(charts),
+            styles=tuple(dict.fromkeys(styles)),
+            notes=tuple(_notes(page, curves)),
+            rows=tuple(_rows(page, curves)),
+        )
+        figures.append(figure)
+    return figures
 
 
 def _bandwidth_chart(curves: Sequence[Curve], styles: Sequence[Style]) -> Chart | None:
@@ -431,26 +429,29 @@ class HeatMap:
 
 def heat_maps(page: Page) -> list[HeatMap]:
     """A heat map for each run: its values are shaded by their distance from the median."""
-    return [_heat_map(page, table) for table in page.ranks]
-
-
-def _heat_map(page: Page, table: RankTable) -> HeatMap:
-    rows = []
-    for rank, host, values in zip(table.ranks, table.hosts, table.rows):
-        shaded = [_shade(value, column) for value, column in zip(values, table.columns)]
-        rows.append((rank, host, tuple(shaded)))
-    groups = []
-    for name, columns in itertools.groupby(column.group for column in table.columns):
-        groups.append((name, len(list(columns))))
-    meanings = [f"{column.group}: {column.meaning}" for column in table.columns if column.meaning]
-    return HeatMap(
-        label=page.measurements[table.measurement].label,
-        groups=tuple(groups),
-        columns=table.columns,
-        meanings=tuple(meanings),
-        rows=tuple(rows),
-        hidden=table.hidden,
-    )
+    maps = []
+    for table in page.ranks:
+        rows = []
+        for rank, host, values in zip(table.ranks, table.hosts, table.rows):
+            shaded = [_shade(value, column) for value, column in zip(values, table.columns)]
+            rows.append((rank, host, tuple(shaded)))
+        groups = []
+        for name, columns in itertools.groupby(column.group for column in table.columns):
+            groups.append((name, len(list(columns))))
+        meanings = []
+        for column in table.columns:
+            if column.meaning:
+                meanings.append(f"{column.group}: {column.meaning}")
+        heat_map = HeatMap(
+            label=page.measurements[table.measurement].label,
+            groups=tuple(groups),
+            columns=table.columns,
+            meanings=tuple(meanings),
+            rows=tuple(rows),
+            hidden=table.hidden,
+        )
+        maps.append(heat_map)
+    return maps
 
 
 def _shade(value: RankValue, column: RankColumn) -> ShadedValue:

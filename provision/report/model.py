@@ -171,7 +171,7 @@ def _environments(evidence: Sequence[Evidence]) -> tuple[EnvironmentRecord, ...]
         if passport is not None:
             key = (passport["name"], passport["lock"]["sha256"], repr(passport["request"]))
             groups.setdefault(key, []).append((each.source, passport))
-    return tuple(_environment(group) for group in groups.values())
+    return tuple(_environment(passports) for passports in groups.values())
 
 
 def _environment(passports: Sequence[tuple[str, Mapping[str, Any]]]) -> EnvironmentRecord:

@@ -276,9 +276,14 @@ class _CondaConflict:
             if not self.reasons.is_users(term.text) or versionless == term.text:
                 continue
             rest = [other for other in terms if other is not term]
-            if self._is_solvable([*rest, Term(False, versionless)]):
-                version = self._solved_version(term.text, versionless)
-                ways.append(f"`{term.text}` could become {conda.spec_name(versionless)} {version}")
+            if not self._is_solvable([*rest, Term(False, versionless)]):
+                continue
+            specs = [versionless if text == term.text else text for text in self.request.specs]
+            request = dataclasses.replace(self.request, specs=tuple(specs))
+            name = conda.spec_name(versionless)
+            for package in self.solver.solve(request):
+                if package.name == name:
+                    ways.append(f"`{term.text}` could become {name} {package.version}")
         ways += suggest_options(
             [term.text for term in terms],
             [term.text for term in core],
@@ -289,12 +294,6 @@ class _CondaConflict:
             return f"Without other changes, {', or '.join(ways)}."
         leave_out = ", or leave one of them out" if len(core) > 1 else ""
         return f"Request another combination (provision matrix lists them){leave_out}."
-
-    def _solved_version(self, spec: str, versionless: str) -> str:
-        specs = tuple(versionless if text == spec else text for text in self.request.specs)
-        answer = self.solver.solve(dataclasses.replace(self.request, specs=specs))
-        name = conda.spec_name(versionless)
-        return next(package.version for package in answer if package.name == name)
 
 
 def _listed(texts: Iterable[str]) -> str:
