@@ -158,17 +158,25 @@ def _begin(backend: Backend, step: int, incremental: bool, stage: _Stage) -> dic
     with suppress(OSError):
         catalog.remove_leftovers(backend)
     parent = catalog.latest(backend)
-    content = catalog.manifest_if_intact(backend, parent) if parent else None
+    content = None
+    if parent:
+        content = catalog.manifest_if_intact(backend, parent)
     if parent and content is None:
         # It is damaged: continue from the last commit that can be read.
         parent = next(iter(catalog.intact_newest_first(backend)), None)
-        content = catalog.manifest_if_intact(backend, parent) if parent else None
-    folder = backend.begin(step, parent if content and incremental else None)
+        if parent:
+            content = catalog.manifest_if_intact(backend, parent)
+    sequence = 0
+    if content is None:
+        parent = None
+    else:
+        sequence = content.sequence + 1
+    folder = backend.begin(step, parent if incremental else None)
     stage.begun.append(folder)
     return {
         "folder": folder,
-        "parent": parent if content else None,
-        "sequence": content.sequence + 1 if content else 0,
+        "parent": parent,
+        "sequence": sequence,
         "incremental": incremental,
     }
 

@@ -296,7 +296,8 @@ def _prepare(
         content = catalog.read_manifest(backend, folder)
         expanded = expand(state_dict)
         plan = match(expanded, content)
-        records = _records(plan, content)
+        records = [read.record for read in plan.tensors]
+        records += [content.objects[leaf.name] for leaf in plan.objects]
         _verify_share(backend, folder, content, records, ranks)
         reader = Reader(backend, folder, content)
         values = tuple(reader.read_object(leaf.name, allow_pickle) for leaf in plan.objects)
@@ -305,11 +306,6 @@ def _prepare(
         raise
     size = sum(record.size for record in records)
     return _Prepared(expanded, reader, plan, values, content, size)
-
-
-def _records(plan: LoadPlan, content: Manifest) -> list[Record]:
-    records = [read.record for read in plan.tensors]
-    return records + [content.objects[leaf.name] for leaf in plan.objects]
 
 
 def _verify_share(

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
-
     from .store import StoreAllGather
 
 TIMEOUT_S = 300.0
@@ -229,9 +227,8 @@ def _all_gather(content: bytes, world_size: int, group: Any) -> list[bytes]:
     own_buffer = torch.frombuffer(padded, dtype=torch.uint8).to(device)
     buffers = [torch.empty_like(own_buffer) for _ in range(world_size)]
     distributed.all_gather(buffers, own_buffer, group=group)
-    return [_to_bytes(buffer)[: int(size)] for buffer, size in zip(buffers, sizes)]
-
-
-def _to_bytes(buffer: torch.Tensor) -> bytes:
-    on_host = buffer.cpu().contiguous()
-    return ctypes.string_at(on_host.data_ptr(), on_host.numel())
+    contents = []
+    for buffer, size in zip(buffers, sizes):
+        on_host = buffer.cpu().contiguous()
+        contents.append(ctypes.string_at(on_host.data_ptr(), int(size)))
+    return contents

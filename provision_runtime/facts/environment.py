@@ -66,6 +66,7 @@ def collect_in_child() -> dict[str, Any]:
 
 def about_host() -> dict[str, Any]:
     """The facts that need no torch. Libraries and modules are empty until torch was imported."""
+    libc, libc_version = platform.libc_ver()
     return {
         "schema": SCHEMA,
         "python": {
@@ -78,7 +79,7 @@ def about_host() -> dict[str, Any]:
         "platform": {
             "machine": platform.machine(),
             "kernel": platform.release(),
-            "glibc": _glibc(),
+            "glibc": libc_version if libc == "glibc" else None,
         },
         "limits": limits.collect(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -110,11 +111,6 @@ def about_torch() -> dict[str, Any]:
         "devices": _devices(torch),
         "distributed": bool(torch.distributed.is_available()),
     }
-
-
-def _glibc() -> str | None:
-    name, version = platform.libc_ver()
-    return version if name == "glibc" else None
 
 
 def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:

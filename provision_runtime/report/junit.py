@@ -56,7 +56,9 @@ def _suite(name: str, report: Mapping[str, Any]) -> str:
     for phase in report["phases"]:
         lines.append(_case(name, phase))
     for skipped in report["skipped"]:
-        lines.append(_skipped_case(name, skipped))
+        attributes = _attributes(classname=name, name=skipped, time=_seconds(0))
+        lines.append(f"  <testcase{attributes}>\n")
+        lines.append(f"   <skipped{_attributes(message=SKIPPED)}/>\n  </testcase>\n")
     lines.append(" </testsuite>\n")
     return "".join(lines)
 
@@ -92,12 +94,6 @@ def _case(suite: str, phase: Mapping[str, Any]) -> str:
     if any(output):
         system_out = f"   <system-out>{_escape(chr(10).join(output))}</system-out>\n"
     return f"  <testcase{attributes}>\n{failure}{system_out}  </testcase>\n"
-
-
-def _skipped_case(suite: str, name: str) -> str:
-    attributes = _attributes(classname=suite, name=name, time=_seconds(0))
-    skipped = f"   <skipped{_attributes(message=SKIPPED)}/>\n"
-    return f"  <testcase{attributes}>\n{skipped}  </testcase>\n"
 
 
 def _finding_lines(findings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -124,10 +124,13 @@ class FileBackend:
                 self._sync_oldest(folder)
 
     def _sync_oldest(self, folder: str) -> None:
+        oldest: list[int] = []
         with self._lock:
             unsynced = self._unsynced.get(folder, [])
-            oldest = unsynced[:SYNCED_TOGETHER] if len(unsynced) > MAX_UNSYNCED else []
-            del unsynced[: len(oldest)]
+            # Another thread may have synced some of them meanwhile.
+            if len(unsynced) > MAX_UNSYNCED:
+                oldest = unsynced[:SYNCED_TOGETHER]
+                del unsynced[:SYNCED_TOGETHER]
         _sync_and_close(oldest)
 
     def reuse(self, source: str, name: str, folder: str) -> None:
@@ -224,18 +227,15 @@ class FileBackend:
                 except FileNotFoundError:
                     return
                 fs.fsync_directory(self._root)
-            self._remove_tree(self._root / aside)
+            path = self._root / aside
+            if path.is_dir():
+                shutil.rmtree(str(path), onerror=_ignore_missing)
+            else:
+                fs.remove_if_exists(path)
         except OSError:
             layout.abandoned.add(aside)
             raise
         layout.abandoned.discard(aside)
-
-    @staticmethod
-    def _remove_tree(path: Path) -> None:
-        if path.is_dir():
-            shutil.rmtree(str(path), onerror=_ignore_missing)
-        else:
-            fs.remove_if_exists(path)
 
     def address(self, home: str, name: str) -> str:
         return f"../{home}/{name}"

@@ -155,13 +155,18 @@ def _verdict(
     problem: str = "",
 ) -> CheckpointVerdict:
     step = catalog.step_of(folder)
+    if step is None:
+        step = -1
+    files, size = 0, 0
+    if content is not None:
+        files, size = len(content.files), content.bytes
     return CheckpointVerdict(
-        step=-1 if step is None else step,
+        step=step,
         folder=folder,
         verdict=verdict,
         problem=problem,
-        files=len(content.files) if content else 0,
-        bytes=content.bytes if content else 0,
+        files=files,
+        bytes=size,
         damages=tuple(damages),
     )
 

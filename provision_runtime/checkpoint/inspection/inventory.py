@@ -6,7 +6,7 @@ removes old ones; with --dry-run it shows what that would free.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import catalog, disk_usage, layout, retention
@@ -111,13 +111,16 @@ def list_unfinished(backend: Backend) -> list[str]:
 
 
 def describe_unfinished(backend: Backend, name: str) -> Unfinished:
+    host, pid, state = None, None, "unknown"
     writer = layout.writer(name)
+    if writer is not None:
+        host, pid, state = writer.host, int(writer.number), writer.state()
     return Unfinished(
         name=name,
         step=catalog.step_of(layout.target(name)),
-        host=writer.host if writer else None,
-        pid=int(writer.number) if writer else None,
-        writer=writer.state() if writer else "unknown",
+        host=host,
+        pid=pid,
+        writer=state,
         bytes=disk_usage.folder_bytes(disk_usage.usage(backend, name)),
     )
 
@@ -174,23 +177,34 @@ def _describe(
     state, problem, content = _read_manifest(backend, str(name))
     if state == "committed" and is_replaced:
         state = "replaced"
-    return Checkpoint(
+    row = Checkpoint(
         step=name.step,
         generation=name.generation,
         folder=str(name),
         state=state,
         problem=problem,
         latest=is_latest,
-        sequence=content.sequence if content else None,
-        parent=content.parent if content else None,
-        world_size=content.world_size if content else None,
-        torch=content.torch if content else None,
-        tensors=len(content.tensors) if content else None,
-        objects=len(content.objects) if content else None,
+        sequence=None,
+        parent=None,
+        world_size=None,
+        torch=None,
+        tensors=None,
+        objects=None,
         files=files,
         bytes=all_bytes,
         own_bytes=own_bytes,
         shared_bytes=all_bytes - own_bytes,
+    )
+    if content is None:
+        return row
+    return replace(
+        row,
+        sequence=content.sequence,
+        parent=content.parent,
+        world_size=content.world_size,
+        torch=content.torch,
+        tensors=len(content.tensors),
+        objects=len(content.objects),
     )
 
 
