@@ -2,8 +2,8 @@
 the message, by GPU, number of ranks, hosts, fabric and collective.
 
 Owns bandwidth_reference.json, which is shipped, and the format of `--expect FILE`, which is the
-same; every curve names its source. Pure except for reading the file. A line without a curve, or with
-a message too small to judge, gets an answer, but no finding.
+same; every curve names its source. Pure except for reading the file. A line without a curve, or
+with a message too small to judge, gets an answer, but no finding.
 """
 
 from __future__ import annotations

@@ -159,10 +159,11 @@ def compare(
         return {"compared": 0, "answer": message}, (finding,)
     findings = []
     for regression in regressions(saved, lines, on_gpu):
+        before = measurement.format_time(regression.before_us)
+        now = measurement.format_time(regression.now_us)
         message = (
-            f"{regression.name} of {format_bytes(regression.bytes)} takes "
-            f"{measurement.format_time(regression.now_us)} instead of "
-            f"{measurement.format_time(regression.before_us)}, {regression.ratio:.2f} times the baseline"
+            f"{regression.name} of {format_bytes(regression.bytes)} takes {now} instead of {before}, "
+            f"{regression.ratio:.2f} times the baseline"
         )
         findings.append(Finding("baseline-regressed", message, all_ranks))
     data = {"compared": compared, "slower": len(findings), "answer": "compared"}

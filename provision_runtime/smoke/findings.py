@@ -340,7 +340,7 @@ COLLECTIVES = {
     ),
     "baseline-unlike": Rule(
         UNKNOWN,
-        "the baseline was saved with other hardware, another environment, or another number of ranks",
+        "the baseline was saved with other hardware, another environment or another number of ranks",
         "save a baseline on this machine (--baseline save)",
     ),
     "baseline-unsaved": Rule(
@@ -401,8 +401,8 @@ FILESYSTEM = {
     "folder-unmounted": Rule(
         FAIL,
         "the target folder is not mounted on a rank's host, or it disappeared",
-        "mount it there (findmnt lists the mounts), and check that host's kernel log for a lost file"
-        " server",
+        "mount it there (findmnt lists the mounts), and check that host's kernel log for a lost"
+        " file server",
     ),
     "folder-not-shared": Rule(
         FAIL,

@@ -122,7 +122,8 @@ class LaunchedRanks:
         return {rank: child.poll() for rank, child in self.children.items()}
 
     def wait(self) -> str:
-        """Returns when all ranks have ended: the reason why they had to be ended, or an empty text."""
+        """Returns when all ranks have ended: the reason why they had to be ended, or an empty
+        text."""
         try:
             reason = self._watch()
             self._stop()
@@ -325,7 +326,8 @@ def _failure_findings(
     # A rank that wrote its last state ended because of another one.
     stuck = [rank for rank in launched.children if postmortem.state_path(out, rank).exists()]
     failures = {rank: text for rank, text in launched.failures.items() if rank not in stuck}
-    # A rank that finds the other ranks gone ends by itself, with 1: not the cause if there is another.
+    # A rank that finds the other ranks gone ends by itself, with 1: not the cause if there is
+    # another.
     causes = {rank: text for rank, text in failures.items() if text != describe_exit(1)}
     failures = causes or failures
     if failures:

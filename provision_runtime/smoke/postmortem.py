@@ -155,8 +155,8 @@ def root_causes(
     """The causes among what ranks reported, and among the silent ranks.
 
     After a rank left with an error, a silent rank whose process lives is only waiting: it is no
-    cause. A backend error follows from a rank that ended or called a different collective; otherwise
-    it is itself the cause (out of memory, for example).
+    cause. A backend error follows from a rank that ended or called a different collective;
+    otherwise it is itself the cause (out of memory, for example).
     """
     ended = [rank for rank in silent if evidence.process_states.get(rank) in STATE_FINDINGS]
     causes = [finding for finding in reported if finding.id not in CONSEQUENCES]
@@ -207,8 +207,8 @@ def failing_phase(evidence: Evidence, own_phase: str) -> str:
 
 
 def _are_calls_comparable(positions: Sequence[Position]) -> bool:
-    """Whether the ranks wait for one another, in a collective or at the exchange after it: only then
-    does comparing their calls say something."""
+    """Whether the ranks wait for one another, in a collective or at the exchange after it: only
+    then does comparing their calls say something."""
     for position in positions:
         if any(position.skipped_collective(other) for other in positions):
             return True

@@ -47,8 +47,8 @@ TEARDOWN_S = 20.0
 LEAVE_S = 15.0
 # How long the watchdog waits for the main thread to finish writing the report.
 REPORT_LOCK_S = 1.0
-# The other ranks end only after the reporting rank has taken the report lock: a connection that they
-# close would look like the cause to it.
+# The other ranks end only after the reporting rank has taken the report lock: a connection that
+# they close would look like the cause to it.
 REPORTER_HEAD_START_S = 1.0
 
 
@@ -292,8 +292,8 @@ class RankRunner:
         return evidence
 
     def _kill_silent_ranks(self, evidence: postmortem.Evidence, ranks: Sequence[int]) -> None:
-        """Our own launcher does this itself, and then knows more of the process; torchrun would wait
-        half a minute."""
+        """Our own launcher does this itself, and then knows more of the process; torchrun would
+        wait half a minute."""
         if not self._context.env.launched:
             postmortem.kill_silent_ranks(evidence, ranks)
 
@@ -317,9 +317,9 @@ class RankRunner:
             import torch
 
             torch.distributed.destroy_process_group()
-        # The report is written. What torch and Gloo tear down at the interpreter's exit took 24 s on
-        # each of 16 ranks that share two cores, and ended one of four ranks with SIGABRT: neither
-        # says anything about the environment.
+        # The report is written. What torch and Gloo tear down at the interpreter's exit took 24 s
+        # on each of 16 ranks that share two cores, and ended one of four ranks with SIGABRT:
+        # neither says anything about the environment.
         sys.stdout.flush()
         sys.stderr.flush()
         watchdog.end_rank(success)

@@ -131,8 +131,8 @@ def end_rank(success: bool) -> NoReturn:
 
 
 def _start_reaper(environment: Mapping[str, str]) -> None:
-    """Starts a process that kills the agent if, after AGENT_GRACE_S, it has not ended and has no rank
-    left.
+    """Starts a process that kills the agent if, after AGENT_GRACE_S, it has not ended and has no
+    rank left.
 
     Only under a torchrun that restarts no ranks. Cannot end an agent that is process 1 of a
     container.

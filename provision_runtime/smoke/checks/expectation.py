@@ -67,7 +67,8 @@ class GpuCode:
 
 
 def broken(error: str) -> Finding:
-    """The finding that torch is missing or cannot be imported, with advice if the cause is known."""
+    """The finding that torch is missing or cannot be imported, with advice if the cause is
+    known."""
     for pattern, advice in HINTS:
         if re.search(pattern, error):
             return Finding("torch-broken", error, advice=advice)
@@ -108,8 +109,8 @@ def runs_on(architecture: str, built: Sequence[str]) -> bool | None:
     """Whether a build for these architectures has code for a GPU such as sm_86; None if one of the
     names is unknown.
 
-    A kernel for 8.0 runs on every later 8.x, PTX for 8.0 on everything newer. A suffix restricts the
-    code: `a` to exactly that GPU, `f` to its family.
+    A kernel for 8.0 runs on every later 8.x, PTX for 8.0 on everything newer. A suffix restricts
+    the code: `a` to exactly that GPU, `f` to its family.
     """
     gpu = _parse_architecture(architecture)
     codes = [_parse_architecture(name) for name in built]

@@ -177,7 +177,8 @@ def _quota_finding(cpus: Mapping[str, Any]) -> Finding | None:
 
 
 def _threads_finding(facts: Mapping[str, Any], ranks: int) -> Finding | None:
-    """Judged only if a number above 1 is set: otherwise, more ranks than CPUs are the user's choice."""
+    """Judged only if a number above 1 is set: otherwise, more ranks than CPUs are the user's
+    choice."""
     value = facts["environment"].get("OMP_NUM_THREADS", "")
     # It may be a list, one number per level of nesting.
     first = value.split(",")[0].strip()

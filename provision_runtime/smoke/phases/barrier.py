@@ -1,4 +1,5 @@
-"""Phase barrier: do all ranks reach it, how long does it take, and which rank keeps the others waiting?
+"""Phase barrier: do all ranks reach it, how long does it take, and which rank keeps the others
+waiting?
 
 Through the backend's own barrier, and through the store, which works when the backend does not and
 names the missing ranks.
@@ -37,7 +38,14 @@ def run(context: RankContext) -> Outcome:
     count = max(BACKEND_BARRIERS[profile] // context.crowding, FEWEST_BACKEND_BARRIERS)
     if context.options.fault("skip-barrier", context.env.rank):
         count -= 1
-    times_us = [_backend_barrier_us(context) for _ in range(count)]
+    is_slow = context.options.fault("slow-rank", context.env.rank)
+    times_us = []
+    for _ in range(count):
+        if is_slow:
+            time.sleep(INJECTED_DELAY_S)
+        started = time.perf_counter()
+        call(context)
+        times_us.append((time.perf_counter() - started) * 1e6)
     store_count = max(STORE_BARRIERS[profile] // context.crowding, FEWEST_STORE_BARRIERS)
     store_us = []
     for number in range(store_count):
@@ -113,11 +121,3 @@ def backend_barrier(context: RankContext) -> Callable[[], Any]:
     if context.backend == "nccl":
         return partial(distributed.barrier, device_ids=[context.gpu])
     return partial(distributed.barrier)
-
-
-def _backend_barrier_us(context: RankContext) -> float:
-    if context.options.fault("slow-rank", context.env.rank):
-        time.sleep(INJECTED_DELAY_S)
-    started = time.perf_counter()
-    call(context)
-    return (time.perf_counter() - started) * 1e6

@@ -2,8 +2,8 @@
 
 A rank is judged against the median of the ranks, never against a table: we cannot know which CPU or
 clock is right. Every rate is the best of several windows. A window is longer than the period of a
-CPU quota (0.1 s), so that a throttled rank cannot look fast between two throttlings. If a rank looks
-slow, all ranks measure again.
+CPU quota (0.1 s), so that a throttled rank cannot look fast between two throttlings. If a rank
+looks slow, all ranks measure again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WINDOWS = {"quick": 3, "default": 5, "full": 8}
 # Side of the matrices: large enough to be compute-bound, small enough to finish on one slow core.
 SIDE = {"cpu": 384, "cuda": 8192}
 COPIED_BYTES = {"cpu": 32 * MIB, "cuda": 1024 * MIB}
-# Share of the median. GPUs of one model differ by a few percent; CPUs share cores, caches and clocks
-# with everything else that runs.
+# Share of the median. GPUs of one model differ by a few percent; CPUs share cores, caches and
+# clocks with everything else that runs.
 SLOW = {"cpu": 1 / 3, "cuda": 0.85}
 MATMUL, COPY = "matmul", "copy"
 

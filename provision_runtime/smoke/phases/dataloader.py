@@ -1,8 +1,8 @@
 """Part of phase ddp: does a DataLoader with workers deliver this rank's samples unharmed?
 
-And into pinned memory, if there is a GPU. The workers are forked, as in training code, although this
-process has threads of Gloo or NCCL: the workers use neither. If a worker dies (a bus error where
-/dev/shm is too small) or hangs, the loader raises an error within its time limit.
+And into pinned memory, if there is a GPU. The workers are forked, as in training code, although
+this process has threads of Gloo or NCCL: the workers use neither. If a worker dies (a bus error
+where /dev/shm is too small) or hangs, the loader raises an error within its time limit.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ PIDS = re.compile(r" ?\(pid(\(s\))? [\d, ]+\)")
 
 
 def check_sampler(context: RankContext) -> Outcome:
-    """Checks that DistributedSampler gives every sample to exactly one rank, except for the few that
-    fill up the last round."""
+    """Checks that DistributedSampler gives every sample to exactly one rank, except for the few
+    that fill up the last round."""
     samples = SAMPLES_PER_RANK * context.env.world_size + ODD_SAMPLES
     own_epochs = [sampler_indices(context, samples, epoch) for epoch in range(EPOCHS)]
     epochs_by_rank = context.exchange("ddp/sampler", own_epochs)

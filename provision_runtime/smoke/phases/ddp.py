@@ -252,9 +252,9 @@ def repeat_finding(first: Sequence[str], second: Sequence[str]) -> Finding | Non
     return None
 
 
-# Scaling: the time of a step of a single rank, divided by that of the same step with all ranks (weak
-# scaling: every rank keeps its batch). Reported, never judged: on a CPU the ranks share cores, and
-# for GPUs no published value fits a model this small.
+# Scaling: the time of a step of a single rank, divided by that of the same step with all ranks
+# (weak scaling: every rank keeps its batch). Reported, never judged: on a CPU the ranks share
+# cores, and for GPUs no published value fits a model this small.
 
 
 def _measure_scaling(context: RankContext) -> Outcome:
@@ -263,7 +263,12 @@ def _measure_scaling(context: RankContext) -> Outcome:
         return Outcome(data={"efficiency": None, "note": "not measured"})
     if context.env.world_size == 1:
         return Outcome(data={"efficiency": None, "note": "one rank: not applicable"})
-    model = _scaling_model(context)
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    for _ in range(SCALING_LAYERS):
+        layers += [nn.Linear(SCALING_WIDTH, SCALING_WIDTH), nn.ReLU()]
+    model = nn.Sequential(*layers).to(context.device)
     own_s = _median_step_s(context, model) if context.env.rank == 0 else None
     single_s = context.exchange("ddp/alone", own_s)[0]
     wrapped = _wrap(context, model)
@@ -282,15 +287,6 @@ def scaling_data(single_s: float, distributed_s: float, ranks: int) -> dict[str,
         "efficiency": round(single_s / distributed_s, 4),
         "note": "weak scaling, reported and not judged",
     }
-
-
-def _scaling_model(context: RankContext) -> torch.nn.Module:
-    from torch import nn
-
-    layers: list[nn.Module] = []
-    for _ in range(SCALING_LAYERS):
-        layers += [nn.Linear(SCALING_WIDTH, SCALING_WIDTH), nn.ReLU()]
-    return nn.Sequential(*layers).to(context.device)
 
 
 def _median_step_s(context: RankContext, model: torch.nn.Module) -> float:

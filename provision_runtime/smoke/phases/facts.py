@@ -84,18 +84,14 @@ def _choose_backend(context: RankContext) -> None:
         context.backend = "nccl" if torch["cuda_available"] and options.device != "cpu" else "gloo"
     context.device = "cpu"
     if options.device == "cuda" or (options.device == "auto" and context.backend == "nccl"):
-        context.device = f"cuda:{_gpu_index(context)}"
-
-
-def _gpu_index(context: RankContext) -> int:
-    """The launcher may make only its own GPU visible to each rank, as the first one. With Gloo, ranks
-    may share GPUs."""
-    count, local_rank = context.facts["torch"]["device_count"], context.env.local_rank
-    if count == 1:
-        return 0
-    if context.backend == "gloo" and count:
-        return int(local_rank % count)
-    return local_rank
+        count, index = torch["device_count"], context.env.local_rank
+        if count == 1:
+            # The launcher may make only its own GPU visible to each rank, as the first one.
+            index = 0
+        elif count and context.backend == "gloo":
+            # With Gloo, ranks may share GPUs.
+            index %= count
+        context.device = f"cuda:{index}"
 
 
 def _backend_problems(context: RankContext) -> list[str]:
@@ -174,8 +170,8 @@ def _summary(data: dict[str, Any]) -> str:
     return f"{text} on {data['backend']}"
 
 
-# How the ranks compare. Every rank reports one row of plain values; a rank is named for a value that
-# most ranks do not have. Without a majority all ranks are named, since any may be wrong.
+# How the ranks compare. Every rank reports one row of plain values; a rank is named for a value
+# that most ranks do not have. Without a majority all ranks are named, since any may be wrong.
 
 
 def differences_between_ranks(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:

@@ -47,7 +47,8 @@ RACE_ERRORS = (errno.EEXIST, errno.ENOENT, errno.ESTALE)
 RACE_RETRIES = 20
 RACE_PAUSE_S = 0.05
 
-# NFS clients cache "no such file" for up to a minute (acdirmax); listing the folder usually ends it.
+# NFS clients cache "no such file" for up to a minute (acdirmax); listing the folder usually ends
+# it.
 VISIBLE_LIMIT_S = 30.0
 VISIBLE_LIMIT_QUICK_S = 10.0
 VISIBLE_POLL_S = 0.01

@@ -131,23 +131,18 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
         # Of two groups of equal size, the one whose mount point is further up lacks the mount.
         sharing, isolated = isolated, sharing
         first_sharing, first_isolated = first_isolated, first_sharing
-    if _is_mount_missing(first_isolated, first_sharing):
-        finding_id = "folder-unmounted"
+    # Within a host, two devices behind one name are two mounts. Between hosts, the mount is missing
+    # on the host where the name leads to a file system that is mounted further up.
+    if first_isolated["host"] == first_sharing["host"]:
+        is_unmounted = _location(first_isolated).device != _location(first_sharing).device
     else:
-        finding_id = "folder-not-shared"
+        is_unmounted = _mount_depth(first_isolated) < _mount_depth(first_sharing)
+    finding_id = "folder-unmounted" if is_unmounted else "folder-not-shared"
     message = (
         f"files of the other ranks do not appear in {target}: it is {_location(first_isolated)}, "
         f"but {_location(first_sharing)} on rank {sharing[0]}"
     )
     yield Finding(finding_id, message, tuple(isolated))
-
-
-def _is_mount_missing(isolated: dict[str, Any], sharing: dict[str, Any]) -> bool:
-    """Within a host, two devices behind one name are two mounts. Between hosts, the mount is missing
-    on the host where the name leads to a file system that is mounted further up."""
-    if isolated["host"] == sharing["host"]:
-        return _location(isolated).device != _location(sharing).device
-    return _mount_depth(isolated) < _mount_depth(sharing)
 
 
 def _location(observation: dict[str, Any]) -> mounts.Location:

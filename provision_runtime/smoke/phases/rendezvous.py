@@ -104,8 +104,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _reach_store(context: RankContext) -> None:
-    """Connects three times, so that the process group, the exchanges and the watchdog do not wait for
-    one another's lock."""
+    """Connects three times, so that the process group, the exchanges and the watchdog do not wait
+    for one another's lock."""
     env = context.env
     remaining_s = context.remaining_s()
     ends_at = time.monotonic() + max(remaining_s - min(BEFORE_DEADLINE_S, remaining_s / 3), 1)

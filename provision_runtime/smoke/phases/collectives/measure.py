@@ -1,4 +1,5 @@
-"""Carries out the plan on this rank: first every row is checked and warmed up, then every row timed.
+"""Carries out the plan on this rank: first every row is checked and warmed up, then every row
+timed.
 
 This is nccl-tests' order: connections, channels and kernels must be warm for all sizes before the
 first is timed.
@@ -75,8 +76,10 @@ class Sweep:
         counts: dict[str, int] = {}
         first_wrong = None
         inputs_wrong: tuple[int, Any] = (0, None)
+        seed, ranks = self.context.options.seed, self.participants.size
         for placement in checked:
-            keys = self._keys(row, placement)
+            round_name = f"{row.name}/{row.bytes}/{placement}"
+            keys = [test_values.key(seed, round_name, rank) for rank in range(ranks)]
             operation = operations.build(row, placement, buffers, self.participants)
             test_values.fill(operation.inputs, keys[self.participants.rank], row.largest)
             if self.context.options.fault("wrong-value", self.participants.rank):
@@ -99,25 +102,18 @@ class Sweep:
             "inputs_first_wrong": inputs_wrong[1],
         }
 
-    def _keys(self, row: Row, placement: str) -> list[int]:
-        seed, round_name = self.context.options.seed, f"{row.name}/{row.bytes}/{placement}"
-        return [test_values.key(seed, round_name, rank) for rank in range(self.participants.size)]
-
     def _call_checked(self, row: Row, operation: Operation) -> None:
         if self.is_first_all_reduce and row.collective == "all_reduce":
             self.is_first_all_reduce = False
             if self.context.options.fault("other-collective", self.participants.rank):
-                self._call_other_collective(row, operation)
+                # Like a program whose ranks took different branches.
+                from torch import distributed
+
+                self.context.begin_collective("broadcast", f"{row.count} x {row.dtype}")
+                distributed.broadcast(operation.expected[0].part, operations.ROOT)
                 return
         self._log_call(row)
         operation.call()
-
-    def _call_other_collective(self, row: Row, operation: Operation) -> None:
-        """Like a program whose ranks took different branches."""
-        from torch import distributed
-
-        self.context.begin_collective("broadcast", f"{row.count} x {row.dtype}")
-        distributed.broadcast(operation.expected[0].part, operations.ROOT)
 
     def _time_placements(self, row: Row, buffers: Buffers, repeats: int) -> dict[str, list[float]]:
         times = {}
@@ -170,7 +166,8 @@ def on_cpu_us(
 def on_gpu_us(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
-    """Queues all calls, then waits once. Reads the device's own clock between them, not the host's."""
+    """Queues all calls, then waits once. Reads the device's own clock between them, not the
+    host's."""
     import torch
 
     pairs = [

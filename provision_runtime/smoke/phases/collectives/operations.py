@@ -24,7 +24,8 @@ ROOT = 0
 OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
 # torch's messages for a collective or type that a backend lacks (Gloo, 1.13 to 2.13).
 REFUSAL = re.compile(
-    r"not support|no support|unsupported|not implemented|invalid scalar type|no attribute|not defined",
+    r"not support|no support|unsupported|not implemented|invalid scalar type"
+    r"|no attribute|not defined",
     re.IGNORECASE,
 )
 
@@ -81,8 +82,8 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def placements(collective: str) -> tuple[str, ...]:
-    """As in nccl-tests: into another array, or into the one that was sent. For some collectives torch
-    offers only the first."""
+    """As in nccl-tests: into another array, or into the one that was sent. For some collectives
+    torch offers only the first."""
     if collective in ("all_to_all", "send_recv"):
         return (OUT_OF_PLACE,)
     return (OUT_OF_PLACE, IN_PLACE)
