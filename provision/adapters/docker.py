@@ -1,7 +1,7 @@
 """The door to the Docker engine: the only module that imports its SDK.
 
-Callers get a client from `connect_engine()` and pass it back. Every failure on the way to the engine
-becomes one of our errors. The SDK has no types, so a client is Any.
+Callers get a client from `connect_engine()` and pass it back. Every failure on the way to the
+engine becomes one of our errors. The SDK has no types, so a client is Any.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def save_image(client: Client, image_id: str, chunk_size: int) -> Iterator[bytes
 
 
 def uses_containerd_store(client: Client) -> bool:
-    """Whether an engine has containerd's image store, by `docker info`'s DriverStatus as in Docker's
-    manual. Engines with that store identify images by their manifests' digests."""
+    """Whether an engine has containerd's image store, by `docker info`'s DriverStatus as in
+    Docker's manual. Engines with that store identify images by their manifests' digests."""
     with engine_errors("ask for its image store"):
         status = client.info().get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]

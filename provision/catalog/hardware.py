@@ -19,7 +19,8 @@ Compatibility = Literal["yes", "no", "unknown"]
 GpuSupport = Literal["yes", "ptx", "no", "unknown"]
 # Parts of product names that do not depend on the architecture.
 DECORATION = re.compile(
-    r"nvidia|tesla|geforce|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
+    r"nvidia|tesla|geforce|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|"
+    r"hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
     r"server|workstation|edition|gen\d"
 )
 # CUDA C++ Programming Guide, Binary Compatibility: code for one minor version runs on later ones of
@@ -246,7 +247,8 @@ def _architecture_sources() -> dict[str, str]:
 
 
 def _plain_name(name: str) -> str:
-    """A product name without the parts that nvidia-smi, data sheets and people write differently."""
+    """A product name without the parts that nvidia-smi, data sheets and people write
+    differently."""
     parts = re.split(r"[\s_]+|-(?=[^q])", name.lower())
     return " ".join(part for part in parts if part and not DECORATION.fullmatch(part))
 

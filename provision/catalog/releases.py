@@ -198,7 +198,8 @@ def _specifiers(expression: str) -> SpecifierSet:
     except InvalidSpecifier as error:
         raise InvalidSpec(
             f"torch {expression!r} is not a release.",
-            advice="Write 2, 2.3, 2.3.1, a range such as '>=2.3,<2.6', or latest; --cuda names the CUDA version (--cuda 12.1).",
+            advice="Write 2, 2.3, 2.3.1, a range such as '>=2.3,<2.6', or latest; --cuda names the "
+            "CUDA version (--cuda 12.1).",
         ) from error
 
 

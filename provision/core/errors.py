@@ -1,8 +1,8 @@
 """Every error that provision raises on purpose, each with its exit code.
 
-An error says what happened, to which file or value, and what to do next. Only the command line catches them.
-Exit codes 0 (fine), 1 (a check failed) and 2 (usage) belong to click and the commands; the rest are
-listed here and in docs/errors.md, and a test compares the two.
+An error says what happened, to which file or value, and what to do next. Only the command line
+catches them. Exit codes 0 (fine), 1 (a check failed) and 2 (usage) belong to click and the
+commands; the rest are listed here and in docs/errors.md, and a test compares the two.
 """
 
 from __future__ import annotations

@@ -127,8 +127,10 @@ class Mirrors:
         is_local = url.startswith("file:") and path_from_url(url).exists()
         if self.is_closed and not is_local:
             raise Unreachable(
-                f"{' and '.join(map(without_login, self.folders))} does not hold {without_login(url)}.",
-                advice="`provision channel mirror NAME DIR` adds what a lock needs; or leave out --mirror.",
+                f"{' and '.join(map(without_login, self.folders))} does not hold "
+                f"{without_login(url)}.",
+                advice="`provision channel mirror NAME DIR` adds what a lock needs; or leave out "
+                "--mirror.",
             )
         return url
 

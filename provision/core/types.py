@@ -91,7 +91,7 @@ class LockedPackage:
     build: str = ""
     depends: tuple[str, ...] = ()
     direct: bool = False  # a wheel that was requested by its URL, not by name from an index
-    # The platform of the environment that has this package; a noarch package is listed once for each.
+    # The environment's platform: a noarch package is listed once for each platform.
     platform: Platform = PLATFORM
 
     @property

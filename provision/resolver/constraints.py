@@ -1,7 +1,7 @@
 """Whether a candidate meets a request, one constraint for each choice of the request.
 
-The only place that decides whether a build fits: `resolve`, `provision matrix` and `suggest` all use
-it. A violation names the fact that contradicts the request, and that fact's source.
+The only place that decides whether a build fits: `resolve`, `provision matrix` and `suggest` all
+use it. A violation names the fact that contradicts the request, and that fact's source.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ def driver_floor(spec: Spec, candidate: Candidate) -> str | None:
 
 
 def nccl(spec: Spec, candidate: Candidate) -> str | None:
-    """The NCCL that is known before solving: the build's, or the request's if the solver chooses."""
+    """The NCCL that is known before solving: the build's, or the request's if the solver
+    chooses."""
     if candidate.build is None:
         return None
     if candidate.build.nccl is None and candidate.source.solver_chooses_libraries:

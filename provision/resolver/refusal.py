@@ -147,11 +147,10 @@ def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
             against[candidate] = violations
     if not against:
         return []
-    common = [
-        axis
-        for axis in REMAINING_AXES
-        if all(_concerns(axis, violations) for violations in against.values())
+    violated_axes = [
+        {violation.axis for violation in violations} for violations in against.values()
     ]
+    common = [axis for axis in REMAINING_AXES if all(axis in axes for axes in violated_axes)]
     if not common:
         return _first_facts(str(violation) for violation in min(against.values(), key=len))
     # The newest patch release represents the others.
@@ -169,10 +168,6 @@ def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
             if violation.axis == axis
         )
     return facts
-
-
-def _concerns(axis: Axis, violations: Sequence[Violation]) -> bool:
-    return any(violation.axis == axis for violation in violations)
 
 
 def _first_facts(facts: Iterable[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """spec.yml and options -> Spec.
 
-Checks the form of a request, not whether its build exists. The keys and the forms of their values are declared in `core/spec_fields.py`.
+Checks the form of a request, not whether its build exists. The keys and the forms of their values
+are declared in `core/spec_fields.py`.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
 
 
 def _field_value(key: str, value: Any) -> Any:
-    """Lists as tuples without duplicates; platforms in a fixed order, so that equal specs give equal
-    bytes."""
+    """Lists as tuples without duplicates; platforms in a fixed order, so that equal specs give
+    equal bytes."""
     if key == "platforms":
         return tuple(platform for platform in PLATFORMS if platform in value)
     if isinstance(value, (list, tuple)):

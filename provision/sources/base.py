@@ -257,8 +257,8 @@ def means(prefix: str, version: str | None) -> bool:
 def fixed_library_violations(
     library: Library, candidate: Candidate, version: str
 ) -> Iterator[Violation]:
-    """For builds with their own NCCL or cuDNN, which cannot be exchanged: it must be known to be the
-    requested version."""
+    """For builds with their own NCCL or cuDNN, which cannot be exchanged: it must be known to be
+    the requested version."""
     assert candidate.build is not None
     if library == "nccl":
         carried, source = candidate.build.nccl, candidate.build.nccl_source
@@ -270,7 +270,8 @@ def fixed_library_violations(
     carried_version = carried or "whose version is not known"
     yield Violation(
         axis=library,
-        fact=f"{candidate} carries {title} {carried_version}, not {version}, and it cannot be exchanged",
+        fact=f"{candidate} carries {title} {carried_version}, not {version}, and it cannot be "
+        "exchanged",
         source=source or NO_SOURCE,
         is_certain=carried is not None,
     )

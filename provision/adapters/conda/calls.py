@@ -97,7 +97,10 @@ def retry(
 def network_advice(error: BaseException) -> str:
     """What to do about a channel that did not answer."""
     if TIMED_OUT in str(error).lower():
-        return f"{TIMEOUT_VARIABLE}, in seconds, gives a slow network longer (now {read_timeout_s():.0f}); or name a mirror with --mirror."
+        return (
+            f"{TIMEOUT_VARIABLE}, in seconds, gives a slow network longer (now "
+            f"{read_timeout_s():.0f}); or name a mirror with --mirror."
+        )
     return "Check the network, or name a mirror with --mirror."
 
 

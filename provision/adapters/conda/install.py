@@ -131,7 +131,8 @@ def _refusal(guard: PathGuard) -> IntegrityError | None:
     file, problem = min(guard.refused.items())
     return IntegrityError(
         f"The conda package {file} {problem}; it was not installed.",
-        advice="No legitimate package does this: find out where it comes from before you install anything else "
+        advice="No legitimate package does this: find out where it comes from before you install "
+        "anything else "
         "from there.",
     )
 
@@ -164,7 +165,8 @@ def _install_error(error: Exception, target: Path) -> Exception:
     if any(phrase in lowercase for phrase in NOT_A_PACKAGE):
         return IntegrityError(
             f"A download is not the conda package that the lock names, or any package: {summary}.",
-            advice="A mirror may be damaged, or a login page may answer in its place; nothing was changed.",
+            advice="A mirror may be damaged, or a login page may answer in its place; nothing was "
+            "changed.",
             details=text,
         )
     if is_network_error(error):
@@ -218,7 +220,8 @@ def _verify_local_file(package: LockedPackage) -> None:
         return
     if sha256_of(path) != package.sha256:
         raise IntegrityError(
-            f"{path} is not the file that the lock names: its sha256 differs from {package.name}'s in conda-lock.yml.",
+            f"{path} is not the file that the lock names: its sha256 differs from "
+            f"{package.name}'s in conda-lock.yml.",
             advice="Restore the lock or run `provision lock --relock`.",
         )
     _verified.add(key)
@@ -294,7 +297,8 @@ def _problems(unpacked: Path, final: Path) -> Iterator[str]:
             elif not path.parent.resolve().is_relative_to(unpacked.resolve()):
                 yield f"lists {name}, which lies behind a link out of the package"
             elif path.is_symlink() and _leads_to_outer_folder(str(path.readlink()), name, final):
-                yield f"has {name}, a link to the folder {path.readlink()} outside of the environment"
+                target = path.readlink()
+                yield f"has {name}, a link to the folder {target} outside of the environment"
         for command in _commands(unpacked):
             if "/" in command:
                 yield f"has a command called {command}"

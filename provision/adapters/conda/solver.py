@@ -153,8 +153,10 @@ class Solver:
             return retry(solve, GatewayError)
         except SolverError as error:
             raise Unsolvable(
-                f"No set of packages in {', '.join(request.channels)} satisfies {', '.join(request.specs)}.",
-                advice="Loosen a requirement, or name a channel that has the package with --channel; -v shows the solver's words.",
+                f"No set of packages in {', '.join(request.channels)} satisfies "
+                f"{', '.join(request.specs)}.",
+                advice="Loosen a requirement, or name a channel that has the package with "
+                "--channel; -v shows the solver's words.",
                 details=details(error),
             ) from error
         except GatewayError as error:

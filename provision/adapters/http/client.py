@@ -100,7 +100,8 @@ class HttpClient:
                 )
                 if response.status_code != 206 or not sent_range or int(sent_range[1]) >= end:
                     raise Unreachable(
-                        f"{without_login(url)} could not be read in parts: the server sends whole files only."
+                        f"{without_login(url)} could not be read in parts: the server sends "
+                        "whole files only."
                     )
                 return self._body(response), int(sent_range[2])
 
@@ -178,8 +179,8 @@ class HttpClient:
     def _fetch_verified(self, download: Download, partial: Path) -> None:
         """Complete `partial` and check its hash.
 
-        A partial file of an earlier run is deleted if its hash is wrong at the end, and fetched once
-        more: it may belong to another file, or hold a proxy's error page.
+        A partial file of an earlier run is deleted if its hash is wrong at the end, and fetched
+        once more: it may belong to another file, or hold a proxy's error page.
         """
         if download.url.startswith("file:"):
             _copy(download.url, partial)
@@ -228,8 +229,8 @@ class HttpClient:
 
 
 def _pieces(response: requests.Response) -> Iterator[bytes]:
-    """The response's bytes as they arrive: reading pieces of a fixed length would block forever on a
-    server that trickles."""
+    """The response's bytes as they arrive: reading pieces of a fixed length would block forever on
+    a server that trickles."""
     while piece := response.raw.read1(READ_BYTES):
         yield piece
 
@@ -272,8 +273,10 @@ def _check_hash(download: Download, partial: Path) -> None:
     if sha256 != download.sha256:
         partial.unlink()
         raise IntegrityError(
-            f"{without_login(download.url)} is not the file that the lock names: its sha256 is {sha256[:16]}…, not {download.sha256[:16]}….",
-            advice="A mirror may be damaged, or a login page may answer in its place. The file was deleted.",
+            f"{without_login(download.url)} is not the file that the lock names: its sha256 is "
+            f"{sha256[:16]}…, not {download.sha256[:16]}….",
+            advice="A mirror may be damaged, or a login page may answer in its place. The file was "
+            "deleted.",
         )
 
 

@@ -1,4 +1,5 @@
-"""How long to wait for a server, when to retry and when to give up; and a short reason for errors."""
+"""How long to wait for a server, when to retry and when to give up; and a short reason for
+errors."""
 
 from __future__ import annotations
 
@@ -93,8 +94,8 @@ class MinimumRate:
 def retry(work: Callable[[], T], url: str, *, received: Callable[[], int] = lambda: 0) -> T:
     """Do network work, and retry it after a broken connection.
 
-    received: the number of bytes received so far; a try that brought PROGRESS_BYTES resets the count
-    of failures. Raises Unreachable when no try is left.
+    received: the number of bytes received so far; a try that brought PROGRESS_BYTES resets the
+    count of failures. Raises Unreachable when no try is left.
     """
     backoff = short_backoff()
     most_bytes = received()

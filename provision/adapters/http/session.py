@@ -62,7 +62,8 @@ def open_registry_session() -> requests.Session:
             )
 
         def rebuild_auth(self, prepared_request: Any, response: Any) -> None:
-            if self.should_strip_auth(response.request.url, prepared_request.url):  # type: ignore[no-untyped-call]
+            old_url, new_url = response.request.url, prepared_request.url
+            if self.should_strip_auth(old_url, new_url):  # type: ignore[no-untyped-call]
                 prepared_request.headers.pop("Authorization", None)
 
     return Session()

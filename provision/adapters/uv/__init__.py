@@ -2,8 +2,8 @@
 of a wheel.
 
 Configuration says where wheels come from: uv's own settings if it has any, else pip's. Locations on
-this machine's disk (`file:` indexes, find-links folders) are used only if the indexes cannot satisfy
-the request, so that a lock names files that others can download wherever possible.
+this machine's disk (`file:` indexes, find-links folders) are used only if the indexes cannot
+satisfy the request, so that a lock names files that others can download wherever possible.
 """
 
 from provision.adapters.uv.indexes import (

@@ -113,7 +113,8 @@ def _is_uv_configured() -> bool:
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's effective settings by name, later sources over earlier ones, as pip itself orders them."""
+    """pip's effective settings by name, later sources over earlier ones, as pip itself orders
+    them."""
     variables = []
     for key, value in os.environ.items():
         if key.startswith(("PIP_", "XDG_", "HOME")):
@@ -123,7 +124,8 @@ def pip_settings() -> dict[str, str]:
 
 @functools.cache
 def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Running pip takes 0.3 s: once per run, as long as the variables that decide its answer stay."""
+    """Running pip takes 0.3 s: once per run, as long as the variables that decide its answer
+    stay."""
     listing = run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"],
         check=False,
@@ -168,8 +170,8 @@ def _from_pip(settings: Mapping[str, str]) -> IndexOptions:
 
 
 def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:
-    """The canonical URL of an index's file, as a lock names it: not that of the mirror that served it,
-    if the canonical one can be derived."""
+    """The canonical URL of an index's file, as a lock names it: not that of the mirror that served
+    it, if the canonical one can be derived."""
     canonical_url = mirrors.canonical_url(url, sha256)
     if canonical_url != url or not mirrors.index:
         return canonical_url

@@ -79,7 +79,8 @@ def _install(
         except Unsolvable as error:
             raise Unreachable(
                 f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
-                advice="Run `provision lock --relock` to choose versions that are still served; nothing was changed.",
+                advice="Run `provision lock --relock` to choose versions that are still served; "
+                "nothing was changed.",
                 details=error.details,
             ) from error
 
@@ -101,8 +102,8 @@ def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO
 
 
 def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[LockedPackage]:
-    """The packages to install once more, in order, so that of each file that several packages bring,
-    the last package by name wins.
+    """The packages to install once more, in order, so that of each file that several packages
+    bring, the last package by name wins.
 
     uv installs wheels in parallel, so by chance any of them may have written last. Most
     environments have no such files.
@@ -152,8 +153,8 @@ def fingerprints(prefix: Path) -> dict[str, str]:
 
 
 def fingerprint(record: Path) -> str:
-    """A hash over a RECORD, which lists each file's hash, and the names of executable files, which no
-    RECORD marks."""
+    """A hash over a RECORD, which lists each file's hash, and the names of executable files, which
+    no RECORD marks."""
     content = record.read_bytes()
     site = record.parent.parent
     executables = []

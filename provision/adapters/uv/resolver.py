@@ -184,7 +184,8 @@ def _require_upload_times(entries: Iterable[Mapping[str, Any]], as_of: str) -> N
             undated.append(f"{entry['name']} {entry['version']}")
     if undated:
         raise Unsolvable(
-            f"No upload time is known of {', '.join(undated)}, so a lock as of {as_of} cannot hold it.",
+            f"No upload time is known of {', '.join(undated)}, so a lock as of {as_of} cannot "
+            "hold it.",
             advice="Take it from an index that has upload times, or leave out --as-of.",
         )
 
@@ -265,7 +266,8 @@ def _locked_package(
     file = _file_entry(entry)
     if "sha256" not in file.get("hashes", {}):
         raise Unsolvable(
-            f"{entry['name']} {entry.get('version', '')} has no file with a sha256 that fits this platform, so it cannot be locked.",
+            f"{entry['name']} {entry.get('version', '')} has no file with a sha256 that fits "
+            "this platform, so it cannot be locked.",
             advice="Pin another version of it, or take it from conda.",
         )
     sha256: str = file["hashes"]["sha256"]

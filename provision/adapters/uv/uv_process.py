@@ -83,7 +83,8 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
     text = error.tail
     if mismatch := re.search(r"Hash mismatch for `([^`]+)`", text):
         return IntegrityError(
-            f"{mismatch[1]} is not the file that the lock names: its hash differs from the one in conda-lock.yml.",
+            f"{mismatch[1]} is not the file that the lock names: its hash differs from the one "
+            "in conda-lock.yml.",
             advice="Restore the lock or run `provision lock --relock`; nothing was changed.",
             details=text,
         )
@@ -102,7 +103,8 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
     if "invalid package format" in text:
         return Unreachable(
             f"The index does not serve a complete wheel: {_cause(text)}",
-            advice="Check the mirror; a connection that ends early looks the same. Run the same command again.",
+            advice="Check the mirror; a connection that ends early looks the same. Run the same "
+            "command again.",
             details=text,
         )
     if "No solution found" in text:
@@ -110,7 +112,8 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
     if "Invalid zip file structure" in text or "unexpected header" in text:
         return IntegrityError(
             f"A download is not the wheel that the lock names, or any wheel: {_sentence(text)}.",
-            advice="A mirror may be damaged, or a login page may answer in its place; nothing was changed.",
+            advice="A mirror may be damaged, or a login page may answer in its place; nothing was "
+            "changed.",
             details=text,
         )
     if any(phrase in text for phrase in NO_ANSWER):

@@ -77,7 +77,8 @@ def _parse(content: bytes, url: str) -> WheelMetadata:
     fields, _ = parse_email(content)
     if "name" not in fields or "version" not in fields:
         raise Unreachable(
-            f"The metadata of {without_login(url)} could not be read: the server sends something else in its place."
+            f"The metadata of {without_login(url)} could not be read: the server sends something "
+            "else in its place."
         )
     return WheelMetadata(
         name=fields["name"],
