@@ -26,8 +26,8 @@ def save(
     ranks: Ranks | None = None,
     **options: Any,
 ) -> Committed:
-    given = {"incremental": True, "progress": lambda _: None, **options}
-    return commit(open_root(root), step, plan(contents), ranks or single_process(), **given)
+    settings = {"incremental": True, "progress": lambda _: None, **options}
+    return commit(open_root(root), step, plan(contents), ranks or single_process(), **settings)
 
 
 def big(letter: str) -> bytes:

@@ -106,10 +106,13 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
     def _send(self, path: Path, kind: Fault | None) -> None:
         content = path.read_bytes()
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        if wanted and kind != "no-range":
-            self.server.ranges.append(wanted[0])
-            begin, end = int(wanted[1]), min(int(wanted[2] or len(content)) + 1, len(content))
+        requested_range = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if requested_range and kind != "no-range":
+            self.server.ranges.append(requested_range[0])
+            begin, end = (
+                int(requested_range[1]),
+                min(int(requested_range[2] or len(content)) + 1, len(content)),
+            )
             if begin >= len(content):
                 return self.send_error(416)
             self.send_response(206)

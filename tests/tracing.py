@@ -145,8 +145,8 @@ def _filter(numbers: tuple[int, ...]) -> None:
         struct.pack("HBBI", 0x06, 0, 0, SECCOMP_RET_ALLOW),
         struct.pack("HBBI", 0x06, 0, 0, SECCOMP_RET_TRACE),
     ]
-    held = ctypes.create_string_buffer(b"".join(code))
-    program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))
+    program_bytes = ctypes.create_string_buffer(b"".join(code))
+    program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(program_bytes))
     _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(program), 0, 0):
         raise OSError(ctypes.get_errno(), "no seccomp filter")

@@ -22,14 +22,14 @@ WITH_OR_WITHOUT = (hashes.XXH3_128, None)
 
 
 def untouched() -> dict[str, object]:
-    held = state(-1)
-    held["stays"].zero_()
-    return held
+    loaded_state = state(-1)
+    loaded_state["stays"].zero_()
+    return loaded_state
 
 
 def flips(root: Path, path: Path, draw: random.Random) -> int:
     content = path.read_bytes()
-    held, before = untouched(), untouched()
+    loaded_state, before = untouched(), untouched()
     for number in range(FLIPS):
         hashes.XXH3_128 = WITH_OR_WITHOUT[number % 2]
         place, bit = draw.randrange(len(content)), draw.randrange(8)
@@ -37,7 +37,7 @@ def flips(root: Path, path: Path, draw: random.Random) -> int:
             file.seek(place)
             file.write(bytes([content[place] ^ 1 << bit]))
         try:
-            checkpoint.load(held, root)
+            checkpoint.load(loaded_state, root)
             raise AssertionError(
                 f"bit {bit} of byte {place} of {path.name} was flipped, and nobody noticed"
             )
@@ -50,7 +50,7 @@ def flips(root: Path, path: Path, draw: random.Random) -> int:
         with path.open("r+b") as file:
             file.seek(place)
             file.write(content[place : place + 1])
-    assert all(same(held[name], before[name]) for name in before), (
+    assert all(same(loaded_state[name], before[name]) for name in before), (
         "a refused load changed the state dict"
     )
     return FLIPS

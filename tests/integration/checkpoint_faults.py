@@ -55,14 +55,14 @@ def state(tag: int) -> dict[str, Any]:
 
 def loaded(root: Path, step: int | str) -> int:
     """The tag of the state that is there, all of which must be of that tag."""
-    held = state(-1)
-    held["stays"].zero_()
-    checkpoint.load(held, root, step=step)
-    tag: int = held["tag"]
-    assert torch.equal(held["changes"], torch.full((BIG,), float(tag))), "mixed"
+    loaded_state = state(-1)
+    loaded_state["stays"].zero_()
+    checkpoint.load(loaded_state, root, step=step)
+    tag: int = loaded_state["tag"]
+    assert torch.equal(loaded_state["changes"], torch.full((BIG,), float(tag))), "mixed"
     assert (
-        torch.equal(held["stays"], torch.arange(BIG))
-        and held["small"]["changes"].tolist() == [tag] * 7
+        torch.equal(loaded_state["stays"], torch.arange(BIG))
+        and loaded_state["small"]["changes"].tolist() == [tag] * 7
     ), "mixed"
     return tag
 
@@ -75,7 +75,7 @@ class Seen:
     steps: dict[int, int]
 
 
-def seen(root: Path) -> Seen:
+def read_state(root: Path) -> Seen:
     backend = open_root(root)
     for name in catalog.committed(backend):
         assert verification.check_folder(backend, str(name)) == [], f"{name} is not whole"
@@ -114,10 +114,10 @@ class Stage:
         self._said = place / "said.json"
         for step, tag in scene.before:
             checkpoint.save(state(tag), self._before, step=step)
-        self.old = seen(self._before)
+        self.old = read_state(self._before)
         traced, said = self.play(None)
         assert traced.status == 0 and said is None, said
-        self.new = seen(self.root)
+        self.new = read_state(self.root)
         assert self.old != self.new
 
     def play(
@@ -163,7 +163,7 @@ class Stage:
         """The next save does what it always does, and leaves nothing of the one that was outcome."""
         checkpoint.save(state(NEXT), self.root, step=NEXT)
         assert self.temporaries() == [], self.temporaries()
-        assert seen(self.root).latest == NEXT
+        assert read_state(self.root).latest == NEXT
 
 
 def kills(stage: Stage) -> int:
@@ -175,7 +175,7 @@ def kills(stage: Stage) -> int:
             assert traced.status == 0
             return at - 1
         assert traced.was_killed and len(traced.calls) >= at, traced
-        state_found = seen(stage.root)
+        state_found = read_state(stage.root)
         assert stage.is_between(state_found), f"killed before {traced.calls[-1]}: {state_found}"
         stage.goes_on()
         at += 1
@@ -226,12 +226,12 @@ def short_writes(stage: Stage) -> int:
         if not traced.is_reached:
             return at - 1
         assert said is None, (said, traced)
-        assert seen(stage.root) == stage.new
+        assert read_state(stage.root) == stage.new
         at += 1
 
 
 def _judge(stage: Stage, said: dict[str, Any] | None, number: int, what: str) -> None:
-    state_found = seen(stage.root)
+    state_found = read_state(stage.root)
     if said is None:
         assert state_found == stage.new, f"{what}: nothing was raised, but found is {state_found}"
     else:

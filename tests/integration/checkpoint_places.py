@@ -23,8 +23,8 @@ from tests.integration.checkpoint_faults import loaded, state
 OLD, NEW, NEXT = 1, 2, 3
 
 
-def command(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
+def command(*arguments: str) -> None:
+    subprocess.run(arguments, check=True, capture_output=True)
 
 
 def refused(root: Path, tag: int, ranks: Ranks) -> int:
@@ -132,10 +132,10 @@ def clock_goes_back(folder: Path) -> list[int]:
     return [*result, *checkpoint.list_steps(root)]
 
 
-def mounted(place: Path, name: str, *words: str) -> Path:
+def mounted(place: Path, name: str, *arguments: str) -> Path:
     folder = place / name
     folder.mkdir()
-    command("mount", *words, str(folder))
+    command("mount", *arguments, str(folder))
     return folder
 
 

@@ -40,12 +40,12 @@ def state(rank: int, tag: int) -> dict[str, Any]:
 
 
 def check(root: Path, ranks: Ranks, tag: int) -> None:
-    held = state(ranks.rank, -1)
-    checkpoint.load(held, root, ranks=ranks)
-    wanted = state(ranks.rank, tag)
-    assert held["tag"] == tag and all(
-        torch.equal(held[name], wanted[name]) for name in wanted if name != "tag"
-    ), held
+    loaded_state = state(ranks.rank, -1)
+    checkpoint.load(loaded_state, root, ranks=ranks)
+    expected = state(ranks.rank, tag)
+    assert loaded_state["tag"] == tag and all(
+        torch.equal(loaded_state[name], expected[name]) for name in expected if name != "tag"
+    ), loaded_state
 
 
 class Group:

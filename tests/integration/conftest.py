@@ -120,7 +120,7 @@ def packaged_python(home: Home) -> Path:
 
 
 @pytest.fixture(scope="session")
-def built(home: Home) -> subprocess.CompletedProcess[str]:
+def main_build(home: Home) -> subprocess.CompletedProcess[str]:
     """The main environment, without its image: locked, installed, tested, registered."""
     result = home.run("build", *MAIN_REQUEST, "--no-image")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -128,7 +128,7 @@ def built(home: Home) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="session")
-def main_prefix(home: Home, built: object) -> Path:
+def main_prefix(home: Home, main_build: object) -> Path:
     return home.root / "data" / "prefixes" / MAIN
 
 

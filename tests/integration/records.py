@@ -138,17 +138,19 @@ def mistakes(
         yield "a name stands here twice"
     for package in packages:
         yield from _record_mistakes(package, records[package.name])
-    here = {name: record for name, record in records.items() if record is not None} | {
+    installed = {name: record for name, record in records.items() if record is not None} | {
         record.name: record for record in machine
     }
     for requirement in requirements:
         channel, line = split(requirement)
-        result = here.get(name_of(line))
+        result = installed.get(name_of(line))
         if result is None or not fits(line, result) or channel not in (None, result.channel):
             yield f"{requirement} is asked for; there is {result.url if result else 'none'}"
-    for record in here.values():
-        yield from _line_mistakes(record, here)
-    yield from (f"nothing needs {name}" for name in records.keys() - _reachable(requirements, here))
+    for record in installed.values():
+        yield from _line_mistakes(record, installed)
+    yield from (
+        f"nothing needs {name}" for name in records.keys() - _reachable(requirements, installed)
+    )
 
 
 def _record_mistakes(package: LockedPackage, record: Record | None) -> Iterator[str]:
@@ -162,24 +164,24 @@ def _record_mistakes(package: LockedPackage, record: Record | None) -> Iterator[
         yield f"{package.url} is not for {package.platform}"
 
 
-def _line_mistakes(record: Record, here: Mapping[str, Record]) -> Iterator[str]:
+def _line_mistakes(record: Record, installed: Mapping[str, Record]) -> Iterator[str]:
     for line in record.depends:
-        needed = here.get(name_of(line))
+        needed = installed.get(name_of(line))
         if needed is None or not fits(line, needed):
             yield f"{record.fn} needs {line}; there is {needed.fn if needed else 'none'}"
     for line in record.constrains:
-        bound = here.get(name_of(line))
+        bound = installed.get(name_of(line))
         if bound is not None and not fits(line, bound):
             yield f"{record.fn} allows only {line}; there is {bound.fn}"
 
 
-def _reachable(requirements: Sequence[str], here: Mapping[str, Record]) -> set[str]:
+def _reachable(requirements: Sequence[str], installed: Mapping[str, Record]) -> set[str]:
     waiting, seen = [name_of(split(requirement)[1]) for requirement in requirements], set[str]()
     while waiting:
         name = waiting.pop()
-        if name not in seen and name in here:
+        if name not in seen and name in installed:
             seen.add(name)
-            waiting += map(name_of, here[name].depends)
+            waiting += map(name_of, installed[name].depends)
     return seen
 
 

@@ -52,7 +52,7 @@ def saved(name: str, state: dict[str, Any], step: int = 1) -> Path:
 
 def misfits() -> Any:
     """All at once, and nothing is touched."""
-    there = {
+    saved_state = {
         "a": torch.ones(3),
         "b": torch.ones(2, 2),
         "c": torch.ones(2),
@@ -60,9 +60,9 @@ def misfits() -> Any:
         "e": torch.ones(1),
         "f": {"g": torch.ones(1)},
     }
-    there["i"] = torch.ones(2, 2)
-    root = saved("misfits", there)
-    here = {
+    saved_state["i"] = torch.ones(2, 2)
+    root = saved("misfits", saved_state)
+    state_dict = {
         "a": torch.zeros(3),
         "b": torch.zeros(4),
         "c": torch.zeros(2, dtype=torch.int64),
@@ -71,19 +71,19 @@ def misfits() -> Any:
         "f": {"h": torch.zeros(1)},
         "i": torch.zeros(2).expand(2, 2),
     }
-    message = refusal(lambda: checkpoint.load(here, root, ranks=US))
-    return [*message, here["a"].tolist(), here["e"], list(here["f"])]
+    message = refusal(lambda: checkpoint.load(state_dict, root, ranks=US))
+    return [*message, state_dict["a"].tolist(), state_dict["e"], list(state_dict["f"])]
 
 
 def wrapper() -> Any:
     """A target that wraps two tensors has no memory that could be read into."""
     if TwoTensor is None:
         return None
-    here = {"a": TwoTensor(torch.zeros(2), torch.zeros(2))}
+    state_dict = {"a": TwoTensor(torch.zeros(2), torch.zeros(2))}
     message = refusal(
-        lambda: checkpoint.load(here, saved("wrapper", {"a": torch.ones(2)}), ranks=US)
+        lambda: checkpoint.load(state_dict, saved("wrapper", {"a": torch.ones(2)}), ranks=US)
     )
-    return [message, here["a"].a.tolist()]
+    return [message, state_dict["a"].a.tolist()]
 
 
 def bad_options() -> Any:
@@ -108,7 +108,7 @@ def bad_options() -> Any:
 
 def bad_options_of_a_load() -> Any:
     """On rank 1 alone: told to both, and the load after it is the same on both."""
-    root, here = saved("load options", {"a": torch.ones(2)}), {"a": torch.zeros(2)}
+    root, state_dict = saved("load options", {"a": torch.ones(2)}), {"a": torch.zeros(2)}
     bad: list[dict[str, Any]] = [
         {"on_damage": "zzz"},
         {"step": "newest"},
@@ -118,30 +118,40 @@ def bad_options_of_a_load() -> Any:
     ]
     given = bad if RANK == 1 else [{}] * len(bad)
     messages = [
-        refusal(partial(checkpoint.load, ranks=US, **{"state_dict": here, "root": root, **options}))
+        refusal(
+            partial(
+                checkpoint.load, ranks=US, **{"state_dict": state_dict, "root": root, **options}
+            )
+        )
         for options in given
     ]
     checkpoint.save({"a": torch.full((2,), 2.0)}, root, step=2, ranks=US)
     return [
         messages,
-        here["a"].tolist(),
-        checkpoint.load(here, root, ranks=US).step,
-        here["a"].tolist(),
+        state_dict["a"].tolist(),
+        checkpoint.load(state_dict, root, ranks=US).step,
+        state_dict["a"].tolist(),
     ]
 
 
 def part() -> Any:
     """Fewer names than are there, other types of the same kind, and numbers as keys: what is there stays the object that it was."""
-    there = {
+    saved_state = {
         "a": torch.ones(3),
         "b": torch.ones(3),
         "many": {0: {"step": 3, "m": torch.ones(1)}, 1: {"step": 4, "m": torch.ones(1)}},
     }
-    root = saved("part", there)
+    root = saved("part", saved_state)
     inner = {"step": 0, "m": torch.zeros(1, dtype=torch.bfloat16)}
-    here = {"a": torch.zeros(3, dtype=torch.float64), "many": {1: inner}}
-    checkpoint.load(here, root, ranks=US)
-    return [here["a"].tolist(), sorted(here), inner["step"], inner["m"].item(), list(here["many"])]
+    state_dict = {"a": torch.zeros(3, dtype=torch.float64), "many": {1: inner}}
+    checkpoint.load(state_dict, root, ranks=US)
+    return [
+        state_dict["a"].tolist(),
+        sorted(state_dict),
+        inner["step"],
+        inner["m"].item(),
+        list(state_dict["many"]),
+    ]
 
 
 class Harmful:
@@ -152,12 +162,12 @@ class Harmful:
 def pickled() -> Any:
     """An object that only unpickling makes: refused before anything is changed; nothing of it runs."""
     root = saved("pickled", {"a": torch.ones(2), "b": Fraction(1, 3), "c": Harmful()})
-    here = {"a": torch.zeros(2), "b": None, "c": None}
-    message = refusal(lambda: checkpoint.load(here, root, ranks=US))
-    without = [*message, here["a"].tolist(), here["b"], (FOLDER / "touched").exists()]
-    wanted = {"a": torch.zeros(2), "b": None}
-    checkpoint.load(wanted, root, ranks=US, allow_pickle=True)
-    return [without, str(wanted["b"]), wanted["a"].tolist()]
+    state_dict = {"a": torch.zeros(2), "b": None, "c": None}
+    message = refusal(lambda: checkpoint.load(state_dict, root, ranks=US))
+    without = [*message, state_dict["a"].tolist(), state_dict["b"], (FOLDER / "touched").exists()]
+    requested = {"a": torch.zeros(2), "b": None}
+    checkpoint.load(requested, root, ranks=US, allow_pickle=True)
+    return [without, str(requested["b"]), requested["a"].tolist()]
 
 
 def damage() -> Any:
@@ -171,15 +181,15 @@ def damage() -> Any:
         flipped[700] ^= 4
         path.write_bytes(flipped)
     US.exchange("damaged", None)
-    here = {f"of {RANK}": torch.zeros(300_000)}
-    message = refusal(lambda: checkpoint.load(here, root, ranks=US))
-    untouched = here[f"of {RANK}"].sum().item()
+    state_dict = {f"of {RANK}": torch.zeros(300_000)}
+    message = refusal(lambda: checkpoint.load(state_dict, root, ranks=US))
+    untouched = state_dict[f"of {RANK}"].sum().item()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        report = checkpoint.load(here, root, ranks=US, on_damage="previous")
+        report = checkpoint.load(state_dict, root, ranks=US, on_damage="previous")
     refusals_ = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
     places = [Path(item.filename).name for item in caught]
-    return [message, untouched, report.step, refusals_, here[f"of {RANK}"][0].item(), places]
+    return [message, untouched, report.step, refusals_, state_dict[f"of {RANK}"][0].item(), places]
 
 
 def damaged_pointers() -> Any:
@@ -191,12 +201,12 @@ def damaged_pointers() -> Any:
     messages = []
     for _ in range(2):
         US.exchange("damaged", None)
-        here = {"a": torch.zeros(3)}
-        message = refusal(partial(checkpoint.load, here, root, ranks=US))
-        untouched = here["a"].sum().item()
+        state_dict = {"a": torch.zeros(3)}
+        message = refusal(partial(checkpoint.load, state_dict, root, ranks=US))
+        untouched = state_dict["a"].sum().item()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            report = checkpoint.load(here, root, ranks=US, on_damage="previous")
+            report = checkpoint.load(state_dict, root, ranks=US, on_damage="previous")
         refusals_ = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
         messages.append(
             [
@@ -204,7 +214,7 @@ def damaged_pointers() -> Any:
                 untouched,
                 refusals_ == message[1:],
                 report.step,
-                here["a"][0].item(),
+                state_dict["a"][0].item(),
                 [Path(item.filename).name for item in caught],
             ]
         )
@@ -258,12 +268,12 @@ def damage_beside_equal_content() -> Any:
 def nothing_there() -> Any:
     root = saved("steps", {"a": torch.ones(1)}, 7)
     saved("steps", {"a": torch.ones(1)}, 9)
-    here = {"a": torch.zeros(1)}
-    wrong = refusal(lambda: checkpoint.load(here, root, step=8, ranks=US))
+    state_dict = {"a": torch.zeros(1)}
+    wrong = refusal(lambda: checkpoint.load(state_dict, root, step=8, ranks=US))
     return [
         wrong,
-        refusal(lambda: checkpoint.load(here, FOLDER / "nowhere", ranks=US)),
-        here["a"].item(),
+        refusal(lambda: checkpoint.load(state_dict, FOLDER / "nowhere", ranks=US)),
+        state_dict["a"].item(),
     ]
 
 
@@ -345,9 +355,9 @@ def replicas() -> Any:
     checkpoint.save(
         {"a": 1 if RANK == 0 else (lambda: None)}, FOLDER / "replicas", step=1, ranks=US
     )
-    here = {"a": 0}
-    checkpoint.load(here, FOLDER / "replicas", ranks=US)
-    return here
+    state_dict = {"a": 0}
+    checkpoint.load(state_dict, FOLDER / "replicas", ranks=US)
+    return state_dict
 
 
 def unsavable() -> Any:

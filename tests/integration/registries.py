@@ -29,7 +29,7 @@ from tests.unit.test_image_config import LOCK
 BIG = 3 << 20
 
 
-def made(folder: Path, *, small: bytes = b"small") -> Image:
+def make_image(folder: Path, *, small: bytes = b"small") -> Image:
     """An image of two layers, as assemble.py writes it."""
     blobs = oci_layout.blobs(folder)
     blobs.mkdir(parents=True)

@@ -21,12 +21,12 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home = Home(
         root=made.root, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
     )
-    for asked in (
+    for arguments_ in (
         ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge"),
         ("--torch", "2.3.1", "--cuda", "12.1", "--source", "pytorch", "--no-companions"),
         ("--torch", "2.0.1", "--cuda", "11.8", "--source", "pytorch"),
     ):
-        assert home.run("render", *asked).returncode == 0
+        assert home.run("render", *arguments_).returncode == 0
     return home
 
 
@@ -98,7 +98,7 @@ def test_an_empty_folder_has_nothing_to_lock(shelf: Home, tmp_path: Path) -> Non
 
 def test_matrix_lock(shelf: Home, tmp_path: Path) -> None:
     """Builds of the table that fit a question, each as an environment; one that the records lack is named and stops nothing."""
-    asked = (
+    arguments_ = (
         "matrix",
         "lock",
         "--torch",
@@ -111,13 +111,13 @@ def test_matrix_lock(shelf: Home, tmp_path: Path) -> None:
         "535",
         "--no-companions",
     )
-    result = shelf.run(*asked, "--envs", str(tmp_path))
+    result = shelf.run(*arguments_, "--envs", str(tmp_path))
     assert result.returncode == 1
     locked = {path.parent.name for path in tmp_path.glob("*/conda-lock.yml")}
     assert {"torch2.5.1-cuda12.6-py311", "torch2.6.0-cuda12.6-py311"} <= locked
     assert "torch2.5.1-cuda12.0-py311" not in locked
     assert "torch2.5.1-cuda12.0-py311 " in result.stdout
-    newest = rows(shelf, *asked, "--envs", str(tmp_path), "--newest", "--dry-run")
+    newest = rows(shelf, *arguments_, "--envs", str(tmp_path), "--newest", "--dry-run")
     assert (
         "torch2.7.1-cuda12.6-py311-conda-forge" in newest
         and "torch2.7.0-cuda12.6-py311-conda-forge" not in newest
@@ -126,7 +126,7 @@ def test_matrix_lock(shelf: Home, tmp_path: Path) -> None:
 
 def test_matrix_for_other_platforms_reports_both(shelf: Home, tmp_path: Path) -> None:
     """One name for one build, whatever its platforms: a lock that is there is not replaced unasked, and keeps the platforms it has."""
-    asked = (
+    arguments_ = (
         "matrix",
         "lock",
         "--torch",
@@ -139,15 +139,15 @@ def test_matrix_for_other_platforms_reports_both(shelf: Home, tmp_path: Path) ->
     )
     both = ("--platform", "linux-64", "--platform", "linux-aarch64")
     name = "torch2.8.0-cuda12.9-py311"
-    assert rows(shelf, *asked)[name]["status"] == "made"
-    row = rows(shelf, *asked, *both)[name]
+    assert rows(shelf, *arguments_)[name]["status"] == "made"
+    row = rows(shelf, *arguments_, *both)[name]
     assert (row["status"], row["exit_code"]) == ("failed", 6)
     assert (
         "it is for linux-64, and linux-64, linux-aarch64 is requested now. The same command with --relock"
         in str(row["detail"])
     )
-    assert rows(shelf, *asked, *both, "--relock")[name]["status"] == "made"
-    again = rows(shelf, *asked)
+    assert rows(shelf, *arguments_, *both, "--relock")[name]["status"] == "made"
+    again = rows(shelf, *arguments_)
     assert again[name]["status"] == "kept"
     changed = shelf.run("lock", name, "--envs", str(tmp_path), "--no-jupyter")
     assert (

@@ -119,11 +119,11 @@ def channels(names: tuple[str, ...], platform: Platform) -> Channels:
 
 
 def request(target: Target) -> tuple[Resolution, lockfile.LockInputs]:
-    asked = Spec(
+    requests = Spec(
         name="lab", torch=target.torch, cuda=target.cuda, source=target.source, platforms=(target.platform,), python=target.python,
         companions=target.companions, jupyter=target.jupyter, fast_checkpoints=target.fast_checkpoints,
     )  # fmt: skip
-    resolution = resolver.resolve(asked)
+    resolution = resolver.resolve(requests)
     texts = render.render_inputs(resolution)
     return resolution, lockfile.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
@@ -138,7 +138,7 @@ def considered(target: Target) -> Case:
     )
 
 
-def answered(case: Case) -> Case:
+def resolve_case(case: Case) -> Case:
     """The tool's own answer."""
     try:
         return replace(case, packages=lockfile.solve(case.inputs, case.resolution, solver=SOLVER))
@@ -166,15 +166,15 @@ def cases() -> list[Case]:
     solved; each answered. With xxhash where the records have one: they are a slice, and what they
     hold of torch is to be solved."""
     with ThreadPoolExecutor(4) as pool:
-        asked = [
+        requests = [
             considered(replace(target, fast_checkpoints=has_xxhash(target.platform, target.python)))
             for target in targets()
         ]
-        alone = list(pool.map(answered, worth_asking(asked)))
+        alone = list(pool.map(resolve_case, worth_asking(requests)))
         along = [
             considered(replace(case.target, companions=True)) for case in alone if case.packages
         ]
-        return alone + list(pool.map(answered, worth_asking(along)))
+        return alone + list(pool.map(resolve_case, worth_asking(along)))
 
 
 def test_solvable_is_solved_and_refused_is_impossible(cases: list[Case]) -> None:
@@ -227,7 +227,7 @@ def test_solvable_from_records_alone(cases: list[Case]) -> None:
     )
     print(f"\n{len(possible)} builds for a Python have an answer alone: {dict(kinds)}")
     for target in blocked:
-        case = answered(considered(target))
+        case = resolve_case(considered(target))
         at_fault = [pin for pin in case.inputs.conda if not solves_alone(target, pin)]
         print(f"not as we ask for it: {target}: {', '.join(at_fault)}")
         way_out = dict(re.findall(r"--no-([\w-]+) \(without ([^)]*)\)", str(case.refusal)))
@@ -236,7 +236,7 @@ def test_solvable_from_records_alone(cases: list[Case]) -> None:
             conda.spec_name(pin).removeprefix("python-") in spared for pin in at_fault
         ), (str(target), str(case.refusal))
         left_out: dict[str, Any] = {option.replace("-", "_"): False for option in way_out}
-        assert answered(considered(replace(target, **left_out))).packages, target
+        assert resolve_case(considered(replace(target, **left_out))).packages, target
     for target in elsewise:
         print(f"only with libraries of another CUDA than its own: {target}")
         assert target not in alone or alone[target].refusal, target

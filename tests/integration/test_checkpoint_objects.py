@@ -113,17 +113,17 @@ def test_bucket_save_prune_and_load(store: s3.S3, root: str) -> None:
     assert second.folder not in folders(store, root)
     # A flipped byte, in a file that two checkpoints refer to.
     files = open_root(root, **store.options)
-    [held] = files.files(first.folder)
-    content = bytearray(files.read(first.folder, held))
+    [stored] = files.files(first.folder)
+    content = bytearray(files.read(first.folder, stored))
     content[7] ^= 1
     import s3fs
 
     s3fs.S3FileSystem(**store.options, use_listings_cache=False).pipe_file(
-        f"{root}/{first.folder}/{held}", bytes(content)
+        f"{root}/{first.folder}/{stored}", bytes(content)
     )
     assert [
         (damage.folder, damage.file, damage.tensors) for damage in verify(root, **store.options)
-    ] == [(first.folder, held, ("a",))]
+    ] == [(first.folder, stored, ("a",))]
 
 
 def test_manifest_is_uploaded_last(store: s3.S3, root: str) -> None:
@@ -159,7 +159,7 @@ def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "words", "code"),
+    ("fault", "message", "code"),
     [
         (s3.matching(r"^PUT .*distcp$", s3.ACCESS_DENIED, first=2), "Access Denied: s3://", 13),
         (
@@ -178,7 +178,7 @@ def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
     ids=["denied", "error", "dropped", "manifest", "latest"],
 )
 def test_store_refusal_is_raised_on_all_ranks_and_leaves_nothing(
-    store: s3.S3, root: str, fault: Fault, words: str, code: int
+    store: s3.S3, root: str, fault: Fault, message: str, code: int
 ) -> None:
     root = re.sub(r"[\[\]]", "-", root)
     committed = save(store, root, 1, {"a": big("o")})
@@ -196,7 +196,7 @@ def test_store_refusal_is_raised_on_all_ranks_and_leaves_nothing(
     )
     store.fault = lambda _: None
     assert [type(error) for error in errors] == [NotCommitted] * 2, errors
-    assert re.search(words, str(errors[0]))
+    assert re.search(message, str(errors[0]))
     assert errors[0].errno == code
     prune(
         root, keep=9, **store.options

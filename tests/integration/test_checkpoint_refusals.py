@@ -13,12 +13,12 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def everyones(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def rank_results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_ranks("refusals.py", str(tmp_path_factory.mktemp("refusals")), world_size=2)
 
 
 def test_all_mismatches_are_reported_and_nothing_is_modified(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
     problems = [
         "the checkpoint of step 1 has no f.h",
@@ -28,39 +28,39 @@ def test_all_mismatches_are_reported_and_nothing_is_modified(
         "e is a tensor only in the checkpoint",
         "i is expanded here, so several elements share one place in memory: load into a copy of it",
     ]
-    assert [outcome["misfits"] for outcome in everyones] == [
+    assert [outcome["misfits"] for outcome in rank_results] == [
         ["CheckpointError", "; ".join(problems), [0.0] * 3, "text", ["h"]]
     ] * 2
 
 
-def test_wrapper_tensors_are_refused_by_name(everyones: list[dict[str, Any]]) -> None:
+def test_wrapper_tensors_are_refused_by_name(rank_results: list[dict[str, Any]]) -> None:
     """They have no address: the process would end by SIGSEGV."""
-    if everyones[0]["wrapper"] is None:
+    if rank_results[0]["wrapper"] is None:
         pytest.skip("this torch has no TwoTensor")
     problem = "a is a TwoTensor here, which owns no memory: load the tensors it is made of"
-    assert [outcome["wrapper"] for outcome in everyones] == [
+    assert [outcome["wrapper"] for outcome in rank_results] == [
         [["CheckpointError", problem], [0.0, 0.0]]
     ] * 2
     problem = "a is a TwoTensor, which owns no memory: save the tensors it is made of"
     assert [
         outcome["unsavable"]["wrapper"][1].removeprefix("nothing was saved: rank 1: ")
-        for outcome in everyones
+        for outcome in rank_results
     ] == [problem] * 2
 
 
-def test_bad_save_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any]]) -> None:
+def test_bad_save_options_of_one_rank_raise_on_all(rank_results: list[dict[str, Any]]) -> None:
     """Or the ranks would be one save apart for good."""
-    others, own = (outcome["bad_options"][0] for outcome in everyones)
+    others, own = (outcome["bad_options"][0] for outcome in rank_results)
     assert [name for name, _ in own] == ["ValueError"] * 3
     assert own[1][1] == "step='4': it must be a whole number of 0 or more"
     assert others == [
         ["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own
     ]
-    assert [outcome["bad_options"][1] for outcome in everyones] == [[3, 4]] * 2
+    assert [outcome["bad_options"][1] for outcome in rank_results] == [[3, 4]] * 2
 
 
-def test_bad_load_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any]]) -> None:
-    others, own = (outcome["bad_options_of_a_load"] for outcome in everyones)
+def test_bad_load_options_of_one_rank_raise_on_all(rank_results: list[dict[str, Any]]) -> None:
+    others, own = (outcome["bad_options_of_a_load"] for outcome in rank_results)
     *options, no_dict, (name, unknown) = own[0]
     assert options == [
         ["ValueError", "on_damage='zzz': pass 'refuse' or 'previous'"],
@@ -82,14 +82,14 @@ def test_bad_load_options_of_one_rank_raise_on_all(everyones: list[dict[str, Any
     assert [outcome[1:] for outcome in (others, own)] == [[[0.0, 0.0], 2, [2.0, 2.0]]] * 2
 
 
-def test_partial_load_fills_existing_values(everyones: list[dict[str, Any]]) -> None:
-    assert [outcome["part"] for outcome in everyones] == [
+def test_partial_load_fills_existing_values(rank_results: list[dict[str, Any]]) -> None:
+    assert [outcome["part"] for outcome in rank_results] == [
         [[1.0] * 3, ["a", "many"], 4, 1.0, [1]]
     ] * 2
 
 
-def test_pickles_are_refused_unless_allowed(everyones: list[dict[str, Any]]) -> None:
-    without, value, tensor = everyones[1]["pickled"]
+def test_pickles_are_refused_unless_allowed(rank_results: list[dict[str, Any]]) -> None:
+    without, value, tensor = rank_results[1]["pickled"]
     assert without[0] == "CheckpointError"
     assert without[1].startswith(
         "b is an object that must be unpickled, which can run code: pass allow_pickle=True"
@@ -99,23 +99,25 @@ def test_pickles_are_refused_unless_allowed(everyones: list[dict[str, Any]]) -> 
 
 
 def test_ranks_agree_on_refusing_or_skipping_damage(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
-    said, refused = everyones[0]["damage"][0], everyones[0]["damage"][3]
+    said, refused = rank_results[0]["damage"][0], rank_results[0]["damage"][3]
     assert said[0] == "DamagedFile"
     assert said[1].startswith("FOLDER/damaged/step-000000000002/")
     assert re.search(
         r" is damaged: its (XXH128|SHA-256) is not the committed one \(it holds of 1\)$", said[1]
     )
     assert refused == [said[1]]
-    assert everyones[0]["damage"] == [said, 0.0, 1, refused, 1.0, ["refusals.py"]]
-    assert everyones[1]["damage"] == [said, 0.0, 1, refused, 2.0, []]
+    assert rank_results[0]["damage"] == [said, 0.0, 1, refused, 1.0, ["refusals.py"]]
+    assert rank_results[1]["damage"] == [said, 0.0, 1, refused, 2.0, []]
 
 
 def test_ranks_agree_on_damaged_latest_or_manifest(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
-    for rank, (named, unnamed) in enumerate(outcome["damaged_pointers"] for outcome in everyones):
+    for rank, (named, unnamed) in enumerate(
+        outcome["damaged_pointers"] for outcome in rank_results
+    ):
         caught = ["refusals.py"] if rank == 0 else []
         assert named[0][0] == unnamed[0][0] == "DamagedFile"
         assert named[0][1].startswith(
@@ -129,31 +131,33 @@ def test_ranks_agree_on_damaged_latest_or_manifest(
 
 
 def test_known_damaged_file_is_linked_by_no_rank(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
     expected = [[[2, 2], [0, 4]], [True, True]]
-    assert [outcome["known_to_one"] for outcome in everyones] == [
+    assert [outcome["known_to_one"] for outcome in rank_results] == [
         [[], *expected],
         [["of 0"], *expected],
     ]
 
 
 def test_damage_next_to_equal_content_is_rewritten(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
-    assert [outcome["damage_beside_equal_content"] for outcome in everyones] == [[True, True]] * 2
+    assert [outcome["damage_beside_equal_content"] for outcome in rank_results] == [
+        [True, True]
+    ] * 2
 
 
 def test_error_lists_available_names(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
     wrong = ["NoCheckpoint", "FOLDER/steps has no checkpoint of step 8: it has steps 7, 9"]
     nothing = ["NoCheckpoint", "FOLDER/nowhere has no checkpoint: it has no committed step"]
-    assert [outcome["nothing_there"] for outcome in everyones] == [[wrong, nothing, 0.0]] * 2
+    assert [outcome["nothing_there"] for outcome in rank_results] == [[wrong, nothing, 0.0]] * 2
 
 
-def test_models_and_optimizers_load_unchanged(everyones: list[dict[str, Any]]) -> None:
-    for said, *found in (found["stateful"] for found in everyones):
+def test_models_and_optimizers_load_unchanged(rank_results: list[dict[str, Any]]) -> None:
+    for said, *found in (found["stateful"] for found in rank_results):
         assert said[0] == "CheckpointError"
         assert said[1].startswith(
             "the optimizer optimizer has no state yet, so its state in the checkpoint would not be loaded"
@@ -162,27 +166,27 @@ def test_models_and_optimizers_load_unchanged(everyones: list[dict[str, Any]]) -
 
 
 def test_optimizer_without_state_is_refused(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
-    for outcome in (outcome["new_optimizers"] for outcome in everyones):
+    for outcome in (outcome["new_optimizers"] for outcome in rank_results):
         assert [name for name, _ in outcome] == ["CheckpointError"] * 3
         names = [text.partition(" has no state yet")[0] for _, text in outcome]
         assert names == ["the optimizer optim", "the optimizer runs.a.0.optim", "the optimizer"]
 
 
 def test_documented_example_restores_the_optimizer(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
-    assert [outcome["as_documented"] for outcome in everyones] in (
+    assert [outcome["as_documented"] for outcome in rank_results] in (
         [[True, True, 0.1, 5]] * 2,
         [None] * 2,
     )
 
 
 def test_only_the_writing_rank_pickles_a_shared_object(
-    everyones: list[dict[str, Any]],
+    rank_results: list[dict[str, Any]],
 ) -> None:
-    assert [outcome["replicas"] for outcome in everyones] == [{"a": 1}] * 2
+    assert [outcome["replicas"] for outcome in rank_results] == [{"a": 1}] * 2
 
 
 @pytest.mark.parametrize(
@@ -203,9 +207,9 @@ def test_only_the_writing_rank_pickles_a_shared_object(
     ],
 )
 def test_failure_on_one_rank_saves_nothing(
-    everyones: list[dict[str, Any]], state: str, problem: str
+    rank_results: list[dict[str, Any]], state: str, problem: str
 ) -> None:
-    for outcome in everyones:
+    for outcome in rank_results:
         name, text = outcome["unsavable"][state]
         assert name == "CheckpointError"
         assert text.removeprefix("nothing was saved: rank 1: ").startswith(problem)

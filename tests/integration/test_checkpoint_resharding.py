@@ -12,9 +12,11 @@ pytestmark = pytest.mark.torch
 
 
 def test_resharding_between_world_sizes(tmp_path: Path) -> None:
-    everyones = run_ranks("resharding.py", str(tmp_path), world_size=4)
+    rank_results = run_ranks("resharding.py", str(tmp_path), world_size=4)
     read = {
-        name: [outcome[name] for outcome in everyones] for name in everyones[0] if name != "partial"
+        name: [outcome[name] for outcome in rank_results]
+        for name in rank_results[0]
+        if name != "partial"
     }
     assert {"2 to 1", "2 to 4", "4 to 2"} <= set(read)
     wrong = {name: said for name, said in read.items() if any(said)}
@@ -23,6 +25,6 @@ def test_resharding_between_world_sizes(tmp_path: Path) -> None:
         sum(of_rank is not None for of_rank in read[name])
         for name in ("2 to 1", "2 to 4", "4 to 2")
     ] == [1, 4, 2]
-    assert [outcome["partial"].partition(" (")[0] for outcome in everyones[:2]] == [
+    assert [outcome["partial"].partition(" (")[0] for outcome in rank_results[:2]] == [
         "sum is a DTensor whose ranks hold summands"
     ] * 2

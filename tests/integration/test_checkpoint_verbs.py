@@ -76,21 +76,21 @@ def provision(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def said(*arguments: object, code: int = 0) -> Any:
+def run_json(*arguments: object, code: int = 0) -> Any:
     result = provision(*arguments, "--json")
     assert result.returncode == code, result.stdout + result.stderr
     return json.loads(result.stdout)
 
 
 def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
-    rows = said("list", job.root)["checkpoints"]
+    rows = run_json("list", job.root)["checkpoints"]
     assert [(row["step"], row["generation"], row["world_size"], row["tensors"]) for row in rows] == [
         (100, 0, 2, 5), (200, 0, 2, 5), (300, 1, 2, 5),
     ]  # fmt: skip
     assert all(row["shared_bytes"] > 2_400_000 and row["own_bytes"] > 4_800_000 for row in rows)
     tensors = {
         tensor["name"]: (tensor["dtype"], tensor["shape"], tensor["bytes"])
-        for tensor in said("show", job.root)["tensors"]
+        for tensor in run_json("show", job.root)["tensors"]
     }
     assert tensors == {
         "model.bias": ("torch.float32", [600], 2400),
@@ -99,23 +99,23 @@ def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
         "optim.moment0": ("torch.float64", [300, 1000], 2_400_000),
         "optim.moment1": ("torch.float64", [300, 1000], 2_400_000),
     }
-    assert [tensor["verdict"] for tensor in said("verify", job.root, "--all")["checkpoints"]] == [
-        "whole"
-    ] * 3
+    assert [
+        tensor["verdict"] for tensor in run_json("verify", job.root, "--all")["checkpoints"]
+    ] == ["whole"] * 3
 
 
 def test_flipped_bit_is_reported_by_tensor_name(job: Job, tmp_path: Path) -> None:
     root = shutil.copytree(job.root, tmp_path / "copy")
     moment = next(
         tensor
-        for tensor in said("show", root, "--step", 200)["tensors"]
+        for tensor in run_json("show", root, "--step", 200)["tensors"]
         if tensor["name"] == "optim.moment1"
     )
     path = root / "step-000000000200" / moment["files"][0]
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 4
     path.write_bytes(content)
-    output = said("verify", root, "--all", code=1)["checkpoints"]
+    output = run_json("verify", root, "--all", code=1)["checkpoints"]
     assert [(tensor["step"], tensor["verdict"], [damage["tensors"] for damage in tensor["damages"]]) for tensor in output] == [
         (100, "whole", []), (200, "damaged", [["optim.moment1"]]), (300, "whole", []),
     ]  # fmt: skip
@@ -123,18 +123,18 @@ def test_flipped_bit_is_reported_by_tensor_name(job: Job, tmp_path: Path) -> Non
 
 def test_running_save_is_kept_until_its_job_ends(job: Job) -> None:
     job.start_saving()
-    row = said("list", job.root)["unfinished"][0]
+    row = run_json("list", job.root)["unfinished"][0]
     assert (row["step"], row["pid"], row["writer"]) == (400, job.pid, "alive")
     assert row["bytes"] > 4_800_000
-    assert said("prune", job.root, "--keep", 3)["left"][0]["name"] == row["name"]
+    assert run_json("prune", job.root, "--keep", 3)["left"][0]["name"] == row["name"]
     result = provision("prune", job.root, "--unfinished", row["name"])
     assert (result.returncode, f"process {job.pid}" in result.stderr) == (12, True)
     job.kill()
-    assert said("list", job.root)["unfinished"][0]["writer"] == "gone"
-    gone = said("prune", job.root, "--keep", 3)
+    assert run_json("list", job.root)["unfinished"][0]["writer"] == "gone"
+    gone = run_json("prune", job.root, "--keep", 3)
     assert (gone["unfinished"], gone["removed"]) == ([row["name"]], [])
     assert gone["freed_bytes"] > 4_800_000
     assert sorted(path.name for path in job.root.iterdir() if path.name.startswith(".")) == []
     assert [
-        checkpoint["verdict"] for checkpoint in said("verify", job.root, "--all")["checkpoints"]
+        checkpoint["verdict"] for checkpoint in run_json("verify", job.root, "--all")["checkpoints"]
     ] == ["whole"] * 3

@@ -48,9 +48,9 @@ def package(
         "info/paths.json": {"paths": rows, "paths_version": 1},
         **(documents or {}),
     }
-    made = folder / "channel" / PLATFORM / "toy-1.0-h_0.tar.bz2"
-    made.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(made, "w:bz2") as archive:
+    archive_path = folder / "channel" / PLATFORM / "toy-1.0-h_0.tar.bz2"
+    archive_path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive_path, "w:bz2") as archive:
         for name, kind, content in [
             *((name, FILE, _text(text)) for name, text in texts.items() if text is not None),
             *members,
@@ -61,9 +61,14 @@ def package(
                 (len(content), "") if kind == FILE else (0, content.decode())
             )
             archive.addfile(member, io.BytesIO(content))
-    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    digest = hashlib.sha256(archive_path.read_bytes()).hexdigest()
     return LockedPackage(
-        manager="conda", name="toy", version="1.0", url=made.as_uri(), sha256=digest, build="h_0"
+        manager="conda",
+        name="toy",
+        version="1.0",
+        url=archive_path.as_uri(),
+        sha256=digest,
+        build="h_0",
     )
 
 
@@ -94,9 +99,9 @@ def named(name: str, folder: Path, members: list[Member]) -> LockedPackage:
         "depends": [],
     }
     toy = package(folder / name, members, {"info/index.json": about})
-    made = Path(url2pathname(urlsplit(toy.url).path))
-    made = made.rename(made.with_name(f"{name}-1.0-h_0.tar.bz2"))
-    return replace(toy, name=name, url=made.as_uri())
+    archive_path = Path(url2pathname(urlsplit(toy.url).path))
+    archive_path = archive_path.rename(archive_path.with_name(f"{name}-1.0-h_0.tar.bz2"))
+    return replace(toy, name=name, url=archive_path.as_uri())
 
 
 def link(folder: Path, toy: LockedPackage, name: str = "env") -> Path:
@@ -116,7 +121,7 @@ def all_below(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("members", "documents", "words"),
+    ("members", "documents", "message"),
     [
         ([("OUTSIDE/absolute", FILE, b"x")], None, "lists .*outside/absolute, which is outside"),
         ([("../../outside/up", FILE, b"x")], None, "lists ../../outside/up, which is outside"),
@@ -151,7 +156,7 @@ def all_below(folder: Path) -> set[str]:
     ],
 )
 def test_escaping_package_is_named_and_writes_nothing(
-    tmp_path: Path, members: list[Member], documents: dict[str, Any] | None, words: str
+    tmp_path: Path, members: list[Member], documents: dict[str, Any] | None, message: str
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -165,7 +170,7 @@ def test_escaping_package_is_named_and_writes_nothing(
         for name, kind, content in members
     ]
     toy = package(tmp_path, named, documents)
-    with pytest.raises(IntegrityError, match=f"The conda package toy-1.0-h_0.tar.bz2 {words}"):
+    with pytest.raises(IntegrityError, match=f"The conda package toy-1.0-h_0.tar.bz2 {message}"):
         link(tmp_path, toy)
     assert all_below(outside) == {"there"}
     assert (outside / "there").read_text() == "mine"

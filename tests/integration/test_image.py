@@ -92,7 +92,7 @@ def packaged() -> Path:
     return channel.bootstrap(Path(folder), Watching()).path
 
 
-class Made:
+class EnvironmentParts:
     """Parts of an environment: a channel, wheels, a lock of both, and prefixes realized from them."""
 
     def __init__(self, folder: Path) -> None:
@@ -224,12 +224,12 @@ def wheel(
         content[f"{info}/entry_points.txt"] = f"[console_scripts]\n{script} = {name}:main\n"
     rows = [f"{path},sha256={_record_hash(text)},{len(text)}" for path, text in content.items()]
     content[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
-    made = folder / "wheels" / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    made.parent.mkdir(exist_ok=True)
-    with zipfile.ZipFile(made, "w") as archive:
+    parts = folder / "wheels" / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    parts.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(parts, "w") as archive:
         for path, text in content.items():
             archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), text)
-    return made
+    return parts
 
 
 def _record_hash(text: str) -> str:
@@ -286,8 +286,8 @@ sys.exit(int(options.get("status", 0)))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("made"))
+def parts(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentParts:
+    return EnvironmentParts(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture(scope="module")
@@ -305,18 +305,18 @@ def base(docker_client: Any, docker_base: str) -> image.BaseImage:
 
 
 @pytest.fixture(scope="module")
-def lock(made: Made) -> Lock:
-    return made.lock()
+def lock(parts: EnvironmentParts) -> Lock:
+    return parts.lock()
 
 
 @pytest.fixture(scope="module")
-def prefix(made: Made, lock: Lock, tmp_path_factory: pytest.TempPathFactory) -> Prefix:
-    return made.prefix(tmp_path_factory.mktemp("prefix") / "toy", lock)
+def prefix(parts: EnvironmentParts, lock: Lock, tmp_path_factory: pytest.TempPathFactory) -> Prefix:
+    return parts.prefix(tmp_path_factory.mktemp("prefix") / "toy", lock)
 
 
 @pytest.fixture(scope="module")
-def built(
-    made: Made,
+def toy_image(
+    parts: EnvironmentParts,
     lock: Lock,
     prefix: Prefix,
     base: image.BaseImage,
@@ -324,11 +324,11 @@ def built(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Image:
     layout = tmp_path_factory.mktemp("layouts") / "toy"
-    return build(made, lock, prefix, base, runtime, layout)
+    return build(parts, lock, prefix, base, runtime, layout)
 
 
 def build(
-    made: Made,
+    parts: EnvironmentParts,
     lock: Lock,
     prefix: Prefix,
     base: image.BaseImage,
@@ -337,7 +337,7 @@ def build(
     **more: Any,
 ) -> Image:
     options: dict[str, Any] = {
-        "link": made.link(conda_files.PREFIX),
+        "link": parts.link(conda_files.PREFIX),
         "progress": Watching(),
         **more,
     }
@@ -353,9 +353,9 @@ def build(
 
 
 @pytest.fixture(scope="module")
-def loaded(built: Image, docker_client: Any) -> Iterator[Image]:
-    assert image.load_image(built, docker_client, Watching())
-    yield built
+def loaded(toy_image: Image, docker_client: Any) -> Iterator[Image]:
+    assert image.load_image(toy_image, docker_client, Watching())
+    yield toy_image
     image.remove_images("toy", docker_client)
 
 
@@ -365,43 +365,45 @@ def members(layout: Image, group: str) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in archive}
 
 
-def run(client: Any, made: Image, *command: str, **options: Any) -> str:
+def run(client: Any, parts: Image, *command: str, **options: Any) -> str:
     return str(
         client.containers.run(
-            made.image_id, list(command), remove=True, network_mode="none", **options
+            parts.image_id, list(command), remove=True, network_mode="none", **options
         ).decode()
     )
 
 
-def test_layout_is_complete_and_grouped(built: Image) -> None:
-    assert [layer.group for layer in built.layers] == [
+def test_layout_is_complete_and_grouped(toy_image: Image) -> None:
+    assert [layer.group for layer in toy_image.layers] == [
         "base",
         "cuda",
         "python",
         "rest",
         "provision",
     ]
-    for layer in built.layers:
-        assert f"sha256:{sha256_of(oci_layout.blob(built.layout, layer.digest))}" == layer.digest
-    config = json.loads(oci_layout.blob(built.layout, built.image_id).read_bytes())
-    assert config["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
-    assert sorted(path.name for path in built.layout.iterdir()) == [
+    for layer in toy_image.layers:
+        assert (
+            f"sha256:{sha256_of(oci_layout.blob(toy_image.layout, layer.digest))}" == layer.digest
+        )
+    config = json.loads(oci_layout.blob(toy_image.layout, toy_image.image_id).read_bytes())
+    assert config["rootfs"]["diff_ids"] == [layer.digest for layer in toy_image.layers]
+    assert sorted(path.name for path in toy_image.layout.iterdir()) == [
         "blobs",
         "index.json",
         "layers.json",
         "oci-layout",
     ]
-    assert len(list((built.layout / "blobs" / "sha256").iterdir())) == len(built.layers) + 2
-    assert list(built.layout.parent.iterdir()) == [built.layout]
+    assert len(list((toy_image.layout / "blobs" / "sha256").iterdir())) == len(toy_image.layers) + 2
+    assert list(toy_image.layout.parent.iterdir()) == [toy_image.layout]
 
 
-def test_image_has_no_host_paths(built: Image, prefix: Prefix, made: Made) -> None:
+def test_image_has_no_host_paths(toy_image: Image, prefix: Prefix, parts: EnvironmentParts) -> None:
     for group in ("python", "cuda", "rest", "provision"):
-        layer = next(layer for layer in built.layers if layer.group == group)
-        content = oci_layout.blob(built.layout, layer.digest).read_bytes()
-        for path in (prefix.path, made.channel, made.folder / "cache"):
+        layer = next(layer for layer in toy_image.layers if layer.group == group)
+        content = oci_layout.blob(toy_image.layout, layer.digest).read_bytes()
+        for path in (prefix.path, parts.channel, parts.folder / "cache"):
             assert os.fsencode(path) not in content, group
-        for member in members(built, group).values():
+        for member in members(toy_image, group).values():
             assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "", "")
             assert member.mtime == 315532800
             assert member.mode in (0o644, 0o755, 0o777) or member.name == "workspace"
@@ -412,9 +414,9 @@ def test_image_has_no_host_paths(built: Image, prefix: Prefix, made: Made) -> No
 
 
 def test_digest_does_not_depend_on_the_prefix_path(
-    made: Made,
+    parts: EnvironmentParts,
     lock: Lock,
-    built: Image,
+    toy_image: Image,
     base: image.BaseImage,
     runtime: Path,
     tmp_path: Path,
@@ -426,41 +428,46 @@ def test_digest_does_not_depend_on_the_prefix_path(
     before = os.umask(0o077)
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     try:
-        prefix = made.prefix(elsewhere, lock)
-        again = build(made, lock, prefix, base, runtime, tmp_path / "layout")
+        prefix = parts.prefix(elsewhere, lock)
+        again = build(parts, lock, prefix, base, runtime, tmp_path / "layout")
     finally:
         os.umask(before)
     assert (elsewhere / "bin" / "greet").read_bytes().startswith(b"#!/bin/sh")
-    assert again.layers == built.layers
-    assert again.manifest_digest == built.manifest_digest
+    assert again.layers == toy_image.layers
+    assert again.manifest_digest == toy_image.manifest_digest
 
 
 def test_current_layout_is_reused(
-    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, built: Image
+    parts: EnvironmentParts,
+    lock: Lock,
+    prefix: Prefix,
+    base: image.BaseImage,
+    runtime: Path,
+    toy_image: Image,
 ) -> None:
     def link(target: Path) -> None:
         raise AssertionError("linked again")
 
-    before = built.layout.stat().st_mtime_ns
-    assert build(made, lock, prefix, base, runtime, built.layout, link=link) == built
-    assert built.layout.stat().st_mtime_ns == before
+    before = toy_image.layout.stat().st_mtime_ns
+    assert build(parts, lock, prefix, base, runtime, toy_image.layout, link=link) == toy_image
+    assert toy_image.layout.stat().st_mtime_ns == before
     assert (
         image.find_image(
             resolution(),
             lock,
             base,
-            layout=built.layout,
+            layout=toy_image.layout,
             runtime=runtime_package.load(runtime).files,
             progress=Watching(),
         )
-        == built
+        == toy_image
     )
     assert (
         image.find_image(
             resolution(),
             lock,
             base,
-            layout=built.layout,
+            layout=toy_image.layout,
             runtime=runtime_package.load(runtime).files,
             progress=Watching(),
             epoch=1,
@@ -470,58 +477,69 @@ def test_current_layout_is_reused(
 
 
 def test_failed_build_leaves_the_old_layout(
-    made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, tmp_path: Path
+    parts: EnvironmentParts,
+    lock: Lock,
+    prefix: Prefix,
+    base: image.BaseImage,
+    runtime: Path,
+    tmp_path: Path,
 ) -> None:
     layout = tmp_path / "toy"
-    first = build(made, lock, prefix, base, runtime, layout)
+    first = build(parts, lock, prefix, base, runtime, layout)
 
     def link(target: Path) -> None:
         (target / "half").write_text("written")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(made, lock, prefix, base, runtime, layout, link=link, epoch=1)
+        build(parts, lock, prefix, base, runtime, layout, link=link, epoch=1)
     assert oci_layout.read(layout) is not None
     assert list(tmp_path.iterdir()) == [layout]
-    second = build(made, lock, prefix, base, runtime, layout, epoch=1)
+    second = build(parts, lock, prefix, base, runtime, layout, epoch=1)
     assert second.manifest_digest != first.manifest_digest
 
 
 def test_truncated_layer_is_rebuilt(
-    made: Made,
+    parts: EnvironmentParts,
     lock: Lock,
     prefix: Prefix,
     base: image.BaseImage,
     runtime: Path,
-    built: Image,
+    toy_image: Image,
     tmp_path: Path,
 ) -> None:
     layout = tmp_path / "toy"
-    shutil.copytree(built.layout, layout)
-    os.truncate(oci_layout.blob(layout, built.layers[1].digest), 1000)
-    assert build(made, lock, prefix, base, runtime, layout).manifest_digest == built.manifest_digest
-    assert oci_layout.blob(layout, built.layers[1].digest).stat().st_size == built.layers[1].size
+    shutil.copytree(toy_image.layout, layout)
+    os.truncate(oci_layout.blob(layout, toy_image.layers[1].digest), 1000)
+    assert (
+        build(parts, lock, prefix, base, runtime, layout).manifest_digest
+        == toy_image.manifest_digest
+    )
+    assert (
+        oci_layout.blob(layout, toy_image.layers[1].digest).stat().st_size
+        == toy_image.layers[1].size
+    )
 
 
 def test_edited_prefix_is_refused(
-    made: Made, base: image.BaseImage, runtime: Path, tmp_path: Path
+    parts: EnvironmentParts, base: image.BaseImage, runtime: Path, tmp_path: Path
 ) -> None:
-    lock = made.lock()
-    prefix = made.prefix(tmp_path / "toy", lock)
+    lock = parts.lock()
+    prefix = parts.prefix(tmp_path / "toy", lock)
     code = prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / "greet" / "__init__.py"
     text = code.read_text()
     code.unlink()  # it is a hard link into uv's cache
     code.write_text(text.replace("hello", "HELLO"))
     with pytest.raises(IntegrityError, match="changed after it was installed"):
-        build(made, lock, prefix, base, runtime, tmp_path / "layout")
+        build(parts, lock, prefix, base, runtime, tmp_path / "layout")
     code.write_text(text + "#")
     with pytest.raises(IntegrityError, match="bytes instead of"):
-        build(made, lock, prefix, base, runtime, tmp_path / "layout")
+        build(parts, lock, prefix, base, runtime, tmp_path / "layout")
     code.unlink()
     with pytest.raises(IntegrityError, match=r"lacks greet/__init__\.py"):
-        build(made, lock, prefix, base, runtime, tmp_path / "layout")
+        build(parts, lock, prefix, base, runtime, tmp_path / "layout")
     with pytest.raises(StaleLock):
-        build(made, replace(lock, sha256="1" * 64), prefix, base, runtime, tmp_path / "layout")
+        build(parts, replace(lock, sha256="1" * 64), prefix, base, runtime, tmp_path / "layout")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy"]
 
 
@@ -605,7 +623,7 @@ def test_user_tags_stay(loaded: Image, docker_client: Any) -> None:
 
 
 def test_small_change_sends_small_layers(
-    made: Made,
+    parts: EnvironmentParts,
     base: image.BaseImage,
     runtime: Path,
     loaded: Image,
@@ -619,10 +637,15 @@ def test_small_change_sends_small_layers(
         {"greet/__init__.py": "def main():\n    print('again')\n"},
         script="greet",
     )
-    wheels = [changed, *made.wheels[1:]]
-    lock = made.lock(*wheels)
+    wheels = [changed, *parts.wheels[1:]]
+    lock = parts.lock(*wheels)
     other = build(
-        made, lock, made.prefix(tmp_path / "toy", lock, *wheels), base, runtime, tmp_path / "layout"
+        parts,
+        lock,
+        parts.prefix(tmp_path / "toy", lock, *wheels),
+        base,
+        runtime,
+        tmp_path / "layout",
     )
     assert other.layers[:3] == loaded.layers[:3]
     watching = Watching()
@@ -644,7 +667,7 @@ def test_engine_that_needs_all_layers_gets_them(
 
 
 def test_retagging_build_leaves_no_dangling_image(
-    made: Made,
+    parts: EnvironmentParts,
     lock: Lock,
     prefix: Prefix,
     base: image.BaseImage,
@@ -653,7 +676,7 @@ def test_retagging_build_leaves_no_dangling_image(
     docker_client: Any,
     tmp_path: Path,
 ) -> None:
-    newer = build(made, lock, prefix, base, runtime, tmp_path / "toy", epoch=1)
+    newer = build(parts, lock, prefix, base, runtime, tmp_path / "toy", epoch=1)
     assert newer.reference == loaded.reference
     image.load_image(newer, docker_client, Watching())
     ours = docker_client.api.images(
@@ -715,13 +738,13 @@ class Leaky:
 
 
 def test_engine_disconnects_during_load(
-    loaded: Image, made: Made, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, docker_client: Any, tmp_path: Path,
+    loaded: Image, parts: EnvironmentParts, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, docker_client: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     scheme, _, path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").partition("://")
     if scheme != "unix":
         pytest.skip(f"the engine is not on a socket of this machine: DOCKER_HOST is {scheme}://…")
-    other = build(made, lock, prefix, base, runtime, tmp_path / "toy", epoch=2)
+    other = build(parts, lock, prefix, base, runtime, tmp_path / "toy", epoch=2)
     leaky = Leaky(path, limit=2_000_000)
     monkeypatch.setenv("DOCKER_HOST", leaky.address)
     client = image.require_engine()

@@ -28,7 +28,7 @@ from provision import image, render
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 from provision.image import conda_files, config, oci_layout
-from tests.integration.test_image import Made, Watching, build, resolution
+from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
 
 pytestmark = pytest.mark.docker
 
@@ -45,28 +45,34 @@ DIFFERENT = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("made"))
+def environment_parts(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentParts:
+    return EnvironmentParts(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture(scope="module")
-def lock(made: Made) -> Lock:
-    return made.lock()
+def lock(environment_parts: EnvironmentParts) -> Lock:
+    return environment_parts.lock()
 
 
 @pytest.fixture(scope="module")
-def built(
-    made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory
+def toy_image(
+    environment_parts: EnvironmentParts,
+    lock: Lock,
+    docker_base: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Image:
     base = image.find_engine_base(image.require_engine(), docker_base, Watching())
     folder = tmp_path_factory.mktemp("built")
-    prefix: Prefix = made.prefix(folder / "prefix", lock)
-    return build(made, lock, prefix, base, runtime_package.FOLDER, folder / "layout")
+    prefix: Prefix = environment_parts.prefix(folder / "prefix", lock)
+    return build(environment_parts, lock, prefix, base, runtime_package.FOLDER, folder / "layout")
 
 
 @pytest.fixture(scope="module")
 def context(
-    made: Made, lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory
+    environment_parts: EnvironmentParts,
+    lock: Lock,
+    docker_base: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """What docs/image.md pipes to a builder, and the packages that the first stage would fetch."""
     folder = tmp_path_factory.mktemp("context")
@@ -76,10 +82,10 @@ def context(
         ignore=shutil.ignore_patterns("__pycache__"),
     )
     (folder / "wheels").mkdir()
-    for wheel in made.wheels:
+    for wheel in environment_parts.wheels:
         shutil.copy(wheel, folder / "wheels")
     (folder / "linked").mkdir()
-    made.link(conda_files.PREFIX)(folder / "linked")
+    environment_parts.link(conda_files.PREFIX)(folder / "linked")
     text = rendered(lock, docker_base)
     (folder / "Dockerfile").write_text(text)
     return folder
@@ -126,30 +132,32 @@ def files(archive: tarfile.TarFile) -> Files:
 
 
 @pytest.fixture(scope="module")
-def ours(built: Image) -> Files:
+def own_files(toy_image: Image) -> Files:
     result = {}
-    for layer in built.layers[1:]:
-        with tarfile.open(oci_layout.blob(built.layout, layer.digest)) as archive:
+    for layer in toy_image.layers[1:]:
+        with tarfile.open(oci_layout.blob(toy_image.layout, layer.digest)) as archive:
             result.update(files(archive))
     return result
 
 
-def compare(theirs: Files, ours: Files) -> None:
-    other = {name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)}
+def compare(theirs: Files, own_files: Files) -> None:
+    other = {
+        name for name in theirs.keys() | own_files.keys() if theirs.get(name) != own_files.get(name)
+    }
     unjustified = {
-        name: (theirs.get(name), ours.get(name))
+        name: (theirs.get(name), own_files.get(name))
         for name in other
         if not any(re.fullmatch(rule, name) for rule in DIFFERENT)
     }
     assert not unjustified
-    assert len(other) < len(ours) / 50  # most is the same
+    assert len(other) < len(own_files) / 50  # most is the same
     assert not [rule for rule in DIFFERENT if not any(re.fullmatch(rule, name) for name in other)]
 
 
 @pytest.fixture(scope="module")
-def said(built: Image) -> dict[str, Any]:
+def image_settings(toy_image: Image) -> dict[str, Any]:
     return settings(
-        json.loads(oci_layout.blob(built.layout, built.image_id).read_bytes())["config"]
+        json.loads(oci_layout.blob(toy_image.layout, toy_image.image_id).read_bytes())["config"]
     )
 
 
@@ -157,7 +165,7 @@ def said(built: Image) -> dict[str, Any]:
     "builder", ["classic", pytest.param("buildkit", marks=pytest.mark.exhaustive)]
 )
 def test_docker_build_gives_the_same_environment(
-    context: Path, ours: Files, said: dict[str, Any], builder: str
+    context: Path, own_files: Files, image_settings: dict[str, Any], builder: str
 ) -> None:
     docker = shutil.which("docker") if builder == "classic" else with_buildkit()
     if docker is None:
@@ -177,8 +185,8 @@ def test_docker_build_gives_the_same_environment(
         try:
             stream = io.BytesIO(b"".join(container.export()))
             with tarfile.open(fileobj=stream) as archive:
-                compare(files(archive), ours)
-            assert settings(client.images.get(name).attrs["Config"]) == said
+                compare(files(archive), own_files)
+            assert settings(client.images.get(name).attrs["Config"]) == image_settings
         finally:
             container.remove()
             client.images.remove(name)
@@ -196,7 +204,7 @@ FOREIGN = [
 @pytest.mark.parametrize("builder", ["classic", "buildkit"])
 @pytest.mark.exhaustive
 def test_base_settings_do_not_leave_the_environment(
-    lock: Lock, docker_base: str, said: dict[str, Any], tmp_path: Path, builder: str
+    lock: Lock, docker_base: str, image_settings: dict[str, Any], tmp_path: Path, builder: str
 ) -> None:
     """CUDA's bases have variables for the loader and an entry point. Here its first stage makes an empty folder, for speed."""
     docker = shutil.which("docker") if builder == "classic" else with_buildkit()
@@ -227,12 +235,14 @@ def test_base_settings_do_not_leave_the_environment(
                 check=False,
             )
             assert result.returncode == 0, result.stdout + result.stderr
-            made = settings(client.images.get(name).attrs["Config"])
+            environment_parts = settings(client.images.get(name).attrs["Config"])
             wanted = config.environment(resolution(), lock, inherited)
-            assert made["Env"] == sorted(f"{key}={value}" for key, value in wanted.items())
+            assert environment_parts["Env"] == sorted(
+                f"{key}={value}" for key, value in wanted.items()
+            )
             assert wanted["PATH"] == f"{conda_files.PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
-            assert [made[key] for key in ("Entrypoint", "Cmd", "User")] == [
-                said[key] for key in ("Entrypoint", "Cmd", "User")
+            assert [environment_parts[key] for key in ("Entrypoint", "Cmd", "User")] == [
+                image_settings[key] for key in ("Entrypoint", "Cmd", "User")
             ]
             assert (
                 client.containers.run(
@@ -265,7 +275,11 @@ def forget_steps(client: Any, told: str) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 @pytest.mark.exhaustive
 def test_buildah_build_gives_the_same_environment(
-    context: Path, docker_base: str, ours: Files, said: dict[str, Any], tmp_path: Path
+    context: Path,
+    docker_base: str,
+    own_files: Files,
+    image_settings: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     with storage() as (place, flags):
         with (
@@ -311,14 +325,14 @@ def test_buildah_build_gives_the_same_environment(
     for layer in manifest["layers"][1:]:
         with tarfile.open(out / layer["digest"].removeprefix("sha256:")) as archive:
             outcome.update(files(archive))
-    compare(outcome, ours)
+    compare(outcome, own_files)
     assert (
         settings(
             json.loads((out / manifest["config"]["digest"].removeprefix("sha256:")).read_text())[
                 "config"
             ]
         )
-        == said
+        == image_settings
     )
 
 
@@ -376,10 +390,10 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.needs("podman")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
-def test_podman_and_buildah_accept_the_layout(built: Image) -> None:
+def test_podman_and_buildah_accept_the_layout(toy_image: Image) -> None:
     with storage() as (_, flags):
         # Both make the path the image's name, so it must be one: not every folder above is (".nox" is not).
-        place, source = built.layout.parent, f"oci:{built.layout.name}"
+        place, source = toy_image.layout.parent, f"oci:{toy_image.layout.name}"
         result = subprocess.run(
             ["podman", *flags, "pull", "--quiet", source],
             cwd=place,
@@ -388,7 +402,7 @@ def test_podman_and_buildah_accept_the_layout(built: Image) -> None:
             check=False,
         )
         pulled = result.stdout.strip()
-        assert f"sha256:{pulled}" == built.image_id, result.stderr
+        assert f"sha256:{pulled}" == toy_image.image_id, result.stderr
         limits = [
             "--ulimit",
             "nofile=1024:1024",

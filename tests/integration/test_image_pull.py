@@ -45,7 +45,7 @@ from tests.integration.registries import (
     host,
     htpasswd,
     log_in,
-    made,
+    make_image,
     refuse,
     serving,
 )
@@ -74,7 +74,7 @@ def context(tmp_path: Path) -> Context:
 @pytest.fixture(scope="module")
 def toy(host: str, tmp_path_factory: pytest.TempPathFactory) -> Image:
     """lab/toy:1 in the registry."""
-    toy = made(tmp_path_factory.mktemp("toy") / "toy")
+    toy = make_image(tmp_path_factory.mktemp("toy") / "toy")
     image.push_image(toy, image.parse_registry_reference(f"{host}/lab/toy:1"), Watching())
     return toy
 
@@ -94,7 +94,9 @@ def digest_in(folder: Path) -> str:
 def test_pull_returns_what_was_pushed(
     host: str, context: Context, tmp_path: Path, method: image.Compression
 ) -> None:
-    toy = image.compress_image(made(tmp_path / "toy"), method, tmp_path / "packed", Watching())
+    toy = image.compress_image(
+        make_image(tmp_path / "toy"), method, tmp_path / "packed", Watching()
+    )
     pushed = image.push_image(
         toy, image.parse_registry_reference(f"{host}/lab/{method}:1"), Watching()
     )
@@ -117,15 +119,15 @@ def test_existing_layers_are_not_fetched(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     line = Line(host, lambda line, request, body: False)
-    with line.open() as here:
+    with line.open() as registry:
         for _ in range(2):
-            pull(context, f"{here}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
+            pull(context, f"{registry}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
             seen, line.paths[:] = [path for path in line.paths if "/blobs/" in path], []
         assert seen == [f"/v2/lab/toy/blobs/{toy.image_id}"]  # its config, which says what it is
         blob = oci_layout.blob(tmp_path / "out", toy.layers[1].digest)
         blob.unlink()
         blob.write_bytes(b"x" * toy.layers[1].size)  # damaged: it is there by name only
-        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+        pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
@@ -202,8 +204,8 @@ def test_interrupted_layer_is_resumed(
         asked.append(begins(request))
         return half(request, content, asked[-1])
 
-    with Line(host, breaking).open() as here:
-        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    with Line(host, breaking).open() as registry:
+        pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
     assert asked == [n << 20 for n in range(len(asked))]  # no byte twice
     assert len(asked) == BIG // (1 << 20) + 1
@@ -222,8 +224,8 @@ def test_failed_pull_is_resumed_by_the_next(
             half(request, content, 0) if not begins(request) else refuse(request, 500)
         )
 
-    with Line(host, once).open() as here, pytest.raises(ToolFailed, match="status 500"):
-        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    with Line(host, once).open() as registry, pytest.raises(ToolFailed, match="status 500"):
+        pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
     asked: list[int] = []
 
@@ -231,8 +233,8 @@ def test_failed_pull_is_resumed_by_the_next(
         asked.extend([begins(request)] if is_big(request, toy) else [])
         return False
 
-    with Line(host, listening).open() as here:
-        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    with Line(host, listening).open() as registry:
+        pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert asked == [1 << 20]
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
@@ -263,8 +265,8 @@ def test_killed_pull_is_resumed(
         "PROVISION_CACHE": str(where.cache),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    with Line(host, stalling).open() as here:
-        command = ["image", "pull", f"{here}/lab/toy:1", "--output", f"oci:{tmp_path / 'out'}"]
+    with Line(host, stalling).open() as registry:
+        command = ["image", "pull", f"{registry}/lab/toy:1", "--output", f"oci:{tmp_path / 'out'}"]
         with subprocess.Popen(
             [sys.executable, "-c", "from provision.cli.main import main; main()", *command], env=env
         ) as child:
@@ -281,7 +283,7 @@ def test_killed_pull_is_resumed(
         killed.set()
         assert not (tmp_path / "out").exists()
         size = part.stat().st_size
-        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+        pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert asked == [0, size]
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
@@ -292,10 +294,10 @@ def test_occupied_target_is_refused_before_any_request(
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
     line = Line(host, lambda line, request, body: False)
-    with line.open() as here, pytest.raises(InUse, match="exists and is not an image layout"):
+    with line.open() as registry, pytest.raises(InUse, match="exists and is not an image layout"):
         pull(
             context,
-            f"{here}/lab/toy:1",
+            f"{registry}/lab/toy:1",
             f"oci-archive:{tmp_path / 'out.tar'}",
             f"oci:{tmp_path / 'home'}",
         )
@@ -366,8 +368,8 @@ def busy(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
 def test_temporary_trouble_is_retried(
     host: str, toy: Image, context: Context, tmp_path: Path, trouble: Callable[..., bool]
 ) -> None:
-    with Line(host, trouble).open() as here:
-        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    with Line(host, trouble).open() as registry:
+        pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
@@ -388,8 +390,8 @@ def test_lasting_trouble_is_reported(
     def refusing(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         return f"/{what}/" in request.path and refuse(request, status, Retry_After="0")
 
-    with Line(host, refusing).open() as here, pytest.raises(error):
-        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    with Line(host, refusing).open() as registry, pytest.raises(error):
+        pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
@@ -408,8 +410,8 @@ def test_wrong_bytes_are_refused_and_removed(
         content += b"more" if what == "more" else b""
         return answer(request, bytes(content))
 
-    with Line(host, lying).open() as here, pytest.raises(IntegrityError):
-        pull(context, f"{here}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
+    with Line(host, lying).open() as registry, pytest.raises(IntegrityError):
+        pull(context, f"{registry}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
     assert not list(context.folders.cache.rglob(toy.layers[0].digest.removeprefix("sha256:")))
     assert not list(context.folders.cache.rglob("index.json"))
@@ -432,19 +434,19 @@ def test_full_disk_is_named_and_received_bytes_stay(
         return False
 
     try:
-        with Line(host, fill).open() as here:
+        with Line(host, fill).open() as registry:
             for _ in range(2):  # the disk fills up on the way; it is full before
                 with pytest.raises(NoSpace, match="the pull continues where it stopped"):
-                    pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+                    pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
             filler.write_bytes(b"")
-            pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+            pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     finally:
         subprocess.run(["umount", context.folders.pulled], check=True)
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
 def test_docker_login_credentials_are_used(context: Context, tmp_path: Path) -> None:
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     (tmp_path / "users").write_text(htpasswd("lab", "secret"))
     with serving(
         tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}"
@@ -476,9 +478,9 @@ def test_layers_may_be_redirected(host: str, toy: Image, context: Context, tmp_p
                 request, 307, Location=f"http://{there}{request.path}"
             )
 
-        with Line(host, moved).open() as here:
-            log_in(here, "lab", "secret")
-            pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+        with Line(host, moved).open() as registry:
+            log_in(registry, "lab", "secret")
+            pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
     assert len(tokens) == BIG // (1 << 20) + 3
     assert set(tokens) == {None}
@@ -512,8 +514,8 @@ def test_expired_token_is_renewed(
         del request.headers["Authorization"]
         return is_big(request, toy) and half(request, content, begins(request))
 
-    with Line(host, guarded).open() as here:
-        pull(context, f"{here}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+    with Line(host, guarded).open() as registry:
+        pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
     assert len(given) >= 4
 
@@ -553,10 +555,10 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
     lab = image.parse_registry_reference(f"{host}/lab/base:12")
     subprocess.run([*SKOPEO, f"oci:{tmp_path / 'base'}", f"docker://{lab}"], check=True)
     line = Line(host, lambda line, request, body: False)
-    with line.open() as here:
-        result = image_registry.registry_base(context, f"{here}/lab/base:12")
+    with line.open() as registry:
+        result = image_registry.registry_base(context, f"{registry}/lab/base:12")
         assert (result.reference, result.digest, result.diff_ids) == (
-            f"{here}/lab/base:12",
+            f"{registry}/lab/base:12",
             base.digest,
             base.diff_ids,
         )
@@ -569,7 +571,7 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
             )
             == 2
         )
-        pinned = f"{here}/lab/base@{image.find_remote(lab).digest}"
+        pinned = f"{registry}/lab/base@{image.find_remote(lab).digest}"
         image_registry.registry_base(context, pinned)
         line.paths.clear()
         assert image_registry.registry_base(context, pinned).digest == base.digest
@@ -578,23 +580,24 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
         blob.write_bytes(b"damaged")
         assert image_registry.registry_base(context, pinned).digest == base.digest
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-        image_registry.registry_base(context, f"{here}/lab/base:12")
+        image_registry.registry_base(context, f"{registry}/lab/base:12")
         assert not [path for path in line.paths if path.endswith(base.diff_ids[0])]
         for status in (429, 500, 403):
             line.trouble = lambda line, request, body: refuse(request, status, Retry_After="0")  # noqa: B023 - called in this round
             assert (
-                image_registry.registry_base(context, f"{here}/lab/base:12").digest == base.digest
+                image_registry.registry_base(context, f"{registry}/lab/base:12").digest
+                == base.digest
             )
             with pytest.raises((TimedOut, ToolFailed)):
-                image_registry.registry_base(context, f"{here}/lab/base:13")
+                image_registry.registry_base(context, f"{registry}/lab/base:13")
     assert (
-        image_registry.registry_base(context, f"{here}/lab/base:12").digest == base.digest
+        image_registry.registry_base(context, f"{registry}/lab/base:12").digest == base.digest
     )  # the registry is gone
     progress = context.progress
     assert isinstance(progress, Watching)
     assert "that was pulled before" in progress.said[-1]
     with pytest.raises(Unreachable, match="could not be pulled"):
-        image_registry.registry_base(context, f"{here}/lab/base:13")
+        image_registry.registry_base(context, f"{registry}/lab/base:13")
 
 
 @pytest.fixture
@@ -610,7 +613,10 @@ def test_engine_gets_the_image_under_its_name(
 ) -> None:
     name = f"{host}/lab/engine-{uuid.uuid4().hex[:8]}"
     toy = image.compress_image(
-        made(tmp_path / "toy", small=uuid.uuid4().bytes), method, tmp_path / "packed", Watching()
+        make_image(tmp_path / "toy", small=uuid.uuid4().bytes),
+        method,
+        tmp_path / "packed",
+        Watching(),
     )
     image.push_image(toy, image.parse_registry_reference(f"{name}:1"), Watching())
     try:

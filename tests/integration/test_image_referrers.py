@@ -19,7 +19,7 @@ from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.environment import passport
 from provision.image import oci_layout
-from tests.integration.registries import Line, answer, host, made, refuse
+from tests.integration.registries import Line, answer, host, make_image, refuse
 from tests.integration.test_image import Watching
 from tests.unit.test_image_sbom import folder
 
@@ -34,7 +34,7 @@ BILLS = ["application/vnd.cyclonedx+json", "application/spdx+json"]
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    return made(tmp_path / "toy")
+    return make_image(tmp_path / "toy")
 
 
 class Api:
@@ -84,17 +84,17 @@ def test_push_attaches_verdicts_and_sboms(
     for name in ("DATA", "CACHE"):
         monkeypatch.setenv(f"PROVISION_{name}", str(folder / name))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
-    known = json.loads((folder / passport.FILE).read_text())
-    known["lock"]["sha256"] = known["image"]["lock_sha256"]
+    passport_ = json.loads((folder / passport.FILE).read_text())
+    passport_["lock"]["sha256"] = passport_["image"]["lock_sha256"]
     measurement = {
         "measured_on": {"host": "node1"},
         "report": {"schema": 2, "started_at": "2026-11-21T19:44:37Z"},
     }
-    known["smoke"] = {
+    passport_["smoke"] = {
         "prefix": {"verdict": "warn", **measurement},
-        "image": {"verdict": "pass", "image_id": known["image"]["image_id"], **measurement},
+        "image": {"verdict": "pass", "image_id": passport_["image"]["image_id"], **measurement},
     }
-    (folder / passport.FILE).write_text(json.dumps(known))
+    (folder / passport.FILE).write_text(json.dumps(passport_))
     place = f"{host}/lab/pushed-{method}:1"
     for sent in (True, False):
         result = CliRunner().invoke(
@@ -137,8 +137,10 @@ def test_registry_without_referrers_still_gets_the_image(
             and refuse(request, 400)
         )
 
-    with Line(host, strict).open() as here:
-        result = CliRunner().invoke(cli, ["image", "push", "lab", f"{here}/lab/strict:1", "--json"])
+    with Line(host, strict).open() as registry:
+        result = CliRunner().invoke(
+            cli, ["image", "push", "lab", f"{registry}/lab/strict:1", "--json"]
+        )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["attached"] == []
     assert "not all documents were attached to the image" in result.stderr
@@ -151,8 +153,8 @@ def test_attached_documents_are_read_back(host: str, toy: Image, api: str) -> No
         if api == "none"
         else Line(host, Api(1 if api == "pages" else 100))
     )
-    with line.open() as here:
-        at = image.parse_registry_reference(f"{here}/lab/{api}:1")
+    with line.open() as registry:
+        at = image.parse_registry_reference(f"{registry}/lab/{api}:1")
         image.push_image(toy, at, Watching())
         for text in (b'"one"', b'"two"', b'"one"'):
             image.attach_referrer(at, toy, KIND, "application/json", text, {"said": text.decode()})
@@ -187,7 +189,7 @@ def test_verdicts_of_another_image_are_refused(host: str, toy: Image) -> None:
 def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> None:
     report = {"schema": 2, "started_at": "2026-11-21T19:44:37Z"}
     measured = {"measured_on": {"host": "node1"}, "report": report}
-    known = {
+    passport_ = {
         "lock": {"sha256": toy.lock_sha256},
         "smoke": {
             "prefix": {"verdict": "warn", **measured},
@@ -196,7 +198,7 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     }
     at = image.parse_registry_reference(f"{host}/lab/verdicts:1")
     image.push_image(toy, at, Watching())
-    for evidence in passport.smoke_attachments(known, toy):
+    for evidence in passport.smoke_attachments(passport_, toy):
         image.attach_referrer(
             at,
             toy,
@@ -231,8 +233,8 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
             and answer(request, json.dumps({"manifests": rows}).encode())
         ),
     )
-    with listing.open() as here:
-        image_registry.show_image(context, f"{here}/lab/verdicts:1")
+    with listing.open() as registry:
+        image_registry.show_image(context, f"{registry}/lab/verdicts:1")
     assert len(progress.said) == 4
     assert [
         (verdict["place"], verdict["verdict"], verdict["report"]) for verdict in seen.verdicts
@@ -242,8 +244,8 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     ]
     assert seen.labels["org.provision.lock"] == toy.lock_sha256
     assert seen.image_id == toy.image_id
-    assert not passport.smoke_attachments({**known, "lock": {"sha256": "another"}}, toy)
-    known["smoke"]["image"]["image_id"] = "sha256:another"  # type: ignore[index]
-    assert [evidence.label for evidence in passport.smoke_attachments(known, toy)] == [
+    assert not passport.smoke_attachments({**passport_, "lock": {"sha256": "another"}}, toy)
+    passport_["smoke"]["image"]["image_id"] = "sha256:another"  # type: ignore[index]
+    assert [evidence.label for evidence in passport.smoke_attachments(passport_, toy)] == [
         "smoke (prefix): warn"
     ]

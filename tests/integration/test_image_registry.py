@@ -31,7 +31,7 @@ from tests.integration.registries import (
     host,
     htpasswd,
     log_in,
-    made,
+    make_image,
     refuse,
     serving,
 )
@@ -68,7 +68,7 @@ def manifest(host: str, name: str, tag: str) -> bytes:
 
 
 def test_existing_layers_are_not_sent(host: str, tmp_path: Path) -> None:
-    first = made(tmp_path / "first")
+    first = make_image(tmp_path / "first")
     size = (
         sum(layer.size for layer in first.layers)
         + oci_layout.blob(first.layout, first.image_id).stat().st_size
@@ -88,7 +88,7 @@ def test_existing_layers_are_not_sent(host: str, tmp_path: Path) -> None:
         ).sent
         == 0
     )
-    second = made(tmp_path / "second", small=b"changed")
+    second = make_image(tmp_path / "second", small=b"changed")
     assert (
         image.push_image(
             second, image.parse_registry_reference(f"{host}/lab/toy:2"), Watching()
@@ -99,7 +99,7 @@ def test_existing_layers_are_not_sent(host: str, tmp_path: Path) -> None:
 
 @pytest.mark.needs("skopeo")
 def test_skopeo_copies_pushed_images(host: str, tmp_path: Path) -> None:
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     image.push_image(toy, image.parse_registry_reference(f"{host}/lab/copied:x"), Watching())
     source = f"docker://{host}/lab/copied:x"
     subprocess.run([*SKOPEO, source, f"oci:{tmp_path / 'out'}"], check=True)
@@ -154,12 +154,14 @@ def forgotten_at_last(line: Line, request: BaseHTTPRequestHandler, body: bytes) 
 def test_interrupted_upload_is_resumed(
     host: str, tmp_path: Path, trouble: Callable[..., bool]
 ) -> None:
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     line = Line(host, trouble)
     progress = Watching()
     name = f"lab/{trouble.__name__.replace('_', '-')}"
-    with line.open() as here:
-        pushed = image.push_image(toy, image.parse_registry_reference(f"{here}/{name}:1"), progress)
+    with line.open() as registry:
+        pushed = image.push_image(
+            toy, image.parse_registry_reference(f"{registry}/{name}:1"), progress
+        )
     assert f"sha256:{hashlib.sha256(manifest(host, name, '1')).hexdigest()}" == toy.manifest_digest
     assert pushed.sent == progress.advanced == sum(progress.meters.values())
     if trouble is unanswered:
@@ -171,20 +173,20 @@ def test_interrupted_upload_is_resumed(
 
 
 def test_unreachable_registry_is_named(host: str, tmp_path: Path) -> None:
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     with pytest.raises(Unreachable, match="does not answer"):
         image.push_image(
             toy, image.parse_registry_reference(f"127.0.0.1:{free_port()}/lab/toy"), Watching()
         )
     with (
-        Line(host, lambda line, request, body: refuse(request, 500)).open() as here,
+        Line(host, lambda line, request, body: refuse(request, 500)).open() as registry,
         pytest.raises(ToolFailed, match="status 500"),
     ):
-        image.push_image(toy, image.parse_registry_reference(f"{here}/lab/toy"), Watching())
+        image.push_image(toy, image.parse_registry_reference(f"{registry}/lab/toy"), Watching())
 
 
 def test_docker_login_user_is_required(tmp_path: Path) -> None:
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     (tmp_path / "users").write_text(htpasswd("lab", "secret"))
     with serving(
         tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}"
@@ -201,7 +203,7 @@ def test_docker_login_user_is_required(tmp_path: Path) -> None:
 
 def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) -> None:
     """As hosted registries have it: 401 names a place that gives a token to who is known; it may be busy."""
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     asked: list[str] = []
     late = formatdate(time.time() + 1, usegmt=True)
 
@@ -220,11 +222,11 @@ def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) ->
         challenge = f'Bearer realm="http://{own}/token",service="lab",scope="repository:lab/token:pull,push"'
         return refuse(request, 401, WWW_Authenticate=challenge)
 
-    with Line(host, guarded).open() as here:
-        log_in(here, "lab", "secret")
+    with Line(host, guarded).open() as registry:
+        log_in(registry, "lab", "secret")
         assert (
             image.push_image(
-                toy, image.parse_registry_reference(f"{here}/lab/token"), Watching()
+                toy, image.parse_registry_reference(f"{registry}/lab/token"), Watching()
             ).sent
             > BIG
         )
@@ -237,7 +239,7 @@ def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) ->
 
 def test_identity_token_is_exchanged(host: str, tmp_path: Path) -> None:
     """What `docker login` keeps where the token server gives it such (OAuth2): there is no password to send."""
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     asked: list[dict[str, list[str]]] = []
 
     def guarded(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -252,15 +254,15 @@ def test_identity_token_is_exchanged(host: str, tmp_path: Path) -> None:
             request, 401, WWW_Authenticate=f'Bearer realm="http://{own}/token",service="lab"'
         )
 
-    with Line(host, guarded).open() as here:
+    with Line(host, guarded).open() as registry:
         folder = Path(os.environ["DOCKER_CONFIG"])
         folder.mkdir()
         (folder / "config.json").write_text(
-            json.dumps({"auths": {here: {"auth": "", "identitytoken": "kept"}}})
+            json.dumps({"auths": {registry: {"auth": "", "identitytoken": "kept"}}})
         )
         assert (
             image.push_image(
-                toy, image.parse_registry_reference(f"{here}/lab/identity"), Watching()
+                toy, image.parse_registry_reference(f"{registry}/lab/identity"), Watching()
             ).sent
             > BIG
         )
@@ -276,16 +278,16 @@ def test_identity_token_is_exchanged(host: str, tmp_path: Path) -> None:
 
 
 def test_upload_without_a_location_names_the_registry(host: str, tmp_path: Path) -> None:
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     lost = Line(
         host, lambda line, request, body: request.command == "POST" and refuse(request, 202)
     )
-    with lost.open() as here, pytest.raises(ToolFailed, match="continue an upload"):
-        image.push_image(toy, image.parse_registry_reference(f"{here}/lab/nowhere"), Watching())
+    with lost.open() as registry, pytest.raises(ToolFailed, match="continue an upload"):
+        image.push_image(toy, image.parse_registry_reference(f"{registry}/lab/nowhere"), Watching())
 
 
 def test_missing_or_changed_layer_is_not_pushed(host: str, tmp_path: Path) -> None:
-    toy = made(tmp_path / "toy")
+    toy = make_image(tmp_path / "toy")
     blob = oci_layout.blob(toy.layout, toy.layers[0].digest)
     content = bytearray(blob.read_bytes())
     content[5000] ^= 1
@@ -329,11 +331,13 @@ def test_upload_that_is_always_forgotten_is_given_up(
 
     line = Line("", forgetful)
     with (
-        line.open() as here,
+        line.open() as registry,
         pytest.raises(Unreachable, match=f"lost the upload of .* {client.TRIES} times"),
     ):
         image.push_image(
-            made(tmp_path / "toy"), image.parse_registry_reference(f"{here}/lab/toy"), Watching()
+            make_image(tmp_path / "toy"),
+            image.parse_registry_reference(f"{registry}/lab/toy"),
+            Watching(),
         )
     assert line.seen.count("PATCH") == enough
     assert line.seen.count("POST") == client.TRIES

@@ -29,7 +29,7 @@ from provision.image import config
 from provision.image.oci_layout import NAME as REF_NAME
 from tests.conftest import absence
 from tests.integration.conftest import Eventually
-from tests.integration.test_image import Made, Watching, build, wheel
+from tests.integration.test_image import EnvironmentParts, Watching, build, wheel
 from tests.unit.test_lock_verify import sound, wheel_entry
 
 pytestmark = pytest.mark.docker
@@ -105,12 +105,12 @@ print(json.dumps([os.getuid(), os.getgid(), getpass.getuser(), str(pathlib.Path.
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    made = Made(tmp_path_factory.mktemp("made"))
-    made.wheels.append(
-        wheel(made.folder, "torch", "2.3.1", {"torch/__init__.py": ""})
+def environment_parts(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentParts:
+    environment_parts = EnvironmentParts(tmp_path_factory.mktemp("made"))
+    environment_parts.wheels.append(
+        wheel(environment_parts.folder, "torch", "2.3.1", {"torch/__init__.py": ""})
     )  # the health check looks for one
-    return made
+    return environment_parts
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +120,15 @@ def client() -> Any:
 
 @pytest.fixture(scope="module")
 def toy(
-    made: Made, client: Any, docker_base: str, tmp_path_factory: pytest.TempPathFactory
+    environment_parts: EnvironmentParts,
+    client: Any,
+    docker_base: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Image]:
     """With Jupyter's server, where the package index of this machine has it."""
-    prefix = made.prefix(tmp_path_factory.mktemp("prefix") / "toy", made.lock())
+    prefix = environment_parts.prefix(
+        tmp_path_factory.mktemp("prefix") / "toy", environment_parts.lock()
+    )
     command: list[str | Path] = [
         uv_executable(),
         "pip",
@@ -135,7 +140,7 @@ def toy(
         "ipykernel",
     ]
     subprocess.run(command, check=False)
-    lock = made.lock()
+    lock = environment_parts.lock()
     there = {package.name for package in lock.packages}
     more = [
         installed(path)
@@ -145,13 +150,18 @@ def toy(
         lock, packages=(*lock.packages, *(package for package in more if package.name not in there))
     )
     base = image.find_engine_base(client, docker_base, Watching())
-    built = build(
-        made, lock, prefix, base, runtime_package.FOLDER, tmp_path_factory.mktemp("layouts") / "toy"
+    toy_image = build(
+        environment_parts,
+        lock,
+        prefix,
+        base,
+        runtime_package.FOLDER,
+        tmp_path_factory.mktemp("layouts") / "toy",
     )
     name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
-    built = dataclasses.replace(built, reference=f"{name}:toy")
-    image.load_image(built, client, Watching())
-    yield built
+    toy_image = dataclasses.replace(toy_image, reference=f"{name}:toy")
+    image.load_image(toy_image, client, Watching())
+    yield toy_image
     for tag in ("toy", "latest"):
         client.images.remove(f"{name}:{tag}")
 
@@ -209,8 +219,8 @@ def run(work: Path, *arguments: str) -> tuple[int, str, str]:
     return child.returncode, out, err
 
 
-def left(client: Any, made: Image) -> list[Any]:
-    return list(client.containers.list(all=True, filters={"ancestor": made.image_id}))
+def remaining(client: Any, environment_parts: Image) -> list[Any]:
+    return list(client.containers.list(all=True, filters={"ancestor": environment_parts.image_id}))
 
 
 def test_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
@@ -224,7 +234,7 @@ def test_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
         "import sys; print(sys.prefix); sys.exit(37)",
     )
     assert (code, out) == (37, "/opt/env\n"), err
-    assert left(client, toy) == []
+    assert remaining(client, toy) == []
 
 
 @pytest.mark.parametrize(
@@ -245,7 +255,7 @@ def test_signal_reaches_the_program(
     child.send_signal(number)
     child.communicate(timeout=60)
     assert child.returncode == code
-    assert left(client, toy) == []
+    assert remaining(client, toy) == []
 
 
 def test_killed_workers_leave_nothing(work: Path, toy: Image, client: Any) -> None:
@@ -419,7 +429,7 @@ def test_jupyter_requires_its_token_and_listens_on_loopback(
         eventually(lambda: answer("127.0.0.1", port, "GET", "/api/status", token) == 200, 60)
         assert answer("127.0.0.1", port, "GET", "/api/status", None) == 403
         assert answer("127.0.0.1", port, "POST", "/api/kernels", token) == 201
-        (container,) = left(client, toy)
+        (container,) = remaining(client, toy)
         assert token not in " ".join(container.attrs["Config"]["Cmd"])
         container.reload()
         gateway = container.attrs["NetworkSettings"]["Gateway"]  # an address of this machine, too
@@ -428,7 +438,7 @@ def test_jupyter_requires_its_token_and_listens_on_loopback(
     finally:
         child.terminate()
         child.communicate(timeout=60)
-    assert left(client, toy) == []
+    assert remaining(client, toy) == []
 
 
 def answer(host: str, port: int, method: str, path: str, token: str | None) -> int | None:

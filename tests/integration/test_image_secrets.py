@@ -19,7 +19,7 @@ from provision.adapters.uv import uv_executable
 from provision.core.mirrors import path_from_url
 from provision.core.types import Prefix
 from provision.image import conda_files, oci_layout
-from tests.integration.test_image import Made, Watching, build, resolution
+from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
 from tests.unit.test_image_base_archive import layout
 
 PASSWORD, TOKEN = "pass-6f1d", "token-93ac"
@@ -43,14 +43,14 @@ class Guarded(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("made"))
+def environment_parts(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentParts:
+    return EnvironmentParts(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture(scope="module")
-def address(made: Made) -> Iterator[str]:
+def address(environment_parts: EnvironmentParts) -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Guarded, directory=str(made.folder))
+        ("127.0.0.1", 0), functools.partial(Guarded, directory=str(environment_parts.folder))
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://lab:{PASSWORD}@127.0.0.1:{server.server_port}/t/{TOKEN}"
@@ -58,14 +58,17 @@ def address(made: Made) -> Iterator[str]:
     server.server_close()
 
 
-def test_image_has_no_password_or_token(made: Made, address: str, tmp_path: Path) -> None:
+def test_image_has_no_password_or_token(
+    environment_parts: EnvironmentParts, address: str, tmp_path: Path
+) -> None:
     def fetched(path: Path) -> str:
-        return f"{address}/{path.relative_to(made.folder).as_posix()}"
+        return f"{address}/{path.relative_to(environment_parts.folder).as_posix()}"
 
     packages = tuple(
-        replace(package, url=fetched(path_from_url(package.url))) for package in made.conda
+        replace(package, url=fetched(path_from_url(package.url)))
+        for package in environment_parts.conda
     )
-    plain = made.lock()
+    plain = environment_parts.lock()
     wheels = tuple(
         replace(package, url=fetched(path_from_url(package.url))) for package in plain.by("pip")
     )
@@ -100,11 +103,13 @@ def test_image_has_no_password_or_token(made: Made, address: str, tmp_path: Path
     runtime.mkdir()
     (runtime / "__main__.py").write_text("")
     prefix = Prefix(name="toy", path=place, lock_sha256=lock.sha256)
-    built = build(made, lock, prefix, base, runtime, tmp_path / "layout", link=link)
-    assert "python" in [layer.group for layer in built.layers]
-    for path in [path for path in built.layout.rglob("*") if path.is_file()]:
+    toy_image = build(
+        environment_parts, lock, prefix, base, runtime, tmp_path / "layout", link=link
+    )
+    assert "python" in [layer.group for layer in toy_image.layers]
+    for path in [path for path in toy_image.layout.rglob("*") if path.is_file()]:
         assert not [secret for secret in secrets if secret in path.read_bytes()], path
-    assert oci_layout.read(built.layout) is not None
+    assert oci_layout.read(toy_image.layout) is not None
     text = render.render_dockerfile("toy", image.dockerfile_context(resolution(), lock))[
         render.DOCKERFILE
     ]

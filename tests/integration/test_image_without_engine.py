@@ -26,7 +26,7 @@ from provision.core.paths import Folders
 from provision.core.types import Image, Lock, Prefix
 from provision.image import conda_files, export, layer_cache, oci_layout
 from tests.integration.registries import serving
-from tests.integration.test_image import Made, Watching, build, resolution
+from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
 from tests.unit.test_image_base_archive import layout
 
 NOBODY = 65534
@@ -48,11 +48,11 @@ print(made.manifest_digest)
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Made]:
+def environment_parts() -> Iterator[EnvironmentParts]:
     """In a folder that others may read, which pytest's own are not: a lock names the packages of a local channel by their paths."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
-        yield Made(Path(name))
+        yield EnvironmentParts(Path(name))
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +69,18 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lock(made: Made) -> Lock:
-    return made.lock()
+def lock(environment_parts: EnvironmentParts) -> Lock:
+    return environment_parts.lock()
 
 
 @pytest.fixture(scope="module")
-def prefix(made: Made, lock: Lock) -> Prefix:
-    return made.prefix(made.folder / "prefix", lock)
+def prefix(environment_parts: EnvironmentParts, lock: Lock) -> Prefix:
+    return environment_parts.prefix(environment_parts.folder / "prefix", lock)
 
 
 @pytest.fixture(scope="module")
-def built(
-    made: Made,
+def toy_image(
+    environment_parts: EnvironmentParts,
     lock: Lock,
     prefix: Prefix,
     base: Path,
@@ -88,7 +88,7 @@ def built(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Image:
     return build(
-        made,
+        environment_parts,
         lock,
         prefix,
         image.read_disk_base(f"oci:{base}"),
@@ -106,14 +106,24 @@ def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.needs("unshare", "setpriv", "faketime")
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 def test_unprivileged_offline_build_gives_the_same_image(
-    made: Made, lock: Lock, prefix: Prefix, base: Path, runtime: Path, built: Image, tmp_path: Path
+    environment_parts: EnvironmentParts,
+    lock: Lock,
+    prefix: Prefix,
+    base: Path,
+    runtime: Path,
+    toy_image: Image,
+    tmp_path: Path,
 ) -> None:
     """One with another umask, in another place, time zone, year and locale, and with another hash seed."""
-    theirs = made.folder / "theirs"
+    theirs = environment_parts.folder / "theirs"
     theirs.mkdir()
-    for source, name in ((made.folder / "cache", "cache"), (base, "base"), (runtime, "runtime")):
+    for source, name in (
+        (environment_parts.folder / "cache", "cache"),
+        (base, "base"),
+        (runtime, "runtime"),
+    ):
         shutil.copytree(source, theirs / name, symlinks=True)
-    work = made.conda, resolution(), lock, prefix
+    work = environment_parts.conda, resolution(), lock, prefix
     (theirs / "work").write_bytes(
         pickle.dumps(
             (*work, f"oci:{theirs / 'base'}", theirs / "runtime", theirs / "cache", theirs / "out")
@@ -141,13 +151,13 @@ def test_unprivileged_offline_build_gives_the_same_image(
         [*apart, sys.executable, "-c", BUILD, str(theirs / "work")],
         env={**environment, **odd, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False, umask=0o077,
     )  # fmt: skip
-    assert result.stdout.split() == [built.manifest_digest], result.stderr
+    assert result.stdout.split() == [toy_image.manifest_digest], result.stderr
 
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
 @pytest.mark.needs("skopeo")
-def test_skopeo_reads_the_layout(built: Image, tmp_path: Path, kind: str) -> None:
-    export.export_image(built, export.parse_output(f"{kind}:{tmp_path / 'out'}"), Watching())
+def test_skopeo_reads_the_layout(toy_image: Image, tmp_path: Path, kind: str) -> None:
+    export.export_image(toy_image, export.parse_output(f"{kind}:{tmp_path / 'out'}"), Watching())
     copied = tmp_path / "copied"
     subprocess.run(
         [
@@ -165,44 +175,44 @@ def test_skopeo_reads_the_layout(built: Image, tmp_path: Path, kind: str) -> Non
             ["skopeo", "inspect", "--config", f"oci:{copied}"], check=True, capture_output=True
         ).stdout
     )
-    assert result["config"]["Labels"]["org.provision.lock"] == built.lock_sha256
-    assert result["rootfs"]["diff_ids"] == [layer.digest for layer in built.layers]
+    assert result["config"]["Labels"]["org.provision.lock"] == toy_image.lock_sha256
+    assert result["rootfs"]["diff_ids"] == [layer.digest for layer in toy_image.layers]
     if kind == "oci":
         completed = subprocess.run(
             ["skopeo", "inspect", f"oci:{tmp_path / 'out'}"], check=True, capture_output=True
         )
-        assert json.loads(completed.stdout)["Digest"] == built.manifest_digest
+        assert json.loads(completed.stdout)["Digest"] == toy_image.manifest_digest
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
 @pytest.mark.needs("skopeo")
 def test_skopeo_decompresses_the_layers(
-    built: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
+    toy_image: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
-    packed = image.compress_image(built, method, packed_folder, Watching())
+    packed = image.compress_image(toy_image, method, packed_folder, Watching())
     export.export_image(packed, export.parse_output(f"oci-archive:{tmp_path / 'out'}"), Watching())
     copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
     subprocess.run(
         [*copy, f"oci-archive:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True
     )
     rows = json.loads((tmp_path / "plain" / "manifest.json").read_text())["layers"]
-    assert [row["digest"] for row in rows] == [layer.digest for layer in built.layers]
+    assert [row["digest"] for row in rows] == [layer.digest for layer in toy_image.layers]
 
 
 @pytest.mark.parametrize("method", ["none", "gzip"])  # umoci 0.4.7 knows no zstd
 @pytest.mark.needs("umoci")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_umoci_unpacks_the_layout(
-    built: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
+    toy_image: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
-    packed = image.compress_image(built, method, packed_folder, Watching())
+    packed = image.compress_image(toy_image, method, packed_folder, Watching())
     export.export_image(packed, export.parse_output(f"oci:{tmp_path / 'out'}"), Watching())
     subprocess.run(
         [
             "umoci",
             "unpack",
             "--image",
-            f"{tmp_path / 'out'}:{built.reference}",
+            f"{tmp_path / 'out'}:{toy_image.reference}",
             tmp_path / "bundle",
         ],
         check=True,
@@ -220,17 +230,19 @@ def test_umoci_unpacks_the_layout(
 
 @pytest.mark.needs("docker-registry", "skopeo")
 def test_base_from_a_registry_gives_the_same_layers(
-    made: Made,
+    environment_parts: EnvironmentParts,
     lock: Lock,
     prefix: Prefix,
     base: Path,
-    built: Image,
+    toy_image: Image,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     where = Folders(
-        data=tmp_path / "data", cache=made.folder / "cache-of-all", envs=tmp_path / "envs"
+        data=tmp_path / "data",
+        cache=environment_parts.folder / "cache-of-all",
+        envs=tmp_path / "envs",
     )
     context = Context(folders=where, progress=Watching())
     with serving(tmp_path / "registry") as host:
@@ -252,19 +264,19 @@ def test_base_from_a_registry_gives_the_same_layers(
         "provision"
     }  # the smoke test is a toy in `built`
     assert [item for item in found.layers if item.group in own] == [
-        item for item in built.layers if item.group in own
+        item for item in toy_image.layers if item.group in own
     ]
     again, anew = ensure_image(context, wanted, lock, prefix, None)  # the registry is gone
     assert (again, anew) == (found, False)
 
 
-def test_written_layout_is_complete(built: Image, tmp_path: Path) -> None:
-    export.export_image(built, export.parse_output(f"oci:{tmp_path / 'out'}"), Watching())
+def test_written_layout_is_complete(toy_image: Image, tmp_path: Path) -> None:
+    export.export_image(toy_image, export.parse_output(f"oci:{tmp_path / 'out'}"), Watching())
     read_back = oci_layout.read(tmp_path / "out")
     assert read_back is not None
     assert (read_back.manifest_digest, read_back.config_digest) == (
-        built.manifest_digest,
-        built.image_id,
+        toy_image.manifest_digest,
+        toy_image.image_id,
     )
 
 
@@ -282,21 +294,21 @@ def test_copy_gets_its_name_only_when_complete(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
 
-def test_only_the_image_is_exported(built: Image, tmp_path: Path) -> None:
+def test_only_the_image_is_exported(toy_image: Image, tmp_path: Path) -> None:
     """Not what else lies in its folder; and an image that has lost a file is not written at all."""
-    shutil.copytree(built.layout, tmp_path / "layout")
-    mine = replace(built, layout=tmp_path / "layout")
+    shutil.copytree(toy_image.layout, tmp_path / "layout")
+    mine = replace(toy_image, layout=tmp_path / "layout")
     (oci_layout.blobs(mine.layout) / ".left").write_text("by somebody")
     for kind in ("oci", "oci-archive"):
         export.export_image(mine, export.parse_output(f"{kind}:{tmp_path / kind}"), Watching())
         export.export_image(
-            built, export.parse_output(f"{kind}:{tmp_path / kind}-of-it"), Watching()
+            toy_image, export.parse_output(f"{kind}:{tmp_path / kind}-of-it"), Watching()
         )
     assert {path.name for path in oci_layout.blobs(tmp_path / "oci").iterdir()} == {
-        path.name for path in oci_layout.blobs(built.layout).iterdir()
+        path.name for path in oci_layout.blobs(toy_image.layout).iterdir()
     }
     assert (tmp_path / "oci-archive").read_bytes() == (tmp_path / "oci-archive-of-it").read_bytes()
-    oci_layout.blob(mine.layout, built.image_id).unlink()
+    oci_layout.blob(mine.layout, toy_image.image_id).unlink()
     for kind in ("oci", "oci-archive"):
         with pytest.raises(IntegrityError):
             export.export_image(

@@ -66,7 +66,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield server.url
 
 
-def found(*requirements: str) -> dict[str, str]:
+def locked_versions(*requirements: str) -> dict[str, str]:
     request = uv.ResolveRequest(
         requirements=requirements, python="3.11", glibc="2.28", build_path="cu116"
     )
@@ -75,8 +75,11 @@ def found(*requirements: str) -> dict[str, str]:
 
 def test_pytorch_index_with_the_pip_index(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(uv.TORCH_INDEX, f"{index}/own/")
-    assert found("torch==2.13.0+cu116", "numpy") == {"torch": "2.13.0+cu116", "numpy": "2.0.0"}
-    assert found("torch==2.13.0+cu116", "mine") == {
+    assert locked_versions("torch==2.13.0+cu116", "numpy") == {
+        "torch": "2.13.0+cu116",
+        "numpy": "2.0.0",
+    }
+    assert locked_versions("torch==2.13.0+cu116", "mine") == {
         "torch": "2.13.0+cu116",
         "mine": "1.0",
     }  # the disk is asked, too
@@ -84,7 +87,7 @@ def test_pytorch_index_with_the_pip_index(index: str, monkeypatch: pytest.Monkey
 
 def test_advice_names_the_index_to_configure(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsolvable) as failed:
-        found(*REQUEST.requirements)
+        locked_versions(*REQUEST.requirements)
     advice = diagnose_uv.explain(failed.value, REQUEST, WHY).advice
     assert (
         "set the environment variable PROVISION_TORCH_INDEX to its address, without the folder cu116 at its end"
@@ -92,7 +95,7 @@ def test_advice_names_the_index_to_configure(index: str, monkeypatch: pytest.Mon
     )
     monkeypatch.setenv(uv.TORCH_INDEX, f"{index}/own/cu116".replace("//", "//me:secret@"))
     with pytest.raises(Unsolvable) as failed:
-        found(*REQUEST.requirements)
+        locked_versions(*REQUEST.requirements)
     advice = diagnose_uv.explain(failed.value, REQUEST, WHY).advice
     assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: check there" in advice
 

@@ -86,24 +86,26 @@ def installed(python: Path) -> set[str]:
 def test_complete_cache_installs_without_an_index(
     index: http.server.ThreadingHTTPServer, tmp_path: Path
 ) -> None:
-    wanted = [locked(tmp_path, name) for name in ("numpy", "ipykernel")]
+    locked_packages = [locked(tmp_path, name) for name in ("numpy", "ipykernel")]
     messages: list[str] = []
-    uv.install_wheels(wanted, environment(tmp_path / "first"), warn=messages.append)
+    uv.install_wheels(locked_packages, environment(tmp_path / "first"), warn=messages.append)
     assert not messages
     index.shutdown()
     index.server_close()
     again = environment(tmp_path / "again")
-    uv.install_wheels(wanted, again, warn=messages.append)
+    uv.install_wheels(locked_packages, again, warn=messages.append)
     assert installed(again) == {"numpy", "ipykernel"}
     assert (
         len(messages) == 1
         and "did not answer" in messages[0]
         and "installed from there" in messages[0]
     )
-    for missing in (locked(tmp_path, "torch"), replace(wanted[0], sha256="0" * 64)):
+    for missing in (locked(tmp_path, "torch"), replace(locked_packages[0], sha256="0" * 64)):
         with pytest.raises(Unreachable, match="did not answer"):
             uv.install_wheels(
-                [*wanted[1:], missing], environment(tmp_path / missing.sha256), warn=messages.append
+                [*locked_packages[1:], missing],
+                environment(tmp_path / missing.sha256),
+                warn=messages.append,
             )
     assert len(messages) == 1
 
@@ -133,19 +135,22 @@ def test_conflicting_file_comes_from_the_last_wheel_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    wanted = [clashing(tmp_path, name) for name in ("one", "two", "zen", "large")]
+    locked_packages = [clashing(tmp_path, name) for name in ("one", "two", "zen", "large")]
     python = environment(tmp_path / "env")
-    uv.install_wheels(wanted[:3], python, warn=pytest.fail)
+    uv.install_wheels(locked_packages[:3], python, warn=pytest.fail)
     (site,) = python.parent.parent.glob("lib/python3*/site-packages")
-    uv.install_wheels(wanted[3:], python, warn=pytest.fail)  # what was there before stays below
+    uv.install_wheels(
+        locked_packages[3:], python, warn=pytest.fail
+    )  # what was there before stays below
     assert (site / "tests/__init__.py").read_text() == "# of large"
-    assert [package.name for package in wheels_to_reinstall(wanted, site)] == ["zen"]
-    uv.install_wheels(wanted, python, warn=pytest.fail)
+    assert [package.name for package in wheels_to_reinstall(locked_packages, site)] == ["zen"]
+    uv.install_wheels(locked_packages, python, warn=pytest.fail)
     assert (site / "tests/__init__.py").read_text() == "# of zen"
     assert "from tests import zen" in python.with_name("tell").read_text()
     prefix = Prefix(name="env", path=tmp_path / "env", lock_sha256="")
     packages = [
-        replace(package, url=f"https://index.invalid/{package.name}.whl") for package in wanted
+        replace(package, url=f"https://index.invalid/{package.name}.whl")
+        for package in locked_packages
     ]
     wheels = wheel_files.installed_wheels(prefix, packages, site.parent.name.removeprefix("python"))
     shared = wheel_files.shared_files(wheels)

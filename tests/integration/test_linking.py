@@ -65,9 +65,9 @@ def package(channel: Path, name: str) -> LockedPackage:
 
 def link(server: Server, channel: Path, folder: Path, *packages: LockedPackage) -> None:
     mirrors = Mirrors([parse_mirror(f"{OWN}={server.url}", Path())])
-    wanted = packages or (package(channel, "alpha"), package(channel, "beta"))
+    packages_ = packages or (package(channel, "alpha"), package(channel, "beta"))
     conda.install_packages(
-        wanted,
+        packages_,
         folder / "prefix",
         final=Path("/opt/env"),
         cache=folder / "cache",
@@ -107,7 +107,7 @@ def test_slow_server_is_waited_for(server: Server, channel: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "kind,error,words",
+    "kind,error,message",
     [
         (404, Unreachable, "alpha-1.0-h0_0.conda .*404"),
         (403, Unreachable, "alpha-1.0-h0_0.conda .*403"),
@@ -120,11 +120,11 @@ def test_lasting_faults_are_reported(
     tmp_path: Path,
     kind: Fault,
     error: type[ProvisionError],
-    words: str,
+    message: str,
 ) -> None:
     server.fault("alpha", kind)
     start = time.monotonic()
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         link(server, channel, tmp_path)
     assert time.monotonic() - start < 10
 

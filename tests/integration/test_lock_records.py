@@ -34,8 +34,8 @@ BOTH: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
 RELEASES = list(catalog.releases().values())
 
 
-def resolve(**asked: object) -> Resolution:
-    return resolver.resolve(spec.combine({}, asked, name=""))
+def resolve(**options: object) -> Resolution:
+    return resolver.resolve(spec.combine({}, options, name=""))
 
 
 def inputs(resolution: Resolution) -> lockfile.LockInputs:
@@ -48,8 +48,8 @@ def inputs(resolution: Resolution) -> lockfile.LockInputs:
     )
 
 
-def solve(**asked: object) -> Solved:
-    resolution = resolve(**asked)
+def solve(**options: object) -> Solved:
+    resolution = resolve(**options)
     return resolution, lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
 
 
@@ -72,7 +72,7 @@ def every_index_build() -> Iterator[dict[str, Future[Solved]]]:
 
 
 @pytest.mark.parametrize(
-    "asked,build",
+    "options,build",
     [
         (
             {"torch": "2.3", "cuda": "12.1", "source": "pytorch", "companions": False},
@@ -82,8 +82,8 @@ def every_index_build() -> Iterator[dict[str, Future[Solved]]]:
     ],
     ids=["pytorch", "conda-forge"],
 )
-def test_channels_lock_the_cuda_build(asked: dict[str, object], build: str) -> None:
-    _, packages = solve(**asked)
+def test_channels_lock_the_cuda_build(options: dict[str, object], build: str) -> None:
+    _, packages = solve(**options)
     assert next(package.build for package in packages if package.name == "pytorch").startswith(
         build
     )
@@ -101,7 +101,7 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
 
 
 @pytest.mark.parametrize(
-    "asked,changes,message",
+    "options,changes,message",
     [
         (
             {"torch": "2.1.0", "cuda": "12.1", "source": "pytorch"},
@@ -122,10 +122,10 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
     ids=["pytorch-cuda", "no-cuda", "cpu-only"],
 )
 def test_cuda_guard_catches_traps_in_real_records(
-    asked: dict[str, object], changes: dict[str, str], message: str
+    options: dict[str, object], changes: dict[str, str], message: str
 ) -> None:
     """The records hold these traps: each of them solves, to a CPU build."""
-    resolution = resolve(**asked, companions=False)
+    resolution = resolve(**options, companions=False)
     with pytest.raises(
         CheckFailed,
         match=rf"request is for CUDA .*, but the locked build is another one.*{message}",
@@ -215,11 +215,11 @@ def test_wheels_as_of_a_past_day() -> None:
         solve(torch="2.3", cuda="12.1", as_of="2024-01-01", companions=False)
 
 
-def of_a_day(path: Path, day: str, **asked: object) -> Resolution:
+def of_a_day(path: Path, day: str, **options: object) -> Resolution:
     """A lock as it was made on a day, before what came later; it does not know that the days have
     gone by."""
-    resolution = resolve(**asked)
-    _, packages = solve(as_of=day, **asked)
+    resolution = resolve(**options)
+    _, packages = solve(as_of=day, **options)
     path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
     return resolution
 
@@ -284,7 +284,7 @@ def test_single_package_as_of_another_day(tmp_path: Path) -> None:
     home = Home(
         root=home.root, env={**home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
     )
-    asked = (
+    options = (
         "--torch",
         "2.6",
         "--cuda",
@@ -295,7 +295,7 @@ def test_single_package_as_of_another_day(tmp_path: Path) -> None:
         "--as-of",
         "2025-06-30",
     )
-    assert home.run("lock", "lab", *asked).returncode == 0
+    assert home.run("lock", "lab", *options).returncode == 0
     stale = home.run("lock", "lab", "--as-of", "2025-12-31")
     assert (
         stale.returncode == 6
@@ -406,7 +406,7 @@ def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
         home = dataclasses.replace(
             made, env={**made.env, **variables, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
         )
-        asked = (
+        options = (
             "--torch",
             "2.6",
             "--cuda",
@@ -418,7 +418,7 @@ def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
             "--platform",
             "linux-aarch64",
         )
-        result = home.run("lock", *asked, "--no-companions")
+        result = home.run("lock", *options, "--no-companions")
         assert result.returncode == 0, result.stderr
         locks += [path.read_bytes() for path in home.envs.glob("*/conda-lock.yml")]
     assert len(locks) == 2 and locks[0] == locks[1]

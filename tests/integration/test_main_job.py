@@ -24,7 +24,7 @@ pytestmark = pytest.mark.index
 
 
 def test_build_outputs(
-    home: Home, built: subprocess.CompletedProcess[str], main_prefix: Path
+    home: Home, main_build: subprocess.CompletedProcess[str], main_prefix: Path
 ) -> None:
     folder = home.envs / MAIN
     files = {
@@ -36,11 +36,11 @@ def test_build_outputs(
         "passport.json",
     }
     assert {path.name for path in folder.iterdir()} == files
-    assert "next:" in built.stdout and str(main_prefix) in built.stdout
+    assert "next:" in main_build.stdout and str(main_prefix) in main_build.stdout
     assert not [path for path in main_prefix.parent.iterdir() if path.name.startswith(".")]
 
 
-def test_prefix_has_the_requested_torch(main_prefix: Path, built: object) -> None:
+def test_prefix_has_the_requested_torch(main_prefix: Path, main_build: object) -> None:
     script = "import torch, sys; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version(), sys.prefix)"
     result = subprocess.run(
         [main_prefix / "bin" / "python", "-I", "-c", script],
@@ -51,7 +51,7 @@ def test_prefix_has_the_requested_torch(main_prefix: Path, built: object) -> Non
     assert result.stdout.split() == ["2.3.1+cu121", "12.1", "(2,", "20,", "5)", str(main_prefix)]
 
 
-def test_companions_are_installed(main_prefix: Path, built: object) -> None:
+def test_companions_are_installed(main_prefix: Path, main_build: object) -> None:
     """What starts it for Jupyter, the library of training code, and what makes that library's checkpoints fast."""
     script = "import ipykernel; from provision_runtime.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
     command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script]
@@ -62,7 +62,7 @@ def test_companions_are_installed(main_prefix: Path, built: object) -> None:
 
 
 def test_lock_hashes_everything_and_conda_lock_reads_it(
-    home: Home, built: object, tmp_path: Path
+    home: Home, main_build: object, tmp_path: Path
 ) -> None:
     path = home.envs / MAIN / "conda-lock.yml"
     with warnings.catch_warnings():
@@ -83,7 +83,7 @@ def test_lock_hashes_everything_and_conda_lock_reads_it(
     assert "@EXPLICIT" in (tmp_path / "conda-linux-64.lock").read_text()
 
 
-def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
+def test_conda_lock_finds_nothing_to_do(home: Home, main_build: object) -> None:
     """Its own input hash agrees. --conda names a program whose answer no solve could use; the names file keeps it off the network."""
     import provision
 
@@ -107,7 +107,7 @@ def test_conda_lock_finds_nothing_to_do(home: Home, built: object) -> None:
     assert (folder / "conda-lock.yml").read_bytes() == before
 
 
-def test_second_build_writes_nothing(home: Home, built: object) -> None:
+def test_second_build_writes_nothing(home: Home, main_build: object) -> None:
     def state() -> dict[Path, int]:
         return {
             path: path.lstat().st_mtime_ns
@@ -122,13 +122,13 @@ def test_second_build_writes_nothing(home: Home, built: object) -> None:
     assert state() == before
 
 
-def test_spec_without_options_builds_the_same(home: Home, built: object) -> None:
+def test_spec_without_options_builds_the_same(home: Home, main_build: object) -> None:
     result = home.run("build", MAIN, "--no-image", "--no-smoke")
     assert result.returncode == 0, result.stderr
     assert "made" not in result.stdout
 
 
-def test_passport_describes_the_build(home: Home, built: object, main_prefix: Path) -> None:
+def test_passport_describes_the_build(home: Home, main_build: object, main_prefix: Path) -> None:
     passport = json.loads((home.envs / MAIN / "passport.json").read_text())
     assert passport["request"] == {
         "torch": "2.3",
@@ -150,7 +150,7 @@ def test_passport_describes_the_build(home: Home, built: object, main_prefix: Pa
     assert "smoke   prefix: pass" in result.stdout
 
 
-def test_no_drift_and_then_drift(home: Home, built: object, main_prefix: Path) -> None:
+def test_no_drift_and_then_drift(home: Home, main_build: object, main_prefix: Path) -> None:
     assert home.run("env", "diff", MAIN, "--files").returncode == 0
     victim = next(main_prefix.glob("lib/python*/site-packages/sympy/__init__.py"))
     content = victim.read_bytes()
@@ -164,7 +164,7 @@ def test_no_drift_and_then_drift(home: Home, built: object, main_prefix: Path) -
 
 
 def test_lost_runtime_package_is_restored_in_place(
-    home: Home, built: object, main_prefix: Path
+    home: Home, main_build: object, main_prefix: Path
 ) -> None:
     site = runtime_package.site_packages(main_prefix)
     torch = (site / "torch" / "__init__.py").stat()
@@ -182,13 +182,13 @@ def test_lost_runtime_package_is_restored_in_place(
 
 @pytest.mark.parametrize("page", ["checkpoints", "training"])
 def test_first_docs_example_runs_in_the_prefix(
-    built: object, main_prefix: Path, tmp_path: Path, page: str
+    main_build: object, main_prefix: Path, tmp_path: Path, page: str
 ) -> None:
     assert run_ranks(main_prefix / "bin" / "python", tmp_path, first_example(page))
 
 
 def test_kernel_starts_and_sees_exactly_this_prefix(
-    home: Home, built: object, main_prefix: Path, tmp_path: Path
+    home: Home, main_build: object, main_prefix: Path, tmp_path: Path
 ) -> None:
     from jupyter_client.manager import start_new_kernel
 
@@ -231,7 +231,7 @@ def test_kernel_starts_and_sees_exactly_this_prefix(
     ],
 )
 def test_smoke_test_can_fail_in_the_prefix(
-    home: Home, built: object, fault: str, phase: str
+    home: Home, main_build: object, fault: str, phase: str
 ) -> None:
     completed = home.run("smoke", MAIN, "--quick", "--only", phase, "--inject", fault, "--json")
     assert completed.returncode == 1, completed.stdout + completed.stderr
@@ -243,7 +243,7 @@ def test_smoke_test_can_fail_in_the_prefix(
 
 
 @pytest.mark.docker
-def test_image_runs_the_smoke_test(home: Home, built: object, docker_base: str) -> None:
+def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: str) -> None:
     result = home.run(
         "build", *MAIN_REQUEST, "--image", "--base", docker_base, "--quick", timeout_s=1500
     )
@@ -266,7 +266,7 @@ def test_image_runs_the_smoke_test(home: Home, built: object, docker_base: str) 
 @pytest.mark.docker
 @pytest.mark.parametrize("page", ["checkpoints", "training"])
 def test_first_docs_example_runs_in_the_image(
-    home: Home, built: object, docker_base: str, tmp_path: Path, page: str
+    home: Home, main_build: object, docker_base: str, tmp_path: Path, page: str
 ) -> None:
     result = home.run("image", "build", MAIN, "--base", docker_base)
     assert result.returncode == 0, result.stderr
@@ -281,7 +281,7 @@ def test_first_docs_example_runs_in_the_image(
 @pytest.mark.docker
 @pytest.mark.exhaustive
 def test_images_with_and_without_jupyter_share_large_layers(
-    home: Home, built: object, docker_base: str
+    home: Home, main_build: object, docker_base: str
 ) -> None:
     """To the byte, and on the disk; whichever of the two is first."""
     for name, more in ((MAIN, ()), ("bare", ("--no-jupyter",))):
@@ -319,7 +319,7 @@ def _layers(layout: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.docker
-def test_unavailable_base_skips_loudly_or_fails_with_image(home: Home, built: object) -> None:
+def test_unavailable_base_skips_loudly_or_fails_with_image(home: Home, main_build: object) -> None:
     skipped = home.run("build", MAIN, "--no-smoke", "--base", "no-such-base:1")
     assert skipped.returncode == 0, skipped.stderr
     assert "warning: no image was made: The base image no-such-base:1" in skipped.stderr
@@ -406,18 +406,18 @@ def _compared(results: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def test_reachable_channel_provides_python(
-    home: Home, built: object, cpu_request: tuple[str, ...]
+    home: Home, main_build: object, cpu_request: tuple[str, ...]
 ) -> None:
     """The bootstrapped channel, named as any channel is: nothing is packaged, and the lock says where Python is from. Its Python
     needs this machine's glibc, which the request must then allow."""
     from provision import lockfile
 
-    (made,) = (home.root / "data" / "channels").glob("py*")
-    asked = ("from-channel", *cpu_request, "--channel", made.as_uri())
+    (channel_folder,) = (home.root / "data" / "channels").glob("py*")
+    asked = ("from-channel", *cpu_request, "--channel", channel_folder.as_uri())
     assert home.run("render", *asked).returncode == 0
     machine = home.envs / "from-channel" / "virtual-packages.yml"
     machine.write_text(
-        machine.read_text().replace('"2.28"', f'"{(made / "glibc").read_text().strip()}"')
+        machine.read_text().replace('"2.28"', f'"{(channel_folder / "glibc").read_text().strip()}"')
     )
     result = home.run("lock", "from-channel")
     assert result.returncode == 0, result.stderr
@@ -428,11 +428,11 @@ def test_reachable_channel_provides_python(
         False,
     )  # its files lie on this machine's disk
     again = home.run("channel", "bootstrap", "--json")
-    assert json.loads(again.stdout)["path"] == str(made)
+    assert json.loads(again.stdout)["path"] == str(channel_folder)
 
 
 @pytest.mark.exhaustive
-def test_progress_only_on_a_terminal(home: Home, built: object) -> None:
+def test_progress_only_on_a_terminal(home: Home, main_build: object) -> None:
     """uv's and our bars on a terminal; plain lines elsewhere."""
     assert home.run("env", "remove", MAIN).returncode == 0
     status, seen = on_terminal(home, "env", "create", MAIN)

@@ -51,8 +51,8 @@ pytestmark = (
 def world(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path) -> Iterator[Server]:
     """A server of the channel and the index."""
     folder = tmp_path_factory.mktemp("world")
-    (made,) = packaged_python.glob("py*")
-    shutil.copytree(made, folder / "lab", ignore=shutil.ignore_patterns("*.zst", "shards"))
+    (mirror_folder,) = packaged_python.glob("py*")
+    shutil.copytree(mirror_folder, folder / "lab", ignore=shutil.ignore_patterns("*.zst", "shards"))
     correct(folder / "lab" / "linux-64" / "repodata.json")
     write_index(folder)
     with served(folder) as server:
@@ -105,10 +105,10 @@ def user(
 @pytest.fixture(scope="module")
 def locked(world: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The environment's folder, locked behind the server."""
-    made = user(tmp_path_factory.mktemp("locked") / "home")
-    result = made.run("lock", *REQUEST, "--channel", "lab", *behind(world.url))
+    mirror_folder = user(tmp_path_factory.mktemp("locked") / "home")
+    result = mirror_folder.run("lock", *REQUEST, "--channel", "lab", *behind(world.url))
     assert result.returncode == 0, result.stderr
-    return made.envs / NAME
+    return mirror_folder.envs / NAME
 
 
 def prefix(home: Home) -> Path:
@@ -210,11 +210,11 @@ def test_real_records_through_a_server(wanted: dict[str, object]) -> None:
 @pytest.fixture(scope="module")
 def folder(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that the lock names, in a folder."""
-    made = tmp_path_factory.mktemp("mirror") / "every thing"
+    mirror_folder = tmp_path_factory.mktemp("mirror") / "every thing"
     home = user(tmp_path_factory.mktemp("mirroring") / "home", locked=locked)
-    result = home.run("channel", "mirror", NAME, str(made), *behind(world.url))
+    result = home.run("channel", "mirror", NAME, str(mirror_folder), *behind(world.url))
     assert result.returncode == 0, result.stderr
-    return made
+    return mirror_folder
 
 
 def no_network() -> list[str]:
@@ -388,9 +388,9 @@ def outcomes(
 def test_faulty_mirror_is_named(
     outcomes: dict[str, Outcome], case: tuple[str, str, Fault, int, int, str]
 ) -> None:
-    verb, _, _, _, code, words = case
+    verb, _, _, _, code, message = case
     result = outcomes[name_of(case)]
-    check(result.done, code, words)
+    check(result.done, code, message)
     if verb == LOCK:
         assert (result.home.envs / NAME / "conda-lock.yml").exists() == (code == 0)
         assert code == 0 or not result.home.envs.exists()
@@ -408,12 +408,12 @@ def test_faulty_mirror_is_named(
         assert bool(list(result.mirror.rglob("*.part"))) <= bool(code)
 
 
-def check(done: subprocess.CompletedProcess[str], code: int, words: str) -> None:
+def check(done: subprocess.CompletedProcess[str], code: int, message: str) -> None:
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == (code != 0), done.stderr
-    assert not errors or words in errors[0], done.stderr
+    assert not errors or message in errors[0], done.stderr
 
 
 @pytest.mark.parametrize("case", ["env-create-python-stall", "channel-mirror-torch-stall"])

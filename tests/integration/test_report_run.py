@@ -18,8 +18,8 @@ pytestmark = pytest.mark.torch
 
 
 def test_measurements_appear_on_the_page_and_fit_the_schema(tmp_path: Path) -> None:
-    wanted = ("facts", "rendezvous", "barrier", "collectives", "compute")
-    left_out = [phase for phase in PHASES if phase not in wanted]
+    expected_phases = ("facts", "rendezvous", "barrier", "collectives", "compute")
+    left_out = [phase for phase in PHASES if phase not in expected_phases]
     run = smoke(
         tmp_path,
         *(word for phase in left_out for word in ("--skip", phase)),
@@ -31,7 +31,9 @@ def test_measurements_appear_on_the_page_and_fit_the_schema(tmp_path: Path) -> N
     Draft202012Validator(schema).validate(json.loads((tmp_path / "report.json").read_text()))
 
     cases = list(ElementTree.parse(tmp_path / "junit.xml").iter("testcase"))
-    assert [case.get("name") for case in cases if case.find("skipped") is None] == list(wanted)
+    assert [case.get("name") for case in cases if case.find("skipped") is None] == list(
+        expected_phases
+    )
     assert [case.get("name") for case in cases if case.find("skipped") is not None] == left_out
     assert not [
         case for case in cases if case.find("failure") is not None or case.find("error") is not None

@@ -18,7 +18,7 @@ IN_THE_ROOT = ("environment.yml", "conda-lock.yml", "Dockerfile")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def locked_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = make_home(tmp_path_factory.mktemp("root"))
     folder = home.envs / NAME
     folder.mkdir(parents=True)
@@ -30,14 +30,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.conda
 def test_root_environment_is_rendered_from_its_spec(
-    made: Path, request: pytest.FixtureRequest
+    locked_folder: Path, request: pytest.FixtureRequest
 ) -> None:
     if request.config.getoption("--update-golden"):
-        for path in made.iterdir():
+        for path in locked_folder.iterdir():
             shutil.copy(path, ROOT / "envs" / NAME)
         for name in IN_THE_ROOT:
-            shutil.copy(made / name, ROOT)
-    assert {path.name: path.read_text() for path in made.iterdir()} == {
+            shutil.copy(locked_folder / name, ROOT)
+    assert {path.name: path.read_text() for path in locked_folder.iterdir()} == {
         path.name: path.read_text()
         for path in (ROOT / "envs" / NAME).iterdir()
         if path.name != "passport.json"

@@ -78,7 +78,7 @@ print({str(copy)!r} in files, libraries.nccl_file(files))"""
 def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> None:
     if own_nccl():
         pytest.skip(f"the torch of {PYTHON} has a libnccl to shadow")
-    words = [
+    command = [
         PYTHON,
         str(FOLDER),
         "smoke",
@@ -88,7 +88,7 @@ def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> Non
         "shadow-nccl:0",
     ]
     result = subprocess.run(
-        words,
+        command,
         capture_output=True,
         text=True,
         timeout=smoke_process.TIMEOUT_S,
@@ -224,7 +224,7 @@ def test_two_torch_installations_are_drift(tmp_path: Path) -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
-    words = [
+    command = [
         str(FOLDER),
         "smoke",
         "--out",
@@ -237,7 +237,7 @@ def test_two_torch_installations_are_drift(tmp_path: Path) -> None:
     ]
     ranks = [
         subprocess.Popen(
-            [python, *words],
+            [python, *command],
             env={**environment(), **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

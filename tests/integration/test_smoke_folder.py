@@ -143,7 +143,7 @@ def on_a_slow_disk(
             child.kill()
 
 
-def ended(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, set[FindingKey]]:
+def finish(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, set[FindingKey]]:
     """The report, and its findings but for those about the machine that the test runs on (phase facts)."""
     try:
         outputs = [child.communicate(timeout=TIMEOUT_S)[0] for child in children]
@@ -179,7 +179,7 @@ FOLDERS = [
 )
 def test_real_folder_faults(tmp_path: Path, script: str, finding: str, verdict: str) -> None:
     only = ("--only", "filesystem", "--only", "checkpoint")
-    found, findings = ended(
+    found, findings = finish(
         tmp_path / "out", start(tmp_path / "out", tmp_path / "it's a folder", apart(script), *only)
     )
     assert (findings, found.verdict) == ({("filesystem", finding, BOTH)}, verdict)
@@ -187,7 +187,7 @@ def test_real_folder_faults(tmp_path: Path, script: str, finding: str, verdict: 
 
 @pytest.mark.exhaustive
 def test_checkpoint_in_a_full_folder_reports_the_same(tmp_path: Path) -> None:
-    _, findings = ended(
+    _, findings = finish(
         tmp_path / "out",
         start(tmp_path / "out", tmp_path / "folder", apart(FOLDERS[0][0]), "--only", "checkpoint"),
     )
@@ -206,7 +206,7 @@ def test_other_folder_is_distinguished_from_missing_mount(
         start(out, folder, before[rank], "--only", "filesystem", variables=place(rank, port))
         for rank in range(2)
     ]
-    found, findings = ended(out, *children)
+    found, findings = finish(out, *children)
     assert findings == {("filesystem", "folder-unmounted", (1,))}
     message = next(
         finding.message
@@ -235,7 +235,7 @@ def test_folder_vanishes_during_the_run(tmp_path: Path) -> None:
         "sh",
         *slow_disk(0.5),
     ]
-    _, findings = ended(out, start(out, folder, before, "--only", "filesystem"))
+    _, findings = finish(out, start(out, folder, before, "--only", "filesystem"))
     assert findings == {("filesystem", "folder-unmounted", BOTH)}
     assert list(folder.iterdir()) == []
 
@@ -246,7 +246,7 @@ def test_slow_disk_on_one_rank(
     on_a_slow_disk: tuple[Path, list[subprocess.Popen[str]]],
 ) -> None:
     out, children = on_a_slow_disk
-    found, findings = ended(out, *children)
+    found, findings = finish(out, *children)
     assert (findings, found.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")
 
 
@@ -254,7 +254,7 @@ def test_slow_disk_on_one_rank(
 def test_shared_memory_too_small_for_loader_workers(tmp_path: Path) -> None:
     """As in a container without --shm-size, only smaller."""
     script = "mount -t tmpfs -o size=64k none /dev/shm"
-    found, findings = ended(
+    found, findings = finish(
         tmp_path / "out",
         start(tmp_path / "out", tmp_path / "folder", apart(script), "--only", "ddp"),
     )
@@ -269,7 +269,7 @@ def test_shared_memory_too_small_for_loader_workers(tmp_path: Path) -> None:
 
 def test_dead_rank_leaves_the_folder_clean(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    _, findings = ended(
+    _, findings = finish(
         tmp_path / "out",
         start(tmp_path / "out", folder, [], "--only", "checkpoint", "--inject", "die:1:checkpoint"),
     )
@@ -287,6 +287,6 @@ def test_interrupted_run_leaves_the_folder_clean(tmp_path: Path) -> None:
         time.sleep(0.02)
     time.sleep(0.5)
     child.send_signal(signal.SIGTERM)
-    _, findings = ended(out, child)
+    _, findings = finish(out, child)
     assert {(phase, name) for phase, name, _ in findings} == {("filesystem", "interrupted")}
     assert list(folder.iterdir()) == []

@@ -161,14 +161,14 @@ def network(request: pytest.FixtureRequest) -> Iterator[Network]:
     """As many hosts as the test asks for (two), on one bridge in a namespace of its own."""
     stem = f"pv{os.getpid() % 10000}{next(NUMBERS)}"
     count = getattr(request, "param", 2)
-    made = Network([Host(f"{stem}h{index}", f"10.77.0.{index + 1}") for index in range(count)])
+    network_ = Network([Host(f"{stem}h{index}", f"10.77.0.{index + 1}") for index in range(count)])
     switch = f"{stem}s"
     try:
         sh("ip", "netns", "add", switch)
         sh("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         sh("ip", "-n", switch, "link", "set", "bridge", "up")
-        for index, host in enumerate(made.hosts):
-            made.tell_names(host)
+        for index, host in enumerate(network_.hosts):
+            network_.tell_names(host)
             sh("ip", "netns", "add", host.name)
             sh(
                 "ip",
@@ -189,9 +189,9 @@ def network(request: pytest.FixtureRequest) -> Iterator[Network]:
             host.run("ip", "addr", "add", f"{host.address}/24", "dev", "eth0")
             host.run("ip", "link", "set", "eth0", "up")
             host.run("ip", "link", "set", "lo", "up")
-        yield made
+        yield network_
     finally:
-        for name in (*(host.name for host in made.hosts), switch):
+        for name in (*(host.name for host in network_.hosts), switch):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
             shutil.rmtree(NAMES / name, ignore_errors=True)
 

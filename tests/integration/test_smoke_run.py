@@ -134,9 +134,9 @@ def test_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
 @contextmanager
 def hanging_in_barrier(out: Path) -> Iterator[subprocess.Popen[str]]:
     """A run whose rank 1 hangs in barrier. Nothing of it may be left when the test is done with it."""
-    words = ["smoke", "--out", str(out), "--inject", "hang:1:barrier"]
+    command = ["smoke", "--out", str(out), "--inject", "hang:1:barrier"]
     with subprocess.Popen(
-        [PYTHON, str(FOLDER), *words],
+        [PYTHON, str(FOLDER), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

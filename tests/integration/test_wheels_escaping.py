@@ -71,8 +71,8 @@ def test_escaping_member_is_omitted(tmp_path: Path, name: str) -> None:
 
 def test_escaping_command_is_refused(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
-    _, words = installed(tmp_path, {}, script="../../../outside/command")
+    _, message = installed(tmp_path, {}, script="../../../outside/command")
     assert "Script path must resolve to a file within the scripts directory" in " ".join(
-        words.split()
+        message.split()
     )
     assert list((tmp_path / "outside").iterdir()) == []

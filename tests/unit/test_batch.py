@@ -38,8 +38,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*words: str) -> Result:
-    return CliRunner().invoke(cli, list(words))
+def run(*command_line: str) -> Result:
+    return CliRunner().invoke(cli, list(command_line))
 
 
 def outcomes(result: Result) -> Mapping[str, tuple[str, str]]:

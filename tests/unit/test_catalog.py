@@ -44,14 +44,14 @@ def test_every_build_fact_has_a_source(
     release: catalog.Release, source: str, build: catalog.Build
 ) -> None:
     for platform in build.platforms:
-        there = build.for_platform(platform)
-        assert there.source
+        platform_build = build.for_platform(platform)
+        assert platform_build.source
         for fact in ("nccl", "cudnn", "triton", "architectures", "glibc", "python"):
-            assert getattr(there, fact) is None or getattr(there, f"{fact}_source"), (
-                f"{fact} on {platform}"
-            )
-        assert not there.python_seen or there.python_source
-        assert (there.architectures is None) == (there.ptx is None)
+            assert getattr(platform_build, fact) is None or getattr(
+                platform_build, f"{fact}_source"
+            ), f"{fact} on {platform}"
+        assert not platform_build.python_seen or platform_build.python_source
+        assert (platform_build.architectures is None) == (platform_build.ptx is None)
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
@@ -120,9 +120,9 @@ def test_aarch64_cuda_wheels_start_at_2_11() -> None:
     assert {version for version, build in defaults.items() if build != "cpu"} == {
         "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0",
     }  # fmt: skip
-    there = wheel("2.15.0", "cu132").for_platform("linux-aarch64")
-    assert there.nccl == "2.30.7"
-    assert "3.15" in (there.python or ())
+    platform_build = wheel("2.15.0", "cu132").for_platform("linux-aarch64")
+    assert platform_build.nccl == "2.30.7"
+    assert "3.15" in (platform_build.python or ())
 
 
 def test_aarch64_never_inherits_x86_64_architectures() -> None:
@@ -136,8 +136,12 @@ def test_aarch64_never_inherits_x86_64_architectures() -> None:
         "sm_120",
     )
     forge = next(build for build in catalog.releases()["2.6.0"].conda_forge if build.cuda == "12.6")
-    there = forge.for_platform("linux-aarch64")
-    assert (there.python, there.python_seen, there.architectures) == (None, ("3.11",), None)
+    platform_build = forge.for_platform("linux-aarch64")
+    assert (platform_build.python, platform_build.python_seen, platform_build.architectures) == (
+        None,
+        ("3.11",),
+        None,
+    )
 
 
 def test_row_without_source_is_refused() -> None:
@@ -162,7 +166,7 @@ def test_pytorch_channel_has_its_own_python_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "found"),
+    ("expression", "expected"),
     [
         ("2.3", ["2.3.0", "2.3.1"]),
         ("2.3.1", ["2.3.1"]),
@@ -175,8 +179,8 @@ def test_pytorch_channel_has_its_own_python_list() -> None:
         (" 2.10 ", ["2.10.0"]),
     ],
 )
-def test_expressions(expression: str, found: list[str]) -> None:
-    assert versions(expression) == found
+def test_expressions(expression: str, expected: list[str]) -> None:
+    assert versions(expression) == expected
 
 
 @pytest.mark.parametrize("expression", ["2.3.1+cu121", "v2.3", "two", "", "2..3", ">=", "2.3.1.1"])
@@ -195,7 +199,7 @@ def test_unknown_releases(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "architecture"),
+    ("query", "architecture"),
     [
         ("sm_90", "sm_90"),
         ("SM90", "sm_90"),
@@ -235,26 +239,26 @@ def test_unknown_releases(expression: str) -> None:
         ("NVIDIA RTX PRO 4000 Blackwell SFF Edition", "sm_120"),
     ],
 )
-def test_gpus_are_found_by_common_and_nvidia_smi_names(asked: str, architecture: str) -> None:
-    assert catalog.find_gpu(asked).architecture == architecture
+def test_gpus_are_found_by_common_and_nvidia_smi_names(query: str, architecture: str) -> None:
+    assert catalog.find_gpu(query).architecture == architecture
 
 
 @pytest.mark.parametrize(
-    ("asked", "close"),
+    ("query", "close"),
     [("H10", "H100"), ("RTX 4095", "RTX 4090"), ("V1000", "V100"), ("rtx 6000", "Quadro RTX 6000")],
 )
-def test_unknown_gpu_is_refused_with_similar_names(asked: str, close: str) -> None:
-    with pytest.raises(InvalidSpec, match=rf"GPU '{asked}' is not known\..*{close}"):
-        catalog.find_gpu(asked)
+def test_unknown_gpu_is_refused_with_similar_names(query: str, close: str) -> None:
+    with pytest.raises(InvalidSpec, match=rf"GPU '{query}' is not known\..*{close}"):
+        catalog.find_gpu(query)
 
 
-@pytest.mark.parametrize("asked", ["", "sm_", "sm_42", "4.2", "100", "NVIDIA", "9", "sm_9"])
-def test_nonsense_is_not_a_gpu(asked: str) -> None:
-    if asked == "100":  # a plain number means an architecture
-        assert catalog.find_gpu(asked).architecture == "sm_100"
+@pytest.mark.parametrize("query", ["", "sm_", "sm_42", "4.2", "100", "NVIDIA", "9", "sm_9"])
+def test_nonsense_is_not_a_gpu(query: str) -> None:
+    if query == "100":  # a plain number means an architecture
+        assert catalog.find_gpu(query).architecture == "sm_100"
     else:
         with pytest.raises(InvalidSpec):
-            catalog.find_gpu(asked)
+            catalog.find_gpu(query)
 
 
 @pytest.mark.parametrize(

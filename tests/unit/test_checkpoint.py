@@ -438,13 +438,17 @@ def test_replicated_items_are_written_once_and_evenly() -> None:
 def test_known_damaged_parent_file_is_rewritten(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     folder = tmp_path / "step-000000000001"
-    held = {
+    files_by_name = {
         name: folder / at.file
         for name, at in catalog.read_manifest(open_root(tmp_path), folder.name).objects.items()
     }
-    held["a"].write_bytes(b"x" * MIN_FILE_BYTES)  # found by its hash, once it was looked at
-    held["b"].write_bytes(big("b")[:-1])  # seen by its size, at once
-    assert {damage.file for damage in verify(tmp_path)} == {path.name for path in held.values()}
+    files_by_name["a"].write_bytes(
+        b"x" * MIN_FILE_BYTES
+    )  # found by its hash, once it was looked at
+    files_by_name["b"].write_bytes(big("b")[:-1])  # seen by its size, at once
+    assert {damage.file for damage in verify(tmp_path)} == {
+        path.name for path in files_by_name.values()
+    }
     assert save(tmp_path, 2, {"a": big("a"), "b": big("b")}).progress.written == 2 * MIN_FILE_BYTES
     assert verify(tmp_path, step=2) == []
     assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).progress.linked == 2 * MIN_FILE_BYTES
@@ -542,7 +546,7 @@ def test_files_are_closed_when_closing_fails(
 def test_xxhash_adds_a_second_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     xxhash = pytest.importorskip("xxhash")
 
-    def told(step: int) -> list[tuple[str, str | None]]:
+    def reported(step: int) -> list[tuple[str, str | None]]:
         folder = tmp_path / f"step-{step:012}"
         files = catalog.read_manifest(open_root(tmp_path), folder.name).files
         contents = [(folder / entry.name).read_bytes() for entry in files]
@@ -555,13 +559,15 @@ def test_xxhash_adds_a_second_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ]
 
     save(tmp_path, 1, {"a": big("a"), "small": b"s", "tiny": b"t"})
-    assert len(told(1)) == 2
-    assert all(made == stated for made, stated in told(1))
+    assert len(reported(1)) == 2
+    assert all(committed_step == stated for committed_step, stated in reported(1))
     save(tmp_path, 2, {"a": big("a"), "small": b"s", "new": big("n")})
-    assert all(made == stated for made, stated in told(2)), "those that are linked keep theirs"
+    assert all(committed_step == stated for committed_step, stated in reported(2)), (
+        "those that are linked keep theirs"
+    )
     monkeypatch.setattr(hashes, "XXH3_128", None)
     save(tmp_path, 3, {"a": big("b")})
-    assert [stated for _, stated in told(3)] == [None]
+    assert [stated for _, stated in reported(3)] == [None]
 
 
 def test_only_files_with_matching_xxh128_are_linked_unread(tmp_path: Path) -> None:
@@ -589,9 +595,9 @@ def test_only_files_with_matching_xxh128_are_linked_unread(tmp_path: Path) -> No
 def test_checkpoints_survive_installing_or_removing_xxhash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_has: bool
 ) -> None:
-    there = pytest.importorskip("xxhash").xxh3_128
+    xxh3_128 = pytest.importorskip("xxhash").xxh3_128
     for step, has in ((1, first_has), (2, not first_has), (3, first_has)):
-        monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
+        monkeypatch.setattr(hashes, "XXH3_128", xxh3_128 if has else None)
         committed = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
         assert committed.progress.written == MIN_FILE_BYTES * (2 if step == 1 else 1)
         manifest_of_step = catalog.read_manifest(open_root(tmp_path), committed.folder)
@@ -652,13 +658,13 @@ def test_entry_with_both_hashes_wins(order: int) -> None:
 def test_either_hash_detects_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool
 ) -> None:
-    there = pytest.importorskip("xxhash").xxh3_128
+    xxh3_128 = pytest.importorskip("xxhash").xxh3_128
     committed = save(tmp_path, 1, {"a": big("a")})
     backend = open_root(tmp_path)
     content = catalog.read_manifest(backend, committed.folder)
     file = tmp_path / committed.folder / content.files[0].name
     file.write_bytes(big("a")[:-1] + b"x")
-    monkeypatch.setattr(hashes, "XXH3_128", there if has else None)
+    monkeypatch.setattr(hashes, "XXH3_128", xxh3_128 if has else None)
     [quick] = verification.check_files(
         backend, committed.folder, content, content.files, quick=True
     )

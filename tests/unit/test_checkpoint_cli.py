@@ -35,7 +35,7 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["checkpoint", *map(str, arguments)])
 
 
-def said(*arguments: object, code: int = 0) -> Any:
+def run_json(*arguments: object, code: int = 0) -> Any:
     result = invoke(*arguments, "--json")
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
@@ -81,7 +81,7 @@ def temporary(host: str | None = None, number: str | None = None) -> str:
 
 
 def test_list_reports_contents_sharing_and_origin(root: Path) -> None:
-    output = said("list", root)
+    output = run_json("list", root)
     rows = output["checkpoints"]
     assert [
         (row["step"], row["folder"], row["latest"], row["sequence"], row["parent"]) for row in rows
@@ -125,7 +125,7 @@ def test_json_shapes_match_the_docs(root: Path) -> None:
 
 def test_resaved_step_is_listed_with_its_generation(root: Path) -> None:
     save(root, 300, {"w": big("w")})
-    row = said("list", root)["checkpoints"][-1]
+    row = run_json("list", root)["checkpoints"][-1]
     assert (row["folder"], row["generation"], row["latest"], row["state"]) == (
         f"{THIRD}.1",
         1,
@@ -136,7 +136,7 @@ def test_resaved_step_is_listed_with_its_generation(root: Path) -> None:
     (root / f"{THIRD}.2" / manifest.NAME).write_bytes(
         (root / f"{THIRD}.1" / manifest.NAME).read_bytes()
     )
-    assert [row["state"] for row in said("list", root)["checkpoints"]] == [
+    assert [row["state"] for row in run_json("list", root)["checkpoints"]] == [
         "committed",
         "committed",
         "replaced",
@@ -150,7 +150,7 @@ def test_list_reports_unfinished_saves_and_their_writers(root: Path) -> None:
         (root / name).mkdir()
     (root / dead / "x.distcp").write_bytes(b"123")
     (root / ".tmp~odd").mkdir()
-    rows = {row["name"]: row for row in said("list", root)["unfinished"]}
+    rows = {row["name"]: row for row in run_json("list", root)["unfinished"]}
     assert {name: rows[name]["writer"] for name in rows} == {
         ours: "alive",
         dead: "gone",
@@ -173,7 +173,7 @@ def test_list_shows_damaged_manifests_and_the_others(root: Path) -> None:
     (root / THIRD / manifest.NAME).unlink()
     (root / THIRD / manifest.NAME).mkdir()
     save(root, 400, {"w": big("w")})
-    rows = said("list", root)["checkpoints"]
+    rows = run_json("list", root)["checkpoints"]
     assert [row["state"] for row in rows] == ["damaged", "other schema", "unreadable", "committed"]
     assert [row["world_size"] for row in rows] == [None, None, None, 1]
     assert "schema 99" in rows[1]["problem"] and "Is a directory" in rows[2]["problem"]
@@ -181,17 +181,17 @@ def test_list_shows_damaged_manifests_and_the_others(root: Path) -> None:
 
 
 def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) -> None:
-    output = said("verify", root, "--all")
+    output = run_json("verify", root, "--all")
     assert [row["verdict"] for row in output["checkpoints"]] == ["whole"] * 3
     sizes = [entry.size for folder in (FIRST, SECOND, THIRD) for entry in files(root, folder)]
     assert output["bytes_read"] == sum(sizes) - 2 * MIN_FILE_BYTES
-    assert said("verify", root, "--step", 200)["bytes_read"] == sum(
+    assert run_json("verify", root, "--step", 200)["bytes_read"] == sum(
         entry.size for entry in files(root, SECOND)
     )
 
     flip(file_of(root, SECOND, "w"))  # the others' too
     flip(file_of(root, SECOND, "m"))
-    output = said("verify", root, "--all", code=1)
+    output = run_json("verify", root, "--all", code=1)
     messages = {
         row["folder"]: [(damage["folder"], damage["tensors"]) for damage in row["damages"]]
         for row in output["checkpoints"]
@@ -202,7 +202,7 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
         THIRD: [(THIRD, ["w"])],
     }
     assert output["bytes_read"] == sum(sizes) - 2 * MIN_FILE_BYTES
-    assert [row["step"] for row in said("verify", root, code=1)["checkpoints"]] == [300]
+    assert [row["step"] for row in run_json("verify", root, code=1)["checkpoints"]] == [300]
     result = invoke("verify", root, "--step", 100)
     assert result.exit_code == 1
     assert (
@@ -215,7 +215,7 @@ def test_damaged_latest_is_reported_and_hides_nothing(root: Path) -> None:
     content = (root / "latest").read_bytes()
     (root / "latest").write_bytes(content.replace(b"300", b"200"))
     for which in (["--all"], []):
-        output = said("verify", root, *which, code=1)
+        output = run_json("verify", root, *which, code=1)
         assert [row["folder"] for row in output["checkpoints"]] == [
             "latest",
             *([FIRST, SECOND] if which else []),
@@ -223,10 +223,10 @@ def test_damaged_latest_is_reported_and_hides_nothing(root: Path) -> None:
         ]
         assert {row["verdict"] for row in output["checkpoints"][1:]} == {"whole"}
         assert output["checkpoints"][0]["damages"][0]["file"] == "latest"
-    assert said("verify", root, "--step", 300)["checkpoints"][0]["verdict"] == "whole"
+    assert run_json("verify", root, "--step", 300)["checkpoints"][0]["verdict"] == "whole"
     result = invoke("show", root)
     assert result.exit_code == 7 and f"{root}/latest is damaged" in result.output
-    assert said("list", root)["latest"] == 300
+    assert run_json("list", root)["latest"] == 300
 
 
 def files(root: Path, folder: str) -> tuple[manifest.FileEntry, ...]:
@@ -238,7 +238,7 @@ def test_unreadable_checkpoint_is_not_called_sound(root: Path) -> None:
     (root / SECOND / manifest.NAME).unlink()
     (root / SECOND / manifest.NAME).mkdir()
     (root / THIRD / "stray").touch()
-    rows = said("verify", root, "--all", code=1)["checkpoints"]
+    rows = run_json("verify", root, "--all", code=1)["checkpoints"]
     assert [row["verdict"] for row in rows] == ["unknown", "unknown", "damaged"]
     assert rows[2]["damages"][0]["file"] == "stray"
     assert "0 of 3 checkpoints whole" in invoke("verify", root, "--all").output
@@ -255,7 +255,7 @@ def test_show_lists_contents_and_files(root: Path) -> None:
         root / SECOND,
         tensors={"layer.w\n": {"dtype": "torch.bfloat16", "shape": [10, 4], "records": records}},
     )
-    output = said("show", root, "--step", 200)
+    output = run_json("show", root, "--step", 200)
     assert (output["folder"], output["sequence"], output["parent"], output["world_size"]) == (
         SECOND,
         1,
@@ -297,19 +297,19 @@ def test_element_size_comes_from_the_dtype_name(dtype: str, width: int) -> None:
 
 def test_prune_reports_removals_and_freed_bytes(root: Path) -> None:
     before = used(root)
-    preview = said("prune", root, "--keep", 1, "--dry-run")
+    preview = run_json("prune", root, "--keep", 1, "--dry-run")
     assert (preview["removed"], preview["kept"], preview["dry_run"]) == (
         [FIRST, SECOND],
         [THIRD],
         True,
     )
     assert used(root) == before
-    output = said("prune", root, "--keep", 1)
+    output = run_json("prune", root, "--keep", 1)
     assert (output["removed"], output["dry_run"]) == ([FIRST, SECOND], False)
     assert (
         output["freed_bytes"] == preview["freed_bytes"] == before - used(root) > 2 * MIN_FILE_BYTES
     )
-    assert said("verify", root)["checkpoints"][0]["verdict"] == "whole"
+    assert run_json("verify", root)["checkpoints"][0]["verdict"] == "whole"
     assert "nothing to remove" in invoke("prune", root, "--keep", 1).output
 
 
@@ -322,13 +322,13 @@ def used(root: Path) -> int:
 
 def test_prune_keeps_every_kth_and_the_unreadable(root: Path) -> None:
     rewrite(root / THIRD, schema=99)
-    output = said("prune", root, "--keep", 1, "--every", 100, "--dry-run")
+    output = run_json("prune", root, "--keep", 1, "--every", 100, "--dry-run")
     assert (output["removed"], output["kept"], output["unreadable"]) == (
         [],
         [FIRST, SECOND],
         [THIRD],
     )
-    assert said("prune", root, "--keep", 1)["removed"] == [FIRST]
+    assert run_json("prune", root, "--keep", 1)["removed"] == [FIRST]
     assert sorted(path.name for path in root.glob("step-*")) == [SECOND, THIRD]
 
 
@@ -345,7 +345,7 @@ def test_prune_removes_leftovers_of_dead_writers_and_named_ones(root: Path) -> N
     assert unknown.exit_code == 3
     assert elsewhere in "".join(unknown.output.split())
     assert len(list(root.glob("step-*"))) == 3
-    output = said("prune", root, "--unfinished", elsewhere)
+    output = run_json("prune", root, "--unfinished", elsewhere)
     assert (sorted(output["unfinished"]), output["removed"], output["freed_bytes"]) == (
         sorted([dead, elsewhere]),
         [],
@@ -385,7 +385,7 @@ def test_wrong_roots_have_distinct_errors(root: Path, tmp_path: Path) -> None:
         completed.exit_code,
         "--option endpoint_url is for a store at a URL" in completed.output,
     ) == (3, True)
-    assert said("list", tmp_path / "empty")["checkpoints"] == []
+    assert run_json("list", tmp_path / "empty")["checkpoints"] == []
 
 
 def test_show_of_an_unreadable_checkpoint_gives_the_reason(root: Path) -> None:
@@ -577,7 +577,9 @@ def test_all_commands_work_while_a_job_saves_and_prunes(root: Path) -> None:
     finally:
         saves.clear()
         thread.join()
-    assert [row["verdict"] for row in said("verify", root, "--all")["checkpoints"]] == ["whole"] * 2
+    assert [row["verdict"] for row in run_json("verify", root, "--all")["checkpoints"]] == [
+        "whole"
+    ] * 2
 
 
 def test_torch_is_never_imported(root: Path, tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ ELSEWHERE = "another-host"
 def root() -> Iterator[str]:
     name = f"run{next(NUMBERS)}"
     yield f"memory://{name}/checkpoints"
-    held = memory.MemoryFileSystem.store
-    for path in [path for path in held if path.startswith(f"/{name}/")]:
-        del held[path]
+    stored = memory.MemoryFileSystem.store
+    for path in [path for path in stored if path.startswith(f"/{name}/")]:
+        del stored[path]
 
 
 def save(
@@ -378,7 +378,7 @@ def test_store_errors_are_raised_on_all_ranks(root: str, monkeypatch: pytest.Mon
             2,
         ),
     }
-    for words, (error, code) in message.items():
+    for expected_message, (error, code) in message.items():
 
         def fail(error: Exception = error) -> Exception:
             return error
@@ -393,7 +393,7 @@ def test_store_errors_are_raised_on_all_ranks(root: str, monkeypatch: pytest.Mon
         )
         dark.left = sys.maxsize
         assert [type(error) for error in errors] == [NotCommitted] * 2
-        assert words in str(errors[0])
+        assert expected_message in str(errors[0])
         assert (errors[0].errno, list_steps(root)) == (code, [1])
 
 

@@ -89,7 +89,7 @@ runners:
 """
     message = refusal(tmp_path, text)
     path = tmp_path / "runners.yml"
-    for line, words in [
+    for line, expected_message in [
         (1, "`runner` is not a key here"),
         (3, "no `driver`"),
         (4, "`labels` must be"),
@@ -106,12 +106,13 @@ runners:
         (16, "`timeout` must be a number of minutes"),
     ]:
         assert any(
-            part.startswith(f"{line}: ") and words in part for part in message.split(f"{path}:")
-        ), (line, words, message)
+            part.startswith(f"{line}: ") and expected_message in part
+            for part in message.split(f"{path}:")
+        ), (line, expected_message, message)
 
 
 @pytest.mark.parametrize(
-    "text,words",
+    "text,expected_message",
     [
         ("", "is a mapping with the key `runners`"),
         ("runners:", "a list of at least one runner"),
@@ -130,8 +131,8 @@ runners:
         (f"runners:\n- name: x\n  labels: y\n  cpus: {'9' * 300}\n", ":4: `cpus` must be"),
     ],
 )
-def test_invalid_files(text: str, words: str, tmp_path: Path) -> None:
-    assert words in refusal(tmp_path, text)
+def test_invalid_files(text: str, expected_message: str, tmp_path: Path) -> None:
+    assert expected_message in refusal(tmp_path, text)
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -583,14 +583,14 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("spec_options", ASKED)
 @pytest.mark.parametrize("verb", [make_lock, build.build])
-def test_options_give_the_same_as_the_spec(asked: dict[str, Any], verb: Any) -> None:
-    message = shlex.split(shlex.join(command_line_options(asked)))
+def test_options_give_the_same_as_the_spec(spec_options: dict[str, Any], verb: Any) -> None:
+    message = shlex.split(shlex.join(command_line_options(spec_options)))
     given = verb.make_context(verb.name, ["lab", *message]).params
     assert spec.combine(
         {}, {key: given[key] for key in spec.KEYS if key in given}, name="lab"
-    ) == spec.combine(asked, {}, name="lab")
+    ) == spec.combine(spec_options, {}, name="lab")
 
 
 def test_every_spec_key_has_an_option() -> None:

@@ -62,7 +62,7 @@ def test_help_shows_options_and_subcommands(command: click.Command, arguments: l
 
 
 @pytest.mark.parametrize(
-    "arguments,words",
+    "arguments,expected_words",
     [
         (["lock", "a", "b"], "Got unexpected extra argument (b)"),
         (["lock", "--agian"], "No such option"),
@@ -70,15 +70,15 @@ def test_help_shows_options_and_subcommands(command: click.Command, arguments: l
     ],
 )
 def test_usage_errors_name_the_intended_command(
-    command: click.Command, arguments: list[str], words: str
+    command: click.Command, arguments: list[str], expected_words: str
 ) -> None:
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
-    assert words in result.output
+    assert expected_words in result.output
 
 
 @pytest.mark.parametrize(
-    "words,incomplete,offered",
+    "expected_words,incomplete,offered",
     [
         ([], "", ["verify"]),
         ([], "--a", ["--again"]),
@@ -87,11 +87,11 @@ def test_usage_errors_name_the_intended_command(
     ],
 )
 def test_completion_offers_options_and_subcommands(
-    command: click.Command, words: list[str], incomplete: str, offered: list[str]
+    command: click.Command, expected_words: list[str], incomplete: str, offered: list[str]
 ) -> None:
     complete = ShellComplete(command, {}, "tool", "_TOOL_COMPLETE")
     assert [
-        item.value for item in complete.get_completions(["lock", *words], incomplete)
+        item.value for item in complete.get_completions(["lock", *expected_words], incomplete)
     ] == offered
 
 

@@ -311,8 +311,8 @@ def test_ambiguous_hand_edits_are_refused(environment: str, machines: str, messa
         )
 
 
-def resolution(**asked: object) -> Resolution:
-    return resolver.resolve(spec.combine({}, asked, name=""))
+def resolution(**options: object) -> Resolution:
+    return resolver.resolve(spec.combine({}, options, name=""))
 
 
 def package(name: str, version: str, build: str = "") -> LockedPackage:
@@ -356,7 +356,7 @@ def test_guard_recognizes_a_cpu_wheel() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked,packages,message",
+    "options,packages,message",
     [
         ({"torch": "2.3", "cuda": "12.1"}, [("six", "1")], "has no torch"),
         ({"torch": "2.3", "cuda": "12.1"}, [("torch", "2.3.0")], "is 2.3.0, not 2.3.1"),
@@ -391,10 +391,10 @@ def test_guard_recognizes_a_cpu_wheel() -> None:
     ],
 )
 def test_guard_refuses_and_names_the_record(
-    asked: dict[str, object], packages: list[tuple[str, ...]], message: str
+    options: dict[str, object], packages: list[tuple[str, ...]], message: str
 ) -> None:
     with pytest.raises(CheckFailed, match=message):
-        lockfile.guard([package(*row) for row in packages], resolution(**asked))
+        lockfile.guard([package(*row) for row in packages], resolution(**options))
 
 
 TORCH = [
@@ -454,13 +454,13 @@ def test_guard_says_why_another_build_was_chosen(
         for text in FILES
     ]
     inputs = lockfile.read_inputs(texts[0], texts[1], Path("envs/lab"))
-    asked = resolution(
+    options = resolution(
         torch=torch, cuda="12.6", source="conda-forge", python="3.11", companions=False
     )
     with pytest.raises(
         CheckFailed, match=rf"request is for CUDA 12\.6.*cpu_generic_py311_h1_0\.conda.*{message}"
     ):
-        lockfile.solve(inputs, asked, solver=conda.Solver(alias(tmp_path)))
+        lockfile.solve(inputs, options, solver=conda.Solver(alias(tmp_path)))
 
 
 @pytest.mark.parametrize(

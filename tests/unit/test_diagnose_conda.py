@@ -100,7 +100,7 @@ def explained(
 
 
 @pytest.mark.parametrize(
-    "specs,words",
+    "specs,message",
     [
         (
             ["nunpy"],
@@ -121,9 +121,9 @@ def explained(
     ],
 )
 def test_requirements_that_no_record_matches(
-    lab: conda.Solver, specs: list[str], words: str
+    lab: conda.Solver, specs: list[str], message: str
 ) -> None:
-    assert words in explained(lab, "python=3.11", *specs).message
+    assert message in explained(lab, "python=3.11", *specs).message
 
 
 def test_channel_without_a_subdir(lab: conda.Solver) -> None:
@@ -205,7 +205,7 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
 
 
 @pytest.mark.parametrize(
-    "machine,words",
+    "machine,message",
     [
         (
             [("__glibc", "2.28")],
@@ -218,10 +218,10 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
     ],
 )
 def test_insufficient_machine(
-    lab: conda.Solver, machine: list[tuple[str, str]], words: str
+    lab: conda.Solver, machine: list[tuple[str, str]], message: str
 ) -> None:
     explanation = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
-    assert words in explanation.message and "--cuda, --glibc" in explanation.advice
+    assert message in explanation.message and "--cuda, --glibc" in explanation.advice
     assert "requires __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
 
 

@@ -36,8 +36,8 @@ def invoke(*arguments: str) -> Result:
 
 
 def explain(*arguments: str) -> resolver.Explanation:
-    given = dict(zip(arguments[::2], arguments[1::2]))
-    return resolver.explain(spec.combine({}, given, name=""))
+    options = dict(zip(arguments[::2], arguments[1::2]))
+    return resolver.explain(spec.combine({}, options, name=""))
 
 
 def gpu_machine(folder: Path, says: str) -> None:
@@ -278,7 +278,7 @@ def test_nvidia_smi_runs_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments,code,words",
+    "arguments,code,message",
     [
         (["--torch", "2.3", "--cuda", "12.1", "--gpu", "B200"], 4, "B200 is sm_100"),
         (["--torch", "2.3", "--cuda", "12.1", "--gpu", "Radeon"], 3, "GPU 'Radeon' is not known"),
@@ -311,10 +311,10 @@ def test_nvidia_smi_runs_once(tmp_path: Path) -> None:
     ],
 )
 def test_bad_requests_give_one_line_and_an_exit_code(
-    arguments: list[str], code: int, words: str
+    arguments: list[str], code: int, message: str
 ) -> None:
     for verb in (["matrix", "explain"], ["render", "--python-from", "channel"]):
         result = invoke(*verb, *arguments)
         assert result.exit_code == code, result.output
-        assert words in " ".join(result.output.split())
+        assert message in " ".join(result.output.split())
         assert len(re.findall(r"^error:|^Error:", result.output, flags=re.MULTILINE)) == 1

@@ -24,8 +24,8 @@ REQUEST = conda.SolveRequest(
 
 
 def test_files_for_conda_lock() -> None:
-    given = external_solver.solver_files(REQUEST, alias(Path("/srv/mirror")))
-    assert json.loads(given["environment.yml"]) == {
+    files = external_solver.solver_files(REQUEST, alias(Path("/srv/mirror")))
+    assert json.loads(files["environment.yml"]) == {
         "channels": [
             "file:///srv/mirror/pytorch/",
             "file:///srv/mirror/conda-forge/",
@@ -37,7 +37,7 @@ def test_files_for_conda_lock() -> None:
     assert direct["channels"][0] == conda.channel_url("pytorch") and direct["dependencies"] == list(
         REQUEST.specs
     )
-    assert json.loads(given["virtual-packages.yml"]) == {
+    assert json.loads(files["virtual-packages.yml"]) == {
         "subdirs": {"linux-64": {"packages": {"__cuda": "12.1", "__glibc": "2.28"}}}
     }
 

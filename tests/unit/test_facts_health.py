@@ -19,7 +19,7 @@ int nvmlShutdown(void) {{ return 0; }}
 
 @pytest.mark.needs("cc")
 @pytest.mark.parametrize(
-    ("answers", "found"),
+    ("answers", "expected"),
     [
         ({"init": 0, "count": 0, "second": 0}, []),
         (
@@ -33,7 +33,7 @@ int nvmlShutdown(void) {{ return 0; }}
         ({"init": 0, "count": 999, "second": 0}, ["GPUs cannot be counted (NVML error 999)"]),
     ],
 )
-def test_driver_messages(tmp_path: Path, answers: dict[str, int], found: list[str]) -> None:
+def test_driver_messages(tmp_path: Path, answers: dict[str, int], expected: list[str]) -> None:
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run(
         ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library],
@@ -41,7 +41,7 @@ def test_driver_messages(tmp_path: Path, answers: dict[str, int], found: list[st
         text=True,
         check=True,
     )
-    assert list(health._gpu_problems(str(library))) == found
+    assert list(health._gpu_problems(str(library))) == expected
 
 
 def test_no_driver_means_no_lost_gpu(tmp_path: Path) -> None:

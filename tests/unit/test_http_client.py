@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-def wanted(server: Server, tmp_path: Path, sha256: str = SHA) -> Download:
+def download_of(server: Server, tmp_path: Path, sha256: str = SHA) -> Download:
     return Download(
         url=f"{server.url}/a%20b%2Bc.whl", sha256=sha256, target=tmp_path / "got" / "a.whl"
     )
@@ -44,17 +44,17 @@ def download(one: Download) -> list[ProvisionError]:
         return [error for _, error in web.download([one], lambda one: None)]
 
 
-def left(one: Download) -> list[str]:
+def leftovers(one: Download) -> list[str]:
     return sorted(path.name for path in one.target.parent.iterdir())
 
 
 def test_file_is_downloaded_completely(server: Server, tmp_path: Path) -> None:
-    download_request = wanted(server, tmp_path)
+    download_request = download_of(server, tmp_path)
     finished: list[Download] = []
     with HttpClient() as web:
         assert web.download([download_request], finished.append) == []
     assert download_request.target.read_bytes() == CONTENT and finished == [download_request]
-    assert left(download_request) == ["a.whl"]
+    assert leftovers(download_request) == ["a.whl"]
 
 
 @pytest.mark.parametrize("kind", [503, 429, "truncate", "stall", "drop"])
@@ -65,19 +65,19 @@ def test_temporary_faults_are_retried(
     server.fault("a", kind, times=2)
     if not ranges:
         server.fault("a", "no-range")
-    download_request = wanted(server, tmp_path)
+    download_request = download_of(server, tmp_path)
     assert download(download_request) == []
     assert download_request.target.read_bytes() == CONTENT
-    assert left(download_request) == ["a.whl"]
+    assert leftovers(download_request) == ["a.whl"]
 
 
 def test_slow_server_is_waited_for(server: Server, tmp_path: Path) -> None:
     server.fault("a", "slow")
-    assert download(wanted(server, tmp_path)) == []
+    assert download(download_of(server, tmp_path)) == []
 
 
 @pytest.mark.parametrize(
-    "kind,error,words,requests",
+    "kind,error,message,requests",
     [
         (404, Unreachable, "is gone: the server answers HTTP 404", 1),
         (403, Unreachable, "could not be fetched: the server answers HTTP 403", 1),
@@ -93,15 +93,15 @@ def test_lasting_faults_are_reported(
     tmp_path: Path,
     kind: Fault,
     error: type[ProvisionError],
-    words: str,
+    message: str,
     requests: int | None,
 ) -> None:
     server.fault("a", kind)
-    download_request = wanted(server, tmp_path)
+    download_request = download_of(server, tmp_path)
     start = time.monotonic()
     (found,) = download(download_request)
     assert time.monotonic() - start < 8
-    assert isinstance(found, error) and words in found.message and "a%20b" in found.message
+    assert isinstance(found, error) and message in found.message and "a%20b" in found.message
     assert not download_request.target.exists()
     assert requests is None or len(server.log) == requests
 
@@ -109,7 +109,7 @@ def test_lasting_faults_are_reported(
 def test_always_truncated_download_gives_up(server: Server, tmp_path: Path) -> None:
     server.fault("a", "no-range", times=0)
     server.fault("a", "truncate")
-    download_request = wanted(server, tmp_path)
+    download_request = download_of(server, tmp_path)
     download(
         download_request
     )  # with ranges each try brings half of the rest: it may succeed or give up, and must not go on for ever
@@ -117,7 +117,7 @@ def test_always_truncated_download_gives_up(server: Server, tmp_path: Path) -> N
 
 
 def test_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
-    download_request = wanted(server, tmp_path)
+    download_request = download_of(server, tmp_path)
     download_request.target.parent.mkdir()
     http.partial_path(download_request.target).write_bytes(CONTENT[:200_000])
     assert download(download_request) == []
@@ -129,17 +129,17 @@ def test_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> No
 def test_partial_file_of_something_else_is_discarded(
     server: Server, tmp_path: Path, part: bytes
 ) -> None:
-    download_request = wanted(server, tmp_path)
+    download_request = download_of(server, tmp_path)
     download_request.target.parent.mkdir()
     http.partial_path(download_request.target).write_bytes(part)
     assert download(download_request) == []
     assert download_request.target.read_bytes() == CONTENT
-    assert left(download_request) == ["a.whl"]
+    assert leftovers(download_request) == ["a.whl"]
 
 
 def test_failed_download_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
     good, gone = (
-        wanted(server, tmp_path),
+        download_of(server, tmp_path),
         Download(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none"),
     )
     with HttpClient() as web:
@@ -162,13 +162,13 @@ def test_local_file(tmp_path: Path) -> None:
         Download(url=(tmp_path / "none").as_uri(), sha256=SHA, target=tmp_path / "got" / "c.whl")
     )
     assert isinstance(absent, Unreachable)
-    assert left(download_request) == ["a.whl"]
+    assert leftovers(download_request) == ["a.whl"]
 
 
 def test_disk_error_is_not_blamed_on_the_mirror(server: Server, tmp_path: Path) -> None:
     (tmp_path / "got").write_text("a file, where a folder is needed")
     with pytest.raises(SystemRefused, match="got"):
-        download(wanted(server, tmp_path))
+        download(download_of(server, tmp_path))
 
 
 @pytest.mark.parametrize(

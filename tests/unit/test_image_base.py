@@ -64,7 +64,7 @@ def test_suitable_bases_are_accepted(tmp_path: Path, layers: list[bytes]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("layers", "words"),
+    ("layers", "message"),
     [
         ([archive(SHELL, ("lib/ld-musl-x86_64.so.1", b"musl"))], "has no glibc"),
         (
@@ -80,8 +80,8 @@ def test_suitable_bases_are_accepted(tmp_path: Path, layers: list[bytes]) -> Non
         ([archive(SHELL, DEBIAN), archive((DEBIAN[0], libc("2.24")))], "has glibc 2.24"),
     ],
 )
-def test_unsuitable_bases_are_refused(tmp_path: Path, layers: list[bytes], words: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"The base lab:1 {words}"):
+def test_unsuitable_bases_are_refused(tmp_path: Path, layers: list[bytes], message: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"The base lab:1 {message}"):
         check(tmp_path, *layers)
 
 

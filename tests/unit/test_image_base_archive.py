@@ -184,7 +184,7 @@ def broken(folder: Path, what: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "words"),
+    ("what", "error", "message"),
     [
         ("nothing", ToolMissing, "not a folder with an OCI image layout"),
         (
@@ -201,9 +201,9 @@ def broken(folder: Path, what: str) -> str:
     ],
 )
 def test_an_incomplete_base_is_refused(
-    tmp_path: Path, what: str, error: type[ProvisionError], words: str
+    tmp_path: Path, what: str, error: type[ProvisionError], message: str
 ) -> None:
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         base_archive.read_disk_base(broken(tmp_path, what))
 
 

@@ -24,7 +24,7 @@ from tests.unit.test_image_base_archive import Silent
 CONTENT = random.Random(4).randbytes(200_000) + b"zeros" * 100_000
 
 
-def made(layout: Path, **files: bytes) -> Image:
+def make_image(layout: Path, **files: bytes) -> Image:
     """An image whose layers hold a file each."""
     oci_layout.blobs(layout).mkdir(parents=True)
     written = [
@@ -61,7 +61,7 @@ def plain(path: Path) -> bytes:
 
 def test_every_python_makes_the_same_manifest(tmp_path: Path) -> None:
     """This file is run by several: what stands here was made by the first."""
-    image = made(tmp_path / "toy", big=b"zeros" * 100_000, grüße=b"x", empty=b"")
+    image = make_image(tmp_path / "toy", big=b"zeros" * 100_000, grüße=b"x", empty=b"")
     assert (
         image.manifest_digest
         == "sha256:352fe95be02795e9f81305a16ba4f27d86886890101026c384eed951e6d27991"
@@ -72,7 +72,7 @@ def test_every_python_makes_the_same_manifest(tmp_path: Path) -> None:
 def test_one_core_and_four_make_the_same_manifest(
     tmp_path: Path, method: compress.Compression
 ) -> None:
-    image = made(tmp_path / "toy", big=CONTENT, empty=b"")
+    image = make_image(tmp_path / "toy", big=CONTENT, empty=b"")
     one, four = (
         compress.compress_image(image, method, tmp_path / str(workers), Silent(), workers)
         for workers in (1, 4)
@@ -93,9 +93,9 @@ def test_a_layer_is_compressed_once(
 ) -> None:
     packed = tmp_path / "packed"
     first = compress.compress_image(
-        made(tmp_path / "a", big=CONTENT, own=b"1"), method, packed, Silent()
+        make_image(tmp_path / "a", big=CONTENT, own=b"1"), method, packed, Silent()
     )
-    changed = made(tmp_path / "b", big=CONTENT, own=b"2")
+    changed = make_image(tmp_path / "b", big=CONTENT, own=b"2")
     result: list[str] = []
     pack = compress._compress_layer
 
@@ -116,7 +116,7 @@ def test_a_layer_is_compressed_once(
 def test_layers_of_another_library_version_are_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = made(tmp_path / "toy", big=CONTENT)
+    image = make_image(tmp_path / "toy", big=CONTENT)
     now = compress.compress_image(image, "gzip", tmp_path / "packed", Silent())
     monkeypatch.setattr("zlib.ZLIB_RUNTIME_VERSION", "9.9")
     later = compress.compress_image(image, "gzip", tmp_path / "packed", Silent())
@@ -128,7 +128,7 @@ def test_layers_of_another_library_version_are_replaced(
 
 
 def test_a_corrupt_layer_is_not_compressed(tmp_path: Path) -> None:
-    image = made(tmp_path / "toy", big=CONTENT)
+    image = make_image(tmp_path / "toy", big=CONTENT)
     blob = oci_layout.blob(image.layout, image.layers[0].digest)
     content = bytearray(blob.read_bytes())
     content[5000] ^= 1
@@ -143,7 +143,7 @@ def test_a_corrupt_layer_is_not_compressed(tmp_path: Path) -> None:
 
 
 def test_corrupt_compressed_layer_is_rebuilt(tmp_path: Path) -> None:
-    image = made(tmp_path / "toy", big=CONTENT)
+    image = make_image(tmp_path / "toy", big=CONTENT)
     first = compress.compress_image(image, "gzip", tmp_path / "packed", Silent())
     blob = oci_layout.blob(first.layout, first.layers[0].digest)
     content = bytearray(blob.read_bytes())
@@ -155,7 +155,7 @@ def test_corrupt_compressed_layer_is_rebuilt(tmp_path: Path) -> None:
 
 def test_a_compressed_image_can_be_exported(tmp_path: Path) -> None:
     image = compress.compress_image(
-        made(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent()
+        make_image(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent()
     )
     export.export_image(image, export.parse_output(f"oci:{tmp_path / 'out'}"), Silent())
     layout = oci_layout.read(tmp_path / "out")
@@ -165,7 +165,7 @@ def test_a_compressed_image_can_be_exported(tmp_path: Path) -> None:
 
 def test_short_reads_do_not_change_the_bytes(tmp_path: Path) -> None:
     """A pipe brings 64 KiB at a time at most, and here far less."""
-    image = made(tmp_path / "toy", big=CONTENT)
+    image = make_image(tmp_path / "toy", big=CONTENT)
     whole = compress.compress_image(image, "gzip", tmp_path / "whole", Silent(), 1)
     blob = oci_layout.blob(image.layout, image.layers[0].digest)
     content = blob.read_bytes()

@@ -86,9 +86,9 @@ def test_a_cpu_image_asks_for_no_gpu() -> None:
 
 
 def test_unknown_values_have_no_label() -> None:
-    known = config.labels(resolution(), LOCK, f"debian:12@sha256:{'0' * 64}", "sha256:1")
-    assert known["org.opencontainers.image.base.digest"] == f"sha256:{'0' * 64}"
-    assert (known["org.provision.lock"], known["org.provision.torch"]) == (
+    labels = config.labels(resolution(), LOCK, f"debian:12@sha256:{'0' * 64}", "sha256:1")
+    assert labels["org.opencontainers.image.base.digest"] == f"sha256:{'0' * 64}"
+    assert (labels["org.provision.lock"], labels["org.provision.torch"]) == (
         LOCK.sha256,
         "2.3.1+cu121",
     )
@@ -99,10 +99,10 @@ def test_unknown_values_have_no_label() -> None:
     )
     assert local["org.provision.cuda"] == "none"
     assert (
-        known["org.opencontainers.image.description"]
+        labels["org.opencontainers.image.description"]
         == "PyTorch 2.3.1+cu121, CUDA 12.1, Python 3.11"
     )
-    assert "org.opencontainers.image.created" not in known
+    assert "org.opencontainers.image.created" not in labels
     assert (
         config.labels(resolution(), LOCK, "mine", None, 0)["org.opencontainers.image.created"]
         == "1970-01-01T00:00:00Z"

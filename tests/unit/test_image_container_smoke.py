@@ -59,16 +59,19 @@ def labels(owner: list[str] | None = None) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def ended() -> list[str]:
+def ended_process() -> list[str]:
     """A process that was, and is no more."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         identity = processes.identity(child.pid)
     return identity
 
 
-def test_a_test_that_runs_keeps_its_container(ended: list[str]) -> None:
+def test_a_test_that_runs_keeps_its_container(ended_process: list[str]) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        running, orphan = Container(labels(processes.identity(other.pid))), Container(labels(ended))
+        running, orphan = (
+            Container(labels(processes.identity(other.pid))),
+            Container(labels(ended_process)),
+        )
         container_smoke._remove_orphans(Engine([running, orphan]), IMAGE)
         other.communicate(b"\n")
     assert (running.removed, orphan.removed) == (False, True)
@@ -88,8 +91,8 @@ def test_containers_of_other_machines_stay(owner: list[str] | None) -> None:
     assert not foreign.removed
 
 
-def test_a_container_that_another_test_removed_is_skipped(ended: list[str]) -> None:
-    first, second = Container(labels(ended), gone=True), Container(labels(ended))
+def test_a_container_that_another_test_removed_is_skipped(ended_process: list[str]) -> None:
+    first, second = Container(labels(ended_process), gone=True), Container(labels(ended_process))
     container_smoke._remove_orphans(Engine([first, second]), IMAGE)
     assert second.removed
 

@@ -139,7 +139,7 @@ def beside(name: str) -> Callable[[Path], object]:
 
 
 @pytest.mark.parametrize(
-    ("there", "words"),
+    ("there", "message"),
     [
         (of_several_platforms, "is a layout of several images"),
         (without_index, "has an index that cannot be read"),
@@ -157,11 +157,11 @@ def beside(name: str) -> Callable[[Path], object]:
     ],
 )
 def test_a_layout_with_more_than_one_image_is_not_replaced(
-    image: Image, tmp_path: Path, there: Callable[[Path], None], words: str
+    image: Image, tmp_path: Path, there: Callable[[Path], None], message: str
 ) -> None:
     there(tmp_path / "there")
     before = contents(tmp_path / "there")
-    with pytest.raises(InUse, match=words):
+    with pytest.raises(InUse, match=message):
         export.export_image(image, export.parse_output(f"oci:{tmp_path / 'there'}"), Silent())
     assert contents(tmp_path / "there") == before
 

@@ -33,11 +33,11 @@ ASKED = image.RunOptions(shm_gib=16, mounts=MOUNTS, user="1234:100")
 
 def text(
     format: str,
-    asked: image.RunOptions = NOTHING,
+    options: image.RunOptions = NOTHING,
     wanted: Resolution | None = None,
     command: tuple[str, ...] = (),
 ) -> str:
-    values = image.contract_context(wanted or infiniband(), REFERENCE, command, asked)
+    values = image.contract_context(wanted or infiniband(), REFERENCE, command, options)
     return render.render_contract(format, values, remake=["provision", "image", "contract", "toy"])
 
 
@@ -96,7 +96,7 @@ def test_every_format_gives_the_reasons_and_how_to_remake_it(format: str) -> Non
 def test_the_command_in_a_contract_is_quoted(
     format: str,
 ) -> None:
-    words = [
+    command_line = [
         "provision",
         "image",
         "contract",
@@ -108,24 +108,24 @@ def test_the_command_in_a_contract_is_quoted(
         "\x1b[0m",
     ]
     values = image.contract_context(infiniband(), REFERENCE, (), NOTHING)
-    output = render.render_contract(format, values, remake=words)
+    output = render.render_contract(format, values, remake=command_line)
     (line,) = [line for line in output.splitlines() if "remake with: " in line]
     script = f"printf '%s\\0' {line.partition('remake with: ')[2]}"
     assert (
         subprocess.run(
             ["bash", "-c", script], check=True, capture_output=True, text=True
         ).stdout.split("\0")[:-1]
-        == words
+        == command_line
     )
 
 
 def test_docker_script() -> None:
     script = text("docker", ASKED, command=("python", "-c", "print('a b')"))
-    words = shlex.split(script.replace("\\\n", " ").partition("exec ")[2])
-    assert words[:4] == ["docker", "run", "--rm", "--interactive"]
-    assert words[-6:] == ["cache:/cache", REFERENCE, "python", "-c", "print('a b')", "$@"]
+    command_line = shlex.split(script.replace("\\\n", " ").partition("exec ")[2])
+    assert command_line[:4] == ["docker", "run", "--rm", "--interactive"]
+    assert command_line[-6:] == ["cache:/cache", REFERENCE, "python", "-c", "print('a b')", "$@"]
     assert (
-        " ".join(words).find(
+        " ".join(command_line).find(
             "--device /dev/infiniband --cap-add IPC_LOCK --network host --user 1234:100"
         )
         > 0
@@ -182,8 +182,8 @@ def test_kubernetes() -> None:
 
 def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
     script = tmp_path / "job"
-    asked = dataclasses.replace(ASKED, mounts=(MOUNTS[0], image.parse_mount("/cache:/cache")))
-    script.write_text(text("slurm-pyxis", asked, command=("torchrun", "my train.py")))
+    options = dataclasses.replace(ASKED, mounts=(MOUNTS[0], image.parse_mount("/cache:/cache")))
+    script.write_text(text("slurm-pyxis", options, command=("torchrun", "my train.py")))
     subprocess.run(["bash", "-n", script], check=True)
     output = script.read_text()
     assert "--container-mounts=/scratch/a_b:/data:ro,/cache:/cache" in output
@@ -204,16 +204,16 @@ def test_devcontainer() -> None:
 def test_dollars_are_not_variables_of_the_runtime() -> None:
     """Compose and Kubernetes would put variables there; two dollars are one to both."""
     command = ("sh", "-c", "echo $HOME ${HOME} $(HOME) $$")
-    asked = image.RunOptions(mounts=(image.parse_mount("/a$b:/c$d"),))
-    (service,) = yaml.safe_load(text("compose", asked, command=command))["services"].values()
+    options = image.RunOptions(mounts=(image.parse_mount("/a$b:/c$d"),))
+    (service,) = yaml.safe_load(text("compose", options, command=command))["services"].values()
     twice = "echo $$HOME $${HOME} $$(HOME) $$$$"
     assert (service["command"][2], service["volumes"]) == (twice, ["/a$$b:/c$$d"])
-    pod = yaml.safe_load(text("kubernetes", asked, command=command))["spec"]["template"]["spec"]
+    pod = yaml.safe_load(text("kubernetes", options, command=command))["spec"]["template"]["spec"]
     assert (pod["containers"][0]["command"][2], pod["volumes"][1]["hostPath"]["path"]) == (
         twice,
         "/a$b",
     )
-    assert "'echo $HOME ${HOME} $(HOME) $$'" in text("docker", asked, command=command)
+    assert "'echo $HOME ${HOME} $(HOME) $$'" in text("docker", options, command=command)
 
 
 @pytest.mark.parametrize(
@@ -228,14 +228,14 @@ def test_dollars_are_not_variables_of_the_runtime() -> None:
 def test_mounts_that_a_format_cannot_express(
     format: image.RunFormat, mount: str, reason: str
 ) -> None:
-    asked = image.RunOptions(mounts=(image.parse_mount(mount),))
+    options = image.RunOptions(mounts=(image.parse_mount(mount),))
     with pytest.raises(InvalidSpec, match=reason):
-        image.check_run_options(format, asked)
-    image.check_run_options("docker", asked)
+        image.check_run_options(format, options)
+    image.check_run_options("docker", options)
 
 
 @pytest.mark.parametrize(
-    ("format", "asked", "command", "reason"),
+    ("format", "options", "command", "reason"),
     [
         (
             "slurm-pyxis",
@@ -248,12 +248,12 @@ def test_mounts_that_a_format_cannot_express(
     ],
 )
 def test_options_that_a_format_cannot_express_are_refused(
-    format: image.RunFormat, asked: image.RunOptions, command: tuple[str, ...], reason: str
+    format: image.RunFormat, options: image.RunOptions, command: tuple[str, ...], reason: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=reason):
-        image.check_run_options(format, asked, command)
+        image.check_run_options(format, options, command)
     for other in set(image.RUN_FORMATS) - {format}:
-        image.check_run_options(other, asked, command)
+        image.check_run_options(other, options, command)
     image.check_run_options(format, NOTHING)
 
 

@@ -166,10 +166,10 @@ def test_the_size_of_a_wheel_is_the_same_on_every_host(prefix: Prefix) -> None:
 
 
 @pytest.mark.parametrize("path", ["nvidia/__init__.py", "../../../bin/nvidia"])
-@pytest.mark.parametrize("asked", [("nvidia-a", "nvidia-b"), ("nvidia-a",)])
+@pytest.mark.parametrize("wheel_names", [("nvidia-a", "nvidia-b"), ("nvidia-a",)])
 @pytest.mark.parametrize("order", [("nvidia-a", "nvidia-b"), ("nvidia-b", "nvidia-a")])
 def test_a_shared_file_is_that_of_the_last_wheel_by_name(
-    prefix: Prefix, order: tuple[str, ...], asked: tuple[str, ...], path: str
+    prefix: Prefix, order: tuple[str, ...], wheel_names: tuple[str, ...], path: str
 ) -> None:
     """Whichever was installed last, and also where the other wheel belongs to another layer."""
     for name in order:
@@ -177,7 +177,7 @@ def test_a_shared_file_is_that_of_the_last_wheel_by_name(
     wheels = wheel_files.installed_wheels(
         prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON
     )
-    mine = [wheel for wheel in wheels if wheel.package.name in asked]
+    mine = [wheel for wheel in wheels if wheel.package.name in wheel_names]
     clashing = wheel_files.shared_files(wheels)
     if order[-1] == "nvidia-a":
         with pytest.raises(
@@ -193,7 +193,7 @@ def test_a_shared_file_is_that_of_the_last_wheel_by_name(
     ]
     assert shared.hashes == {hashlib.sha256(b"nvidia-b").hexdigest()}
     assert [package.name for package in wheel_files.co_owners(mine, clashing)] == (
-        ["nvidia-b"] if len(asked) == 1 else []
+        ["nvidia-b"] if len(wheel_names) == 1 else []
     )
 
 

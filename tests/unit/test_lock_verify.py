@@ -117,7 +117,7 @@ def test_sound_lock_has_no_finding(verified: Verify) -> None:
 
 
 @pytest.mark.parametrize(
-    "name,change,kind,words",
+    "name,change,kind,message",
     [
         (
             "numpy",
@@ -187,13 +187,13 @@ def test_sound_lock_has_no_finding(verified: Verify) -> None:
     ],
 )
 def test_findings_name_their_package(
-    verified: Verify, name: str, change: dict[str, Any], kind: str, words: str
+    verified: Verify, name: str, change: dict[str, Any], kind: str, message: str
 ) -> None:
     content = sound()
     entry(content, name).update(change)
     findings = only(verified(content))
     assert (findings.package, findings.kind) == (name, kind)
-    assert words in findings.message
+    assert message in findings.message
 
 
 def test_password_in_a_url_is_not_shown(verified: Verify) -> None:
@@ -262,7 +262,7 @@ def test_constrains_bind_locked_packages(verified: Verify) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer,kind,words",
+    "answer,kind,message",
     [
         (Availability(state="gone", detail="HTTP 404"), "gone", "is no longer served"),
         (
@@ -279,7 +279,7 @@ def test_constrains_bind_locked_packages(verified: Verify) -> None:
     ],
 )
 def test_file_that_is_not_served(
-    verified: Verify, answer: Availability, kind: str, words: str
+    verified: Verify, answer: Availability, kind: str, message: str
 ) -> None:
     content = sound()
     answers = {entry_["url"]: Availability(state="available") for entry_ in content["package"]} | {
@@ -288,13 +288,15 @@ def test_file_that_is_not_served(
     findings = only(verified(content, served=answers))
     assert (findings.package, findings.kind) == ("torch", kind)
     assert (
-        words in findings.message
+        message in findings.message
         and answer.detail in findings.message
         and "torch-2.3.1" in findings.message
     )
 
 
-def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, WheelMetadata | str]:
+def wheel_metadata(
+    content: dict[str, Any], **needs: Sequence[str]
+) -> dict[str, WheelMetadata | str]:
     """What the wheels of a lock say of themselves; needs: what some of them need, after `python` a
     bound on Python."""
     metadata_by_url: dict[str, WheelMetadata | str] = {}
@@ -354,7 +356,7 @@ def said(content: dict[str, Any], **needs: Sequence[str]) -> dict[str, WheelMeta
 def test_wheel_requirements_are_checked(
     verified: Verify, needs: list[str], expected: list[str]
 ) -> None:
-    findings = verified(sound(), metadata=said(sound(), torch=needs))
+    findings = verified(sound(), metadata=wheel_metadata(sound(), torch=needs))
     assert [finding.message for finding in findings] == expected
     assert {(finding.package, finding.kind) for finding in findings} <= {("torch", "dependency")}
 
@@ -365,9 +367,9 @@ def test_a_local_version_satisfies_a_requirement(verified: Verify) -> None:
     entry(content, "torch").update(
         version="2.3.1+cu121", url=f"{FILES}/torch-2.3.1%2Bcu121-cp311-cp311-linux_x86_64.whl"
     )
-    assert verified(content, metadata=said(content, torchvision=["torch==2.3.1"])) == []
+    assert verified(content, metadata=wheel_metadata(content, torchvision=["torch==2.3.1"])) == []
     assert (
-        only(verified(content, metadata=said(content, accelerate=["torch>=2.4"]))).message
+        only(verified(content, metadata=wheel_metadata(content, accelerate=["torch>=2.4"]))).message
         == "needs torch>=2.4, and torch is 2.3.1+cu121"
     )
 
@@ -376,7 +378,7 @@ def test_a_package_missing_from_lock_and_metadata_is_reported_once(verified: Ver
     content = sound()
     entry(content, "torch")["dependencies"]["sympy"] = "*"
     assert (
-        only(verified(content, metadata=said(content, torch=["SymPy>=1.12"]))).message
+        only(verified(content, metadata=wheel_metadata(content, torch=["SymPy>=1.12"]))).message
         == "needs SymPy>=1.12, which is not in the lock"
     )
 
@@ -389,22 +391,22 @@ def test_extras_requested_by_wheels_and_inputs(verified: Verify, tmp_path: Path)
         "fsspec": ["filelock[fast]; extra == 'http-x'"],
         "filelock": ["numpy>=2; extra == 'fast'"],
     }
-    findings = only(verified(content, metadata=said(content, **needs)))
+    findings = only(verified(content, metadata=wheel_metadata(content, **needs)))
     assert (findings.package, findings.message) == (
         "filelock",
         "needs numpy>=2 (for its extra `fast`), and numpy is 1.26.4",
     )
     needs["torch"] = []
-    assert verified(content, metadata=said(content, **needs)) == []
+    assert verified(content, metadata=wheel_metadata(content, **needs)) == []
     (tmp_path / lockfile.ENVIRONMENT).write_text(
         "channels: [conda-forge]\ndependencies: [python=3.11, pip: ['fsspec[http.x]']]\n"
     )
     content["metadata"]["content_hash"] = {}
-    assert only(verified(content, metadata=said(content, **needs))).package == "filelock"
+    assert only(verified(content, metadata=wheel_metadata(content, **needs))).package == "filelock"
 
 
 @pytest.mark.parametrize(
-    "change,words",
+    "change,message",
     [
         ("HTTP 404", "HTTP 404"),
         ({"requires": ("numpy >= ",)}, "cannot be parsed"),
@@ -415,12 +417,12 @@ def test_extras_requested_by_wheels_and_inputs(verified: Verify, tmp_path: Path)
     ],
 )
 def test_unreadable_metadata_is_a_note_not_a_finding(
-    tmp_path: Path, change: str | dict[str, Any], words: str
+    tmp_path: Path, change: str | dict[str, Any], message: str
 ) -> None:
     path = tmp_path / lockfile.FILE
     content = sound()
     path.write_text(yaml.safe_dump(content))
-    metadata = said(content)
+    metadata = wheel_metadata(content)
     url = entry(content, "torch")["url"]
     known = metadata[url]
     assert isinstance(known, WheelMetadata)
@@ -429,11 +431,11 @@ def test_unreadable_metadata_is_a_note_not_a_finding(
         lockfile.read_file(path), lockfile.RemoteAnswers(metadata=metadata), "lab"
     )
     assert verified.findings == ()
-    if words:
+    if message:
         assert (
             "not checked: which versions these wheels require: torch: "
             in only_note(verified, "wheels")
-            and words in verified.notes[-1]
+            and message in verified.notes[-1]
         )
 
 
@@ -447,7 +449,7 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     content["package"] = [entry_ for entry_ in content["package"] if entry_["name"] != "python"]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    asked = lockfile.RemoteAnswers(metadata=said(content, torch=["sympy"]))
+    asked = lockfile.RemoteAnswers(metadata=wheel_metadata(content, torch=["sympy"]))
     assert "torch, filelock: the lock has no Python" in only_note(
         lockfile.verify_lock(lockfile.read_file(path), asked, "lab"), "wheels"
     )
@@ -529,7 +531,7 @@ def test_skipped_checks_are_noted(tmp_path: Path) -> None:
     everything = lockfile.RemoteAnswers(
         served={},
         constrains={entry_["url"]: () for entry_ in sound()["package"]},
-        metadata=said(sound()),
+        metadata=wheel_metadata(sound()),
     )
     assert (
         len(lockfile.verify_lock(lockfile.read_file(path), everything, "lab").notes) == 1

@@ -208,7 +208,7 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "text,words",
+    "text,message",
     [
         ("mirrors: [", "is not YAML"),
         ("- a\n", "is not a mapping"),
@@ -218,10 +218,10 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("mirrors: ['=']\n", "is not a mirror"),
     ],
 )
-def test_a_malformed_settings_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_malformed_settings_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.yml"
     path.write_text(text)
-    with pytest.raises(InvalidSpec, match=words):
+    with pytest.raises(InvalidSpec, match=message):
         settings.mirror_settings([], None, {settings.CONFIG: str(path)})
     with pytest.raises(InvalidSpec, match="does not exist"):
         settings.mirror_settings([], None, {settings.CONFIG: str(tmp_path / "none.yml")})

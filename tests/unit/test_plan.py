@@ -77,8 +77,8 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def invoke(*words: str) -> str:
-    result = CliRunner().invoke(cli, list(words))
+def invoke(*command_line: str) -> str:
+    result = CliRunner().invoke(cli, list(command_line))
     assert result.exit_code in (0, 1) and not isinstance(result.exception, AssertionError), (
         result.output
     )
@@ -86,7 +86,7 @@ def invoke(*words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "command_line",
     [
         ("build", "lab", "--dry-run"),
         ("render", "lab"),
@@ -105,9 +105,9 @@ def invoke(*words: str) -> str:
     ids=" ".join,
 )
 def test_each_command_resolves_its_environment_once(
-    folders: Folders, resolved: list[str], words: tuple[str, ...]
+    folders: Folders, resolved: list[str], command_line: tuple[str, ...]
 ) -> None:
-    invoke(*words)
+    invoke(*command_line)
     assert len(resolved) == 1
 
 

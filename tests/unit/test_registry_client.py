@@ -26,11 +26,11 @@ def serve() -> Iterator[Callable[[Callable[[str], Reply]], tuple[str, list[str |
     servers = []
 
     def start(reply: Callable[[str], Reply]) -> tuple[str, list[str | None]]:
-        heard: list[str | None] = []
+        bucket_log: list[str | None] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                heard.append(self.headers.get("Authorization"))
+                bucket_log.append(self.headers.get("Authorization"))
                 status, headers = reply(self.path)
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": "0"}.items():
@@ -43,7 +43,7 @@ def serve() -> Iterator[Callable[[Callable[[str], Reply]], tuple[str, list[str |
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        return f"127.0.0.1:{server.server_port}", heard
+        return f"127.0.0.1:{server.server_port}", bucket_log
 
     yield start
     for server in servers:
@@ -56,7 +56,7 @@ def test_redirect_targets_get_no_password(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bucket, heard = serve(
+    bucket, bucket_log = serve(
         lambda path: (401, {"WWW-Authenticate": f'Bearer realm="http://{bucket}/token"'})
     )
     registry, _ = serve(lambda path: (307, {"Location": f"http://{bucket}/blob"}))
@@ -71,14 +71,14 @@ def test_redirect_targets_get_no_password(
         pytest.raises(ToolFailed, match="401"),
     ):
         asked.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
-    assert heard == [None]
+    assert bucket_log == [None]
 
 
 def test_no_proxy_is_used_for_this_machine(
     serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    proxy, heard = serve(lambda path: (404, {}))
+    proxy, bucket_log = serve(lambda path: (404, {}))
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(variable, f"http://{proxy}")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -86,7 +86,7 @@ def test_no_proxy_is_used_for_this_machine(
     registry, asked = serve(lambda path: (200, {}))
     with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here:
         here.request("GET", "manifests/1", expected=(200,))
-    assert (heard, asked) == ([], [None])
+    assert (bucket_log, asked) == ([], [None])
 
 
 @pytest.mark.parametrize("place", ["bucket.invalid", "loopback"])
@@ -103,16 +103,16 @@ def test_each_redirect_target_has_its_own_proxy(
         return 200, {}
 
     proxy, _ = serve(forward)
-    bucket, heard = serve(lambda path: (200, {}))
-    there = f"http://{bucket if place == 'loopback' else place}/blob"
-    registry, asked = serve(lambda path: (307, {"Location": there}))
+    bucket, bucket_log = serve(lambda path: (200, {}))
+    location = f"http://{bucket if place == 'loopback' else place}/blob"
+    registry, asked = serve(lambda path: (307, {"Location": location}))
     for variable in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("http_proxy", f"http://{proxy}")
     with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here:
         here.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,), tries=1)
     assert asked == [None]
-    assert (proxied, heard) == (([], [None]) if place == "loopback" else ([there], []))
+    assert (proxied, bucket_log) == (([], [None]) if place == "loopback" else ([location], []))
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_an_invalid_index_names_the_entry_and_the_field(entries: object, field: 
 
 
 @pytest.mark.parametrize(
-    ("reference", "url", "asked"),
+    ("reference", "url", "base_reference"),
     [
         ("debian", "https://registry-1.docker.io/v2/library/debian/", "latest"),
         (
@@ -161,9 +161,9 @@ def test_an_invalid_index_names_the_entry_and_the_field(entries: object, field: 
         (f"localhost:5000/a/b@{DIGEST}", "http://localhost:5000/v2/a/b/", DIGEST),
     ],
 )
-def test_the_registry_of_a_base(reference: str, url: str, asked: str) -> None:
+def test_the_registry_of_a_base(reference: str, url: str, base_reference: str) -> None:
     result = base_registry_reference(reference)
-    assert (result.api_url, result.tag_or_digest) == (url, asked)
+    assert (result.api_url, result.tag_or_digest) == (url, base_reference)
 
 
 def test_image_id_has_no_registry() -> None:

@@ -139,16 +139,16 @@ def test_yaml_scalars_round_trip(value: str) -> None:
 
 
 def test_command_is_one_line_that_bash_parses_back() -> None:
-    words = [
+    samples = [
         "plain", "", "a b  c", "a\nb", "\n", "a\r\nb\tc", "it's", '"', "'\n'", "[a](b){c,d}", "\\", "\\n\n", "a\\\n", "\x1b[0mdead",
         "\x1bd", "$HOME `id` $(id)\n", "~", "*", "# x", "!!\n", "\x7f", "\x85\u2028\u202e1f", "ü\n\N{SNOWMAN}", "\udcff",
     ]  # fmt: skip
-    line = as_command(words)
+    line = as_command(samples)
     assert line.isprintable()
     printed = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {line}"], check=True, capture_output=True
     ).stdout
-    assert printed.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
+    assert printed.split(b"\0")[:-1] == [os.fsencode(word) for word in samples]
 
 
 def test_states(tmp_path: Path) -> None:
@@ -163,14 +163,14 @@ def test_states(tmp_path: Path) -> None:
 
 
 def test_write_never_overwrites_an_edit_without_force(tmp_path: Path) -> None:
-    wanted = {
+    expected = {
         "a.yml": render.with_header("lab", "a: 2\n"),
         "b.yml": render.with_header("lab", "b: 2\n"),
     }
     (tmp_path / "b.yml").write_text("mine: true\n")
     with pytest.raises(StaleLock, match=r"b\.yml was edited by hand"):
-        render.write_files(tmp_path, wanted)
+        render.write_files(tmp_path, expected)
     assert not (tmp_path / "a.yml").exists()
     assert (tmp_path / "b.yml").read_text() == "mine: true\n"
-    assert render.write_files(tmp_path, wanted, force=True) == ["a.yml", "b.yml"]
-    assert render.write_files(tmp_path, wanted) == []
+    assert render.write_files(tmp_path, expected, force=True) == ["a.yml", "b.yml"]
+    assert render.write_files(tmp_path, expected) == []

@@ -266,8 +266,8 @@ def test_zones_lie_below_the_expectation_where_it_is_judged(tmp_path: Path) -> N
     assert len(line.split()) == 4
 
 
-def run(*words: str) -> Any:
-    return CliRunner().invoke(cli, ["report", *words])
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["report", *arguments])
 
 
 def test_command_writes_the_page_and_overwrites_only_its_own(tmp_path: Path) -> None:

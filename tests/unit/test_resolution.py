@@ -122,20 +122,20 @@ def test_no_torchaudio_after_2_11() -> None:
     )
 
 
-def refused(**options: Any) -> str:
+def refusal(**options: Any) -> str:
     with pytest.raises(NoSuchBuild) as caught:
         resolve(**options)
     return str(caught.value)
 
 
 def test_unknown_torch_lists_known_releases() -> None:
-    message = refused(torch="9.9", cuda="12.1")
+    message = refusal(torch="9.9", cuda="12.1")
     assert "torch 9.9 is not in the table of known releases (1.12.0 to 2.15.0)" in message
     assert "Nearest: `--torch 2.5.1 --cuda 12.1` (pytorch)" in message
 
 
 def test_missing_combination_lists_each_sources_builds_and_the_nearest() -> None:
-    message = refused(torch="2.3", cuda="12.6")
+    message = refusal(torch="2.3", cuda="12.6")
     for source, cudas in (
         ("the wheels have", "11.8, 12.1"),
         ("the pytorch channel has", "11.8, 12.1"),
@@ -149,11 +149,11 @@ def test_missing_combination_lists_each_sources_builds_and_the_nearest() -> None
 
 
 def test_torch_1_12_is_never_rounded_to_cuda_12_1() -> None:
-    assert "There is no build for torch 1.12, CUDA 12.1" in refused(torch="1.12", cuda="12.1")
+    assert "There is no build for torch 1.12, CUDA 12.1" in refusal(torch="1.12", cuda="12.1")
 
 
 def test_conda_forge_never_had_12_1() -> None:
-    message = refused(torch="2.3", cuda="12.1", source="conda-forge")
+    message = refusal(torch="2.3", cuda="12.1", source="conda-forge")
     assert (
         "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only (conda-forge/pytorch-cpu-feedstock recipe history"
         in message
@@ -166,13 +166,13 @@ def test_conda_forge_never_had_12_1() -> None:
 
 def test_pytorch_channel_ended() -> None:
     for options in ({"cuda": "12.8"}, {"cpu": True}):
-        assert "the pytorch channel has no torch 2.9 (pytorch/pytorch#138506" in refused(
+        assert "the pytorch channel has no torch 2.9 (pytorch/pytorch#138506" in refusal(
             torch="2.9", source="pytorch", **options
         )
 
 
 def test_unsupported_python_lists_supported_ones() -> None:
-    message = refused(torch="2.3", cuda="12.1", python="3.13")
+    message = refusal(torch="2.3", cuda="12.1", python="3.13")
     assert re.search(
         r"no build for Python 3\.13 from the wheels.* only for 3\.8, 3\.9, 3\.10, 3\.11, 3\.12 \(PyPI file list",
         message,
@@ -185,7 +185,7 @@ def test_unsupported_python_lists_supported_ones() -> None:
 
 def test_nccl_of_wheels_cannot_be_replaced() -> None:
     assert resolve(torch="2.3", cuda="12.1", nccl="2.20").nccl == "2.20.5"
-    message = refused(torch="2.9", cuda="12.8", nccl="2.28")
+    message = refusal(torch="2.9", cuda="12.8", nccl="2.28")
     assert (
         "carries NCCL 2.27.5, not 2.28, and it cannot be exchanged (PyPI metadata torch==2.9.1)"
         in message
@@ -194,31 +194,31 @@ def test_nccl_of_wheels_cannot_be_replaced() -> None:
         "`--torch 2.9 --cuda 12.9 --nccl 2.28` (conda-forge); `--torch 2.11.0 --cuda 12.8 --nccl 2.28` (wheels)"
         in message
     )
-    assert "not known" in refused(torch="1.13", cuda="11.6", nccl="2.14", source="wheels")
+    assert "not known" in refusal(torch="1.13", cuda="11.6", nccl="2.14", source="wheels")
 
 
 def test_conda_forge_nccl_is_within_the_known_range() -> None:
     assert "nccl=2.26.*" in requirements(
         resolve(torch="2.6", cuda="12.6", source="conda-forge", nccl="2.26")
     )
-    assert "needs NCCL 2.25.1 or later" in refused(
+    assert "needs NCCL 2.25.1 or later" in refusal(
         torch="2.6", cuda="12.6", source="conda-forge", nccl="2.23"
     )
-    assert "never had NCCL 2.16" in refused(
+    assert "never had NCCL 2.16" in refusal(
         torch="2.6", cuda="12.6", source="conda-forge", nccl="2.16"
     )
-    assert "built NCCL 2.18.5 for CUDA 11.2, 11.8, 12.0 only" in refused(
+    assert "built NCCL 2.18.5 for CUDA 11.2, 11.8, 12.0 only" in refusal(
         torch="2.10", cuda="13.0", source="conda-forge", nccl="2.18.5"
     )
     assert re.search(
         r"conda-forge is not known to have NCCL 2\.99, and for CUDA 12\.9 has 2\.17, .*2\.30 \(conda-forge/nccl-feedstock",
-        refused(torch="2.10", cuda="12.9", source="conda-forge", nccl="2.99"),
+        refusal(torch="2.10", cuda="12.9", source="conda-forge", nccl="2.99"),
     )
 
 
 def test_nonexistent_nccl_is_refused_and_not_suggested() -> None:
     for cuda in ("12.0", "12.1"):
-        assert "2.99" not in refused(torch="2.3", cuda=cuda, nccl="2.99").partition("Nearest:")[2]
+        assert "2.99" not in refusal(torch="2.3", cuda=cuda, nccl="2.99").partition("Nearest:")[2]
 
 
 def test_unknown_driver_floor_is_a_warning() -> None:
@@ -268,11 +268,11 @@ def test_minor_version_is_named_only_for_whole_minor_requests(
 
 def test_cudnn_is_chosen_like_nccl() -> None:
     assert resolve(torch="2.3", cuda="12.1", cudnn="8.9").cudnn == "8.9.2.26"
-    assert "carries cuDNN 8.9.2.26, not 9" in refused(torch="2.3", cuda="12.1", cudnn="9")
+    assert "carries cuDNN 8.9.2.26, not 9" in refusal(torch="2.3", cuda="12.1", cudnn="9")
     assert "cudnn=9.8.*" in requirements(
         resolve(torch="2.6", cuda="12.6", source="conda-forge", cudnn="9.8")
     )
-    assert "needs cuDNN 9.7.1.26 or a later 9.x, not 9.1" in refused(
+    assert "needs cuDNN 9.7.1.26 or a later 9.x, not 9.1" in refusal(
         torch="2.6", cuda="12.6", source="conda-forge", cudnn="9.1"
     )
     assert (
@@ -344,7 +344,7 @@ def test_auto_cuda_respects_the_builds_architectures() -> None:
     options = {"cuda": "auto", "gpu": ["V100"], "driver": "590.44.01", "source": "wheels"}
     assert resolve(torch="2.8", **options).cuda == "12.9"
     assert resolve(torch="2.11", **options).cuda == "12.6"
-    assert "compiles for 7.5 and newer" in refused(torch="2.15", **options)
+    assert "compiles for 7.5 and newer" in refusal(torch="2.15", **options)
 
 
 def test_auto_cuda_prefers_known_to_possible() -> None:
@@ -396,7 +396,7 @@ def test_auto_cuda_needs_a_machine() -> None:
 
 
 def test_gpu_without_build_code_is_refused_with_both_facts() -> None:
-    message = refused(torch="2.3", cuda="12.1", gpu=["B200"])
+    message = refusal(torch="2.3", cuda="12.1", gpu=["B200"])
     assert re.search(
         r"holds code for sm_50, .*sm_90 \(pytorch/builder@.*\), and B200 is sm_100 \(NVIDIA, CUDA GPU Compute",
         message,
@@ -406,7 +406,7 @@ def test_gpu_without_build_code_is_refused_with_both_facts() -> None:
 
 
 def test_old_driver_is_refused_with_both_facts() -> None:
-    message = refused(torch="2.3", cuda="12.1", driver="470")
+    message = refusal(torch="2.3", cuda="12.1", driver="470")
     assert (
         "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470 (NVIDIA CUDA Toolkit release notes"
         in message
@@ -420,13 +420,13 @@ def test_drivers_are_known_for_x86_only() -> None:
     assert (
         "on linux-64; which it needs on linux-aarch64 is not known" in resolution.warnings[0].reason
     )
-    assert "the driver is 550.54.15" in refused(
+    assert "the driver is 550.54.15" in refusal(
         torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="550.54.15"
     )
 
 
 def test_old_glibc_is_refused_and_newer_is_passed_to_the_solver() -> None:
-    assert "needs glibc 2.28 or later, and 2.17 was asked for" in refused(
+    assert "needs glibc 2.28 or later, and 2.17 was asked for" in refusal(
         torch="2.6", cuda="12.6", glibc="2.17", source="wheels"
     )
     assert (
@@ -469,7 +469,7 @@ def test_aarch64_builds_match_the_table() -> None:
     assert "torch==2.11.0" in requirements(resolution)
     alone = resolve(torch="2.8", cuda="12.9", platforms=["linux-aarch64"])
     assert (alone.source, alone.spec.name) == ("conda-forge", "torch2.8-cuda12.9-py311-aarch64")
-    message = refused(torch="2.3", cuda="12.1", platforms=["linux-64", "linux-aarch64"])
+    message = refusal(torch="2.3", cuda="12.1", platforms=["linux-64", "linux-aarch64"])
     assert (
         "torch 2.3.1 for CUDA 12.1 from the wheels exists for linux-64 and not for linux-aarch64 ("
         in message
@@ -478,7 +478,7 @@ def test_aarch64_builds_match_the_table() -> None:
 
 
 def test_wheel_with_platform_dependent_name_is_not_for_both() -> None:
-    message = refused(
+    message = refusal(
         torch="2.9", cpu=True, platforms=["linux-64", "linux-aarch64"], source="wheels"
     )
     assert (
@@ -497,17 +497,17 @@ def test_wheel_with_platform_dependent_name_is_not_for_both() -> None:
 
 
 def test_refusal_mentions_unreleased_wheels() -> None:
-    message = refused(torch="2.11", cuda="12.9", source="wheels")
+    message = refusal(torch="2.11", cuda="12.9", source="wheels")
     assert (
         "wheels of torch 2.11.0 with CUDA 12.9 are no part of the release: built for Linux but left out of the release matrix"
         in message
     )
-    assert "no part of the release" not in refused(torch="2.11", cuda="12.4", source="wheels")
-    assert "no part of the release" not in refused(torch="2.11", cuda="12.9", source="pytorch")
+    assert "no part of the release" not in refusal(torch="2.11", cuda="12.4", source="wheels")
+    assert "no part of the release" not in refusal(torch="2.11", cuda="12.9", source="pytorch")
 
 
 def test_gpu_newer_than_every_suitable_toolkit() -> None:
-    assert "sm_70, for which CUDA compiles up to 12.9 (" in refused(
+    assert "sm_70, for which CUDA compiles up to 12.9 (" in refusal(
         torch="2.15", cuda="13.0", gpu=["V100"]
     )
 
@@ -550,7 +550,7 @@ def test_infiniband_adds_the_library_nccl_loads() -> None:
 
 
 @pytest.mark.parametrize(
-    "options,words",
+    "options,expected_message",
     [
         ({"pip": ["nvidia-nccl-cu11"]}, r"`nvidia-nccl-cu11`: the NVIDIA wheels .*#186591"),
         ({"pip": ["nvidia-cudnn-cu13>=9"]}, r"`nvidia-cudnn-cu13`: .*different CUDA versions"),
@@ -573,8 +573,10 @@ def test_infiniband_adds_the_library_nccl_loads() -> None:
         ({"conda": ["cudatoolkit=11.8"], "source": "pytorch"}, r"`cudatoolkit`: .*second CUDA"),
     ],
 )
-def test_packages_that_conflict_with_torch_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidSpec, match=words):
+def test_packages_that_conflict_with_torch_are_refused(
+    options: dict[str, Any], expected_message: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=expected_message):
         resolve(torch="2.3", cuda="12.1", **options)
 
 

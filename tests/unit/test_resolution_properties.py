@@ -251,8 +251,8 @@ def test_open_choices_are_decided_for_every_machine(request: Spec, machine: Mach
         resolution.source,
     )
     if request.cuda == "auto":
-        there = dataclasses.replace(resolution.spec, gpu=machine.gpus, driver=machine.driver)
-        assert resolver.resolve(there).pins == resolution.pins  # it runs there
+        machine_spec = dataclasses.replace(resolution.spec, gpu=machine.gpus, driver=machine.driver)
+        assert resolver.resolve(machine_spec).pins == resolution.pins  # it runs there
         newer = [
             row
             for row in sources.by_name(resolution.source).builds(

@@ -35,7 +35,7 @@ def test_a_curve_stays_within_its_points(points: dict[int, float], size: int) ->
         <= reference_curve.at(size)
         <= max(points.values()) * (1 + 1e-9)
     )
-    assert all(reference_curve.at(known) == rate for known, rate in points.items())
+    assert all(reference_curve.at(known_curves) == rate for known_curves, rate in points.items())
 
 
 def test_curve_interpolates_by_log_size() -> None:
@@ -48,8 +48,8 @@ def test_curve_interpolates_by_log_size() -> None:
 
 
 def test_every_shipped_curve_names_its_source_and_grows() -> None:
-    known = bandwidth.load_curves()
-    for each in known.curves:
+    known_curves = bandwidth.load_curves()
+    for each in known_curves.curves:
         assert each.source
         assert each.condition
         assert [rate for _, rate in each.points] == sorted(rate for _, rate in each.points)
@@ -147,11 +147,13 @@ def test_custom_reference_file(tmp_path: Path) -> None:
 def test_curve_backend_is_named_or_the_devices_default(
     tmp_path: Path, device: str, named: str | None, fitting: list[str]
 ) -> None:
-    known = bandwidth.load_curves(written(tmp_path / "own.json", device=device, backend=named))
+    known_curves = bandwidth.load_curves(
+        written(tmp_path / "own.json", device=device, backend=named)
+    )
     answers = [
         backend
         for backend in ("nccl", "gloo")
-        if known.find(bandwidth.Hardware(device, 2, 1, backend=backend), "all_reduce")
+        if known_curves.find(bandwidth.Hardware(device, 2, 1, backend=backend), "all_reduce")
     ]
     assert answers == fitting
 

@@ -334,7 +334,7 @@ def limited(**others: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("found", "id"),
+    ("finding_", "id"),
     [
         (limited(cpus={"count": 64, "affinity": 64, "quota": 1.5, "allowed": 1.5}), "cpu-quota"),
         (limited(cpus={"count": 64, "affinity": 4, "quota": 4, "allowed": 4}), None),
@@ -353,8 +353,8 @@ def limited(**others: Any) -> dict[str, Any]:
         (facts(environment={"OMP_NUM_THREADS": "many"}), "omp-threads"),
     ],
 )
-def test_limits_and_threads(found: dict[str, Any], id: str | None) -> None:
-    assert ids(surroundings.pitfalls(found, RANK_ENV, {})) == ([id] if id else [])
+def test_limits_and_threads(finding_: dict[str, Any], id: str | None) -> None:
+    assert ids(surroundings.pitfalls(finding_, RANK_ENV, {})) == ([id] if id else [])
 
 
 @pytest.mark.parametrize(
@@ -527,16 +527,16 @@ def test_each_container_has_its_own_shared_memory() -> None:
 # the phase's merge
 
 
-def said(rank: int, *found: Finding, **others: Any) -> outcome.Outcome:
+def outcome_of(rank: int, *finding_: Finding, **others: Any) -> outcome.Outcome:
     return outcome.Outcome(
         "fine",
-        found,
+        finding_,
         {"collect_s": float(rank), "rehearsal": False, "ranks": [row(rank, **others)]},
     )
 
 
 def test_phase_has_a_row_per_rank_and_the_slowest_collection() -> None:
-    merged = phases.facts.merge([said(rank) for rank in range(3)])
+    merged = phases.facts.merge([outcome_of(rank) for rank in range(3)])
     assert (merged.verdict, merged.message, merged.broken) == ("pass", "fine", False)
     assert ([rank_row["rank"] for rank_row in merged.data["ranks"]], merged.data["collect_s"]) == (
         [0, 1, 2],
@@ -546,7 +546,7 @@ def test_phase_has_a_row_per_rank_and_the_slowest_collection() -> None:
 
 def test_findings_of_ranks_and_between_ranks_are_merged() -> None:
     merged = phases.facts.merge(
-        [said(0), said(1, Finding("user-site", "x")), said(2, torch="2.4.0")]
+        [outcome_of(0), outcome_of(1, Finding("user-site", "x")), outcome_of(2, torch="2.4.0")]
     )
     assert [(finding.id, finding.ranks) for finding in merged.findings] == [
         ("user-site", (1,)),
@@ -556,7 +556,7 @@ def test_findings_of_ranks_and_between_ranks_are_merged() -> None:
 
 
 def test_two_ranks_on_one_gpu_end_the_run() -> None:
-    assert phases.facts.merge([said(0), said(1, gpu="GPU-0")]).broken
+    assert phases.facts.merge([outcome_of(0), outcome_of(1, gpu="GPU-0")]).broken
 
 
 def test_every_contamination_can_be_injected() -> None:

@@ -295,10 +295,10 @@ def judged(
 
 @given(st.floats(0.1, 1000))
 def test_bands_are_at_90_and_80_percent(busbw: float) -> None:
-    wanted = (
+    expected = (
         "" if busbw / 100 >= 0.9 else "bandwidth-reduced" if busbw / 100 >= 0.8 else "bandwidth-low"
     )
-    assert judged(busbw).finding_id == wanted
+    assert judged(busbw).finding_id == expected
 
 
 @given(st.floats(0.1, 1000), st.integers(1, 512 * (1 << 20) - 1))

@@ -56,7 +56,7 @@ def answers(count: int = 2, **changes: dict[str, Any]) -> list[dict[str, Any]]:
     return fine
 
 
-def found(said: list[dict[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
+def judged(said: list[dict[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
     return [(finding.id, finding.ranks) for finding in judge(said).findings]
 
 
@@ -132,7 +132,7 @@ def test_fault_at_several_steps_is_one_finding() -> None:
 
 def test_full_disk_is_not_also_nearly_full() -> None:
     full = {"problems": [["disk-full", "writing a file: full"]]}
-    assert found(answers(2, _0=full, _1={"space": {"free_bytes": 5, "free_inodes": 5}})) == [
+    assert judged(answers(2, _0=full, _1={"space": {"free_bytes": 5, "free_inodes": 5}})) == [
         ("disk-full", (0,))
     ]
 
@@ -184,12 +184,12 @@ def test_folder_that_loses_files_is_an_error() -> None:
         "sync_s": None,
         "space": None,
     }
-    assert found(answers(2, _0=gone, _1=gone)) == [("folder-error", (0, 1))]
+    assert judged(answers(2, _0=gone, _1=gone)) == [("folder-error", (0, 1))]
 
 
 def test_different_device_is_fine_if_files_are_visible() -> None:
     """Two FUSE mounts or two containers show one bucket through two devices."""
-    assert found(answers(2, _1={"location": OTHER})) == []
+    assert judged(answers(2, _1={"location": OTHER})) == []
 
 
 @given(
@@ -214,21 +214,21 @@ def test_slowness_names_only_the_slow_ranks() -> None:
         == "a durable write of 64 KiB took 7.0 s in /shared/run (median of all ranks 0.010 s)"
     )
     assert (outcome.verdict, outcome.broken) == ("warn", False)
-    assert found(answers(2, _0={"visible_s": {"0": 0.1, "1": 6.0}})) == [("folder-slow", (0,))]
+    assert judged(answers(2, _0={"visible_s": {"0": 0.1, "1": 6.0}})) == [("folder-slow", (0,))]
 
 
 def test_little_space_and_few_inodes_are_reported() -> None:
-    assert found(answers(2, _1={"space": {"free_bytes": 1 << 20, "free_inodes": None}})) == [
+    assert judged(answers(2, _1={"space": {"free_bytes": 1 << 20, "free_inodes": None}})) == [
         ("space-low", (1,))
     ]
-    assert found(answers(2, _1={"space": {"free_bytes": None, "free_inodes": 7}})) == [
+    assert judged(answers(2, _1={"space": {"free_bytes": None, "free_inodes": 7}})) == [
         ("space-low", (1,))
     ]
-    assert found(answers(2, _1={"space": {"free_bytes": None, "free_inodes": None}})) == []
+    assert judged(answers(2, _1={"space": {"free_bytes": None, "free_inodes": None}})) == []
 
 
 def test_torn_read_names_the_reader() -> None:
-    assert found(answers(2, _1={"reads": {"count": 3, "generations": 1, "torn": "no file"}})) == [
+    assert judged(answers(2, _1={"reads": {"count": 3, "generations": 1, "torn": "no file"}})) == [
         ("rename-not-atomic", (1,))
     ]
 

@@ -139,7 +139,7 @@ def test_malformed_values(key: str, value: str) -> None:
 
 
 def test_content_round_trip() -> None:
-    asked = {
+    requested = {
         "torch": "2.3",
         "cuda": "12.1",
         "python": "3.11",
@@ -147,9 +147,9 @@ def test_content_round_trip() -> None:
         "channels": ["conda-forge"],
         "companions": False,
     }
-    result = spec.combine(asked, {}, name="lab")
+    result = spec.combine(requested, {}, name="lab")
     assert spec.combine(spec.content(result), {}, name="lab") == result
-    assert spec.content(result) == asked
+    assert spec.content(result) == requested
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_advised_quotes_surround_the_original_text(tmp_path: Path, line: str) ->
 
 
 @pytest.mark.parametrize(
-    "line,words",
+    "line,message",
     [
         ("cuda: yes", "not `yes`"),
         ("torch: 2.1e1", "not `2.1e1`"),
@@ -240,8 +240,8 @@ def test_advised_quotes_surround_the_original_text(tmp_path: Path, line: str) ->
         ("cuda: [1]", "one text"),
     ],
 )
-def test_quotes_are_not_advised_in_vain(tmp_path: Path, line: str, words: str) -> None:
-    with pytest.raises(InvalidSpec, match=re.escape(words)) as caught:
+def test_quotes_are_not_advised_in_vain(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=re.escape(message)) as caught:
         spec.read(write(tmp_path, line + "\n"))
     assert "write it in quotes" not in str(caught.value)
 

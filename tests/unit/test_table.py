@@ -283,11 +283,11 @@ def test_driver_535_with_a_v100() -> None:
 
 
 def test_unknown_rows_are_counted_and_shown_on_request() -> None:
-    known = ask(torch="2.15", driver="580.65.06", gpu=("H100",))
-    assert {(table_row.cuda, table_row.platform) for table_row in known.cells} == {
+    known_rows = ask(torch="2.15", driver="580.65.06", gpu=("H100",))
+    assert {(table_row.cuda, table_row.platform) for table_row in known_rows.cells} == {
         ("13.2", "linux-64")
     }
-    assert (known.hidden, known.hidden_by) == (2, {"gpu": 1, "driver": 1})
+    assert (known_rows.hidden, known_rows.hidden_by) == (2, {"gpu": 1, "driver": 1})
     table = ask(torch="2.15", driver="580.65.06", gpu=("H100",), unknown=True)
     assert {
         (table_row.cuda, table_row.platform, table_row.not_known) for table_row in table.cells

@@ -57,16 +57,16 @@ def test_only_directories_of_killed_processes_are_swept(
 
 
 def test_threads_do_not_interfere(temporary: Path) -> None:
-    made, leave = threading.Event(), threading.Event()
+    is_created, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
         with tempdirs.temporary_directory("uv"):
-            made.set()
+            is_created.set()
             leave.wait(30)
 
     other = threading.Thread(target=hold)
     other.start()
-    assert made.wait(30)
+    assert is_created.wait(30)
     assert not tempdirs.remove_abandoned()
     leave.set()
     other.join(30)

@@ -34,8 +34,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def run(*words: str) -> Result:
-    return CliRunner().invoke(cli, list(words))
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
 
 
 def template(lab: Path, name: str, text: str) -> Path:
@@ -196,7 +196,7 @@ def test_workflow_from_a_lab_template(lab: Path) -> None:
     assert "and runners.yml and templates/github-workflow.yml.j2; remake with" in result.stdout
 
 
-def given() -> dict[str, dict[str, Any]]:
+def template_variables() -> dict[str, dict[str, Any]]:
     """What each template is given, by real calls."""
     resolved = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
     contract = {
@@ -223,7 +223,7 @@ def test_docs_list_the_variables_of_each_template() -> None:
         names = re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE)
         for file in section.partition("\n")[0].split(", "):
             listed[file] = {name for row in names for name in re.findall(r"`(\w+)`", row)}
-    values_by_file = given()
+    values_by_file = template_variables()
     assert listed == {file: set(values) for file, values in values_by_file.items()}
     (entry,) = values_by_file["github-workflow.yml"]["rehearsal"]
     assert set(entry) == set(re.findall(r"`(\w+)`", DOCS.read_text().rpartition("Each has ")[2]))

@@ -46,7 +46,7 @@ def files(*names: str, requires_python: str | None = None, yanked: bool = False)
 
 
 @pytest.mark.parametrize(
-    ("name", "machine", "found"),
+    ("name", "machine", "findings_of"),
     [
         ("1.12.1-x86_64", "x86_64", (None, None, None, None, "none")),
         ("1.13.1-x86_64", "x86_64", ("11.7", None, None, "8.5.0.96", "none")),
@@ -57,9 +57,9 @@ def files(*names: str, requires_python: str | None = None, yanked: bool = False)
         ("2.15.0-x86_64", "x86_64", ("13.2", "13.2.2", "2.30.7", "9.26.0.51", "~=3.9.0")),
     ],
 )
-def test_pins(name: str, machine: str, found: tuple[str | None, ...]) -> None:
+def test_pins(name: str, machine: str, findings_of: tuple[str | None, ...]) -> None:
     read = wheels.pins(captured(name), machine, "3.11")
-    assert (read.cuda, read.toolkit, read.nccl, read.cudnn, read.triton) == found
+    assert (read.cuda, read.toolkit, read.nccl, read.cudnn, read.triton) == findings_of
 
 
 def test_wheel_without_pins_is_cpu_only_if_it_has_no_cuda() -> None:
@@ -238,7 +238,7 @@ TABLE: dict[str, Any] = {
 NCCL = ("2.3.1", "wheels", "cu121", "nccl")
 
 
-def found(*rows: Row) -> Findings:
+def findings_of(*rows: Row) -> Findings:
     into = Findings()
     compare(rows, TABLE, into)
     return into
@@ -249,22 +249,22 @@ def row(path: tuple[str, ...], **values: Any) -> Row:
 
 
 def test_confirmed_facts_change_nothing() -> None:
-    assert found(row(NCCL, version="2.20.5")) == Findings()
+    assert findings_of(row(NCCL, version="2.20.5")) == Findings()
 
 
 def test_derived_row_is_updated() -> None:
-    findings = found(row(NCCL, version="2.20.6"))
+    findings = findings_of(row(NCCL, version="2.20.6"))
     assert [item.values for item in findings.rows] == [{"version": "2.20.6"}]
     assert "2.20.5 -> 2.20.6" in findings.changed[0]
 
 
 def test_unknown_facts_are_filled() -> None:
-    findings = found(row(("2.3.1", "wheels", "cu121", "cudnn"), version="8.9.2.26"))
+    findings = findings_of(row(("2.3.1", "wheels", "cu121", "cudnn"), version="8.9.2.26"))
     assert findings.rows and "None -> 8.9.2.26" in findings.changed[0]
 
 
 def test_fact_from_another_source_is_never_changed() -> None:
-    findings = found(row(("2.3.1", "wheels", "cu118", "nccl"), version="2.21.0"))
+    findings = findings_of(row(("2.3.1", "wheels", "cu118", "nccl"), version="2.21.0"))
     assert not findings.rows
     assert findings.conflicts == [
         "2.3.1 wheels cu118 nccl: version is 2.20.5 by pytorch/builder@ba10bae, but 2.21.0 by PyPI metadata torch==2.3.1 (new)"
@@ -273,7 +273,7 @@ def test_fact_from_another_source_is_never_changed() -> None:
 
 
 def test_unproven_fact_is_reported_and_stays() -> None:
-    findings = found(row(NCCL, version=None))
+    findings = findings_of(row(NCCL, version=None))
     assert not findings.rows and "2.20.5" in findings.unproven[0]
     gone = Findings()
     unproven(TABLE, [], ["2.3.1"], gone)
@@ -339,7 +339,7 @@ def test_change_preserves_comments_and_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "table,words",
+    "table,message",
     [
         (None, "There is no "),
         (b"", "is not a mapping"),
@@ -351,7 +351,7 @@ def test_change_preserves_comments_and_order(tmp_path: Path) -> None:
         (b'"2.3.1": 3', "has no mapping under 2.3.1"),
     ],
 )
-def test_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, words: str) -> None:
+def test_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, message: str) -> None:
     (tmp_path / "nccl.yml").write_text("{}")
     if table is not None:
         (tmp_path / "releases.yml").write_bytes(table)
@@ -359,6 +359,6 @@ def test_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, wor
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1), result.output
     assert (
         result.stderr.startswith("error: ")
-        and words in result.stderr
+        and message in result.stderr
         and "releases.yml" in result.stderr
     )

@@ -26,7 +26,7 @@ REQUEST = uv.ResolveRequest(requirements=(), python="3.11", glibc="2.28")
 
 
 @pytest.mark.parametrize(
-    "case,kind,words",
+    "case,kind,message",
     [
         ("hash-mismatch", IntegrityError, "comm==0.2.3 is not the file that the lock names"),
         ("disk-full", NoSpace, "The disk is full"),
@@ -45,11 +45,11 @@ REQUEST = uv.ResolveRequest(requirements=(), python="3.11", glibc="2.28")
         ("damaged", Unreachable, "does not serve a complete wheel"),
     ],
 )
-def test_uv_failures_become_our_errors(case: str, kind: type[ProvisionError], words: str) -> None:
+def test_uv_failures_become_our_errors(case: str, kind: type[ProvisionError], message: str) -> None:
     failed = ToolFailed(["uv", "pip"], 1, (CAPTURED / f"{case}.txt").read_text())
     error = uv.translate_failure(failed)
     assert type(error) is kind
-    assert words in str(error)
+    assert message in str(error)
     assert "Using Python" not in str(error)
 
 
@@ -108,8 +108,8 @@ def test_single_use_uv_option_appears_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(indexes, "_is_uv_configured", lambda: False)
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
     options = uv.index_options("cu126")
-    for words in (options.remote, options.with_local):
-        assert words.count("--index-strategy") == words.count("unsafe-best-match") == 1
+    for message in (options.remote, options.with_local):
+        assert message.count("--index-strategy") == message.count("unsafe-best-match") == 1
     assert [word for word in options.with_local if "--" not in word][:3] == [
         "https://one.invalid/simple",
         "https://torch.invalid/whl/cu126",
