@@ -95,7 +95,7 @@ def resolve_with_python(
     if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
         return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))
     if spec.python_from == "host" or lock is not None:
-        return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec))
+        return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
     resolution = resolution or resolve(spec)
     silent = _unanswered(context.solver, resolution.channels, resolution.platforms[0])
     if len(silent) < len(resolution.channels):
@@ -112,7 +112,7 @@ def resolve_with_python(
         f"no conda channel answers ({reasons}): Python comes from this machine, and the lock "
         "will not be portable",
     )
-    return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec))
+    return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
 
 
 @functools.cache
@@ -123,8 +123,8 @@ def _unanswered(
     return solver.unreachable_channels(channels, platform)
 
 
-def _resolve_for_host(spec: Spec) -> Resolution:
-    """The resolution with this machine's Python.
+def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
+    """The resolution with this machine's Python: the caller's, if it has that Python already.
 
     Raises ToolMissing if the request or the build excludes that Python.
     """
@@ -138,6 +138,8 @@ def _resolve_for_host(spec: Spec) -> Resolution:
                 "a channel that answers with --channel."
             ),
         )
+    if resolution is not None and resolution.spec.python == version:
+        return resolution
     try:
         return resolve(dataclasses.replace(spec, python=version))
     except NoSuchBuild as error:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from provision import channel, resolver
 from provision import lockfile as locks
-from provision import resolver
 from provision.adapters import conda
 from provision.cli.main import cli
 from provision.commands import ensure, env, smoke
@@ -117,6 +117,20 @@ def test_asking_channels_for_python_does_not_resolve_again(
     monkeypatch.setattr(conda.Solver, "unreachable_channels", lambda *_: {})
     invoke("build", "--torch", "2.3", "--cuda", "12.1", "--dry-run")
     assert len(resolved) == 1
+
+
+@pytest.mark.parametrize("python_from", ["auto", "host"])
+def test_python_of_this_machine_does_not_resolve_again(
+    folders: Folders, resolved: list[str], monkeypatch: pytest.MonkeyPatch, python_from: str
+) -> None:
+    """If it is the one that the build would get anyway."""
+    monkeypatch.setattr(conda.Solver, "unreachable_channels", lambda *_: {"conda-forge": "silent"})
+    monkeypatch.setattr(channel, "host_minor", lambda: "3.11")
+    options = {"torch": "2.3", "cuda": "12.1", "python_from": python_from}
+    plan = make_plan(context(folders), with_name(context(folders), BuildRequest(options=options)))
+    assert plan.python_from == "host"
+    assert len(resolved) == 1
+    assert plan.resolution == resolver.resolve(plan.resolution.spec)
 
 
 def test_all_environments_are_resolved_once_each(folders: Folders, resolved: list[str]) -> None:
