@@ -72,7 +72,7 @@ def test_good_folder_has_no_finding_and_its_measurements() -> None:
     assert outcome.data["locks"] == {"flock": "pass", "fcntl": "pass"}
     assert (
         outcome.message
-        == "a new file is visible within 0.01 s, a durable write takes 0.010 s, 1024 GiB free in /shared/run"
+        == "a new file is visible within 0.01 s, a durable write takes 0.010 s, 1 TiB free in /shared/run"
     )
 
 

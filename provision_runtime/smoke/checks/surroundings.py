@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ...facts import libraries
-from ...report.text import format_count
+from ...report.text import format_bytes, format_count
 from ..outcome import Finding
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _locked_memory_finding(limits: Mapping[str, Any]) -> Finding | None:
     if limit is None or not usable:
         return None
     message = (
-        f"at most {limit // 1024} KiB can be locked (ulimit -l), but this host has InfiniBand "
+        f"at most {format_bytes(limit)} can be locked (ulimit -l), but this host has InfiniBand "
         f"({_list_names(usable)}), which locks its buffers"
     )
     return Finding("memlock-small", message)

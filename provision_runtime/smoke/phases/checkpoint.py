@@ -13,6 +13,7 @@ from ... import checkpoint
 from ...comm.collective import RankFailed
 from ...comm.ranks import Ranks
 from ...comm.store import RanksMissing
+from ...report.text import format_bytes
 from .. import fault_injection, test_values
 from ..outcome import Finding, Outcome, combine, merge_equal
 from . import filesystem_findings
@@ -90,7 +91,7 @@ def _round_trip(context: RankContext, root: Path) -> Outcome:
     if findings:
         return Outcome("", merge_equal(findings), data, broken=True)
     reader = "loaded by another rank" if env.world_size > 1 else "loaded"
-    message = f"{saved.bytes >> 10} KiB saved, {reader}, flipped bit refused"
+    message = f"{format_bytes(saved.bytes)} saved, {reader}, flipped bit refused"
     return Outcome(message, (), data)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...comm.ranks import name_ranks
 from ...facts import environment
-from ...report.text import format_count
+from ...report.text import format_bytes, format_count
 from .. import fault_injection
 from ..checks import expectation, surroundings
 from ..outcome import Finding, Outcome, combine
@@ -225,13 +225,13 @@ def shm_needed(ranks: int) -> int:
 
 def _shared_memory_problem(row: Mapping[str, Any], ranks: int) -> tuple[str, str] | None:
     needed, size, free = shm_needed(ranks), row["shm_bytes"], row["shm_free_bytes"]
-    need = f"{needed // MIB} MiB are needed for {format_count(ranks, 'rank')}"
+    need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')}"
     if size is None:
         return "shm-small", f"there is no /dev/shm; {need}"
     if size < needed:
-        return "shm-small", f"/dev/shm has {size // MIB} MiB; {need}"
+        return "shm-small", f"/dev/shm has {format_bytes(size)}; {need}"
     if free < needed:
-        return "shm-full", f"/dev/shm has {free // MIB} of {size // MIB} MiB left; {need}"
+        return "shm-full", f"/dev/shm has {format_bytes(free)} of {format_bytes(size)} left; {need}"
     return None
 
 

@@ -84,7 +84,7 @@ def run(context: RankContext) -> Outcome:
             "writing a file durably", lambda: _durable_write_s(probe)
         )
         probe.data["space"] = probe.attempt("asking for the free space", lambda: _free_space(probe))
-        probe.data["hard_link"] = probe.attempt("making a file", lambda: _can_hard_link(probe))
+        probe.data["hard_link"] = probe.attempt("making a file", lambda: _try_hard_link(probe))
         probe.check_moved()
         observations = context.exchange("filesystem/answers", probe.observation())
     finally:
@@ -470,7 +470,7 @@ def _free_space(probe: FolderProbe) -> dict[str, Any]:
     }
 
 
-def _can_hard_link(probe: FolderProbe) -> bool:
+def _try_hard_link(probe: FolderProbe) -> bool:
     """Hard links can serve as locks where file locks do not work."""
     path = probe.root / f"linked{probe.rank}"
     path.touch()

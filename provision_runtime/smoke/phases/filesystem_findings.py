@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...fs import mounts
 from ...report import model
+from ...report.text import format_bytes
 from .. import measurement
 from ..outcome import Finding, Outcome
 
@@ -231,7 +232,7 @@ def _low_space(target: str, observations: Observations) -> Iterator[Finding]:
         if low:
             least = min(low.values())
             if key == "free_bytes":
-                amount = f"{least / (1 << 20):.0f} MiB"
+                amount = format_bytes(least)
             else:
                 amount = f"{least} inodes"
             yield Finding("space-low", f"only {amount} are left in {target}", tuple(low))
@@ -290,5 +291,5 @@ def _summary(target: str, data: dict[str, Any]) -> str:
     if data["sync_s"]:
         parts.append(f"a durable write takes {data['sync_s']['max']:.3f} s")
     if data["space"] and data["space"]["free_bytes"] is not None:
-        parts.append(f"{data['space']['free_bytes'] / (1 << 30):.0f} GiB free")
+        parts.append(f"{format_bytes(data['space']['free_bytes'])} free")
     return f"{', '.join(parts)} in {target}"
