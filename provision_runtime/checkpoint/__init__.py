@@ -73,17 +73,17 @@ def save(
 ) -> SaveReport:
     """Commits the state dict as checkpoint `step`; all ranks call it.
 
-    If several ranks hold a value under one name, one of them writes it, so a value that differs from
-    rank to rank (the state of a random generator) needs a name per rank. Each rank writes its own
-    parts of DTensors and ShardedTensors. An existing step is replaced: readers see the old one until
-    the new one is whole.
+    If several ranks hold a value under one name, one of them writes it, so a value that differs
+    from rank to rank (the state of a random generator) needs a name per rank. Each rank writes its
+    own parts of DTensors and ShardedTensors. An existing step is replaced: readers see the old one
+    until the new one is whole.
 
     root: a folder, or a URL that fsspec supports, with its `options`. ranks: how the ranks exchange
-    values; by default through the store of the default process group. incremental: link what has not
-    changed since the latest checkpoint. for_dcp: also write what `dcp.load` needs; rank 0 then
+    values; by default through the store of the default process group. incremental: link what has
+    not changed since the latest checkpoint. for_dcp: also write what `dcp.load` needs; rank 0 then
     imports torch.distributed.checkpoint, which takes seconds on a slow disk. progress: called on
-    every rank at least once a second, with the bytes of all ranks; an exception in it ends the save.
-    deadline_s: how long a rank may be silent.
+    every rank at least once a second, with the bytes of all ranks; an exception in it ends the
+    save. deadline_s: how long a rank may be silent.
 
     Raises NotCommitted, on every rank, if a rank failed or fell silent: nothing new is visible, and
     the earlier checkpoints are untouched. CheckpointError, on every rank, if a state dict cannot be
@@ -158,14 +158,14 @@ def load(
     are ignored, so part of a checkpoint can be read.
 
     on_damage="previous": skips a damaged checkpoint, with a warning and in the report, for the
-    newest intact one before it. allow_pickle: also reads objects that must be unpickled, which can run
-    code; numbers, strings, tensors, and lists and dicts of them do not need it.
+    newest intact one before it. allow_pickle: also reads objects that must be unpickled, which can
+    run code; numbers, strings, tensors, and lists and dicts of them do not need it.
 
     Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint, which lists the
-    steps that exist; CheckpointError, with all names that are missing or do not fit, or if a rank is
-    missing; OSError if the store fails. Always on every rank, with the state
-    dict unchanged (unless the store fails while it is read). An invalid option is a ValueError on
-    its rank and a CheckpointError on the others.
+    steps that exist; CheckpointError, with all names that are missing or do not fit, or if a rank
+    is missing; OSError if the store fails. Always on every rank, with the state dict unchanged
+    (unless the store fails while it is read). An invalid option is a ValueError on its rank and a
+    CheckpointError on the others.
     """
     return loader.load(
         state_dict,

@@ -79,7 +79,7 @@ class BackgroundSave:
     def finish(self) -> None:
         """Waits for a running save.
 
-        Warns if it failed and its outcome was never checked: a lost checkpoint must not go unnoticed.
+        Warns if it failed and its outcome was not checked: a lost checkpoint must not go unnoticed.
         """
         last, self._last = self._last, None
         if last is None:
@@ -148,7 +148,7 @@ class HostSnapshot:
         self._digests = dict(digests)
 
     def _make_room(self, tensors: Mapping[Place, Item]) -> set[Place]:
-        """Frees memory that no longer fits, then allocates what is missing. Returns the new places."""
+        """Frees memory that no longer fits and allocates what is missing; returns the new places."""
         reusable = {}
         for place, memory in self._memory.items():
             if place in tensors and _fits(memory, tensors[place]):

@@ -36,8 +36,8 @@ def steps(backend: Backend) -> list[CheckpointName]:
 
 
 def read_manifest(backend: Backend, folder: str) -> Manifest:
-    """Raises DamagedFile if the manifest is missing, not what was committed, or of another step than
-    its folder.
+    """Raises DamagedFile if the manifest is missing, not what was committed, or of another step
+    than its folder.
     """
     path = f"{backend.root}/{folder}/{manifest.NAME}"
     try:
@@ -147,8 +147,8 @@ def intact_newest_first(backend: Backend, names: list[CheckpointName] | None = N
 def _list_settled(backend: Backend, look: Callable[[list[CheckpointName]], list[str]]) -> list[str]:
     """The result of `look` for a listing of the root.
 
-    An empty result counts only if the next listing is the same: while a step is saved again, folders
-    of the first listing may be gone before they are read.
+    An empty result counts only if the next listing is the same: while a step is saved again,
+    folders of the first listing may be gone before they are read.
     """
     names = committed(backend)
     for _ in range(TRIES):

@@ -6,8 +6,8 @@
     all ranks  wait until they see the checkpoint (_wait_until_visible)
 
 The ranks communicate through `Ranks` alone, so it works with any store, and nothing here calls a
-collective. While they write they exchange their progress, so a rank that dies is missed soon, however
-long the others write.
+collective. While they write they exchange their progress, so a rank that dies is missed soon,
+however long the others write.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ def _run_writer(
 ) -> tuple[SaveProgress, RankPart, frozenset[str]]:
     """All ranks' bytes, this rank's part, and the parent's files that any rank knows to be corrupt.
 
-    The ranks exchange their progress at least every LONGEST_PAUSE_S, so a lost rank is missed, and a
-    failure on one rank stops all.
+    The ranks exchange their progress at least every LONGEST_PAUSE_S, so a lost rank is missed, and
+    a failure on one rank stops all.
     """
     started = time.monotonic()
     total = SaveProgress(0, 0, 0, 0.0)
@@ -339,8 +339,8 @@ def _publish_together(
     """Returns the folder's name. The step counts as committed once rank 0 has committed it, even if
     another rank or the store is lost before the news arrives.
 
-    Rank 0 first checks that all ranks still answer: it may have been suspended for so long that they
-    gave up.
+    Rank 0 first checks that all ranks still answer: it may have been suspended for so long that
+    they gave up.
     """
     collective.barrier("checkpoint/ready", ranks)
     stage.is_publishing = True
@@ -453,8 +453,8 @@ def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> Ma
 def _wait_until_visible(backend: Backend, folder: str, ranks: Ranks) -> None:
     """Waits until all ranks see the checkpoint, unless another job has already replaced it.
 
-    A rank that is lost meanwhile is ignored: the checkpoint exists, and the next exchange misses the
-    rank too.
+    A rank that is lost meanwhile is ignored: the checkpoint exists, and the next exchange misses
+    the rank too.
     """
     end = time.monotonic() + VISIBLE_S
 

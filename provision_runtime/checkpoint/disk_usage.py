@@ -43,7 +43,7 @@ def usage(backend: Backend, folder: str) -> Usage:
 
 
 def key(backend: Backend, folder: str, entry: FileEntry) -> Hashable:
-    """Equal for the files of two checkpoints only if they are one file. Raises FileNotFoundError."""
+    """Equal for two checkpoints' files only if they are one file. Raises FileNotFoundError."""
     home = entry.home or folder
     if _has_references(backend):
         return (home, entry.name)
@@ -64,9 +64,7 @@ def total_bytes(usages: Iterable[Usage]) -> int:
 
 
 def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
-    """Bytes that removing these folders frees: a file goes with the last of its names, wherever that
-    is.
-    """
+    """Bytes that removing these folders frees: a file goes with the last of all its names."""
     folders = _count_folders(usages)
     names_left: dict[Hashable, int] = {}
     sizes: dict[Hashable, int] = {}

@@ -58,8 +58,8 @@ class NotCommitted(CheckpointError):
     """The new checkpoint does not exist.
 
     ranks: those that failed; empty if unknown. errno: that of the first failed rank, or 0.
-    is_certain: False if rank 0 fell silent, or the ranks' store was lost, while rank 0 published: the
-    checkpoint may then exist; `list_steps` shows it.
+    is_certain: False if rank 0 fell silent, or the ranks' store was lost, while rank 0 published:
+    the checkpoint may then exist; `list_steps` shows it.
     """
 
     def __init__(self, step: int, failure: RankFailed, is_certain: bool = True) -> None:

@@ -2,8 +2,8 @@
 
 SHA-256 names the file. XXH128 is several times as fast; `save` and `load` use it to tell whether
 content is unchanged: two contents share an XXH128 by accident in 1 of 2**128 cases. It is not
-cryptographic, so files are neither named nor looked up by it, and `verify` uses SHA-256. Its values are
-fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); large updates
+cryptographic, so files are neither named nor looked up by it, and `verify` uses SHA-256. Its values
+are fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); large updates
 release the interpreter's lock.
 """
 

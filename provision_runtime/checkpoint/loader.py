@@ -347,8 +347,8 @@ def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, prepared: _
 def _raise_if_vanished(
     backend: Backend, folder: str, content: Manifest | None, error: Exception
 ) -> None:
-    """Raises Vanished if the folder is gone or another checkpoint has its name: a pruned step may be
-    saved again.
+    """Raises Vanished if the folder is gone or another checkpoint has its name: a pruned step may
+    be saved again.
     """
     is_present = folder in backend.folders()
     if not is_present or catalog.manifest_if_intact(backend, folder) != content:

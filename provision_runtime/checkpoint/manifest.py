@@ -130,8 +130,8 @@ def loads(content: bytes, path: object) -> Manifest:
 def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
     """One entry per name, of those that several ranks list.
 
-    A file in the checkpoint's own folder wins over a reference to another folder; of two equals, the
-    entry with more hashes wins.
+    A file in the checkpoint's own folder wins over a reference to another folder; of two equals,
+    the entry with more hashes wins.
     """
     ranked = sorted(entries, key=lambda entry: (entry.home is None, entry.xxh128 is not None))
     return {entry.name: entry for entry in ranked}

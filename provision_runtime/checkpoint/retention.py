@@ -22,8 +22,8 @@ class Pruned:
 
     removed: committed checkpoints. leftovers: unfinished folders of dead writers, removed too.
     unknown: unfinished folders that stay, since their writer may be alive (on another host or in
-    another container). unreadable: committed checkpoints that stay, since their age is unknown: their
-    manifest cannot be read.
+    another container). unreadable: committed checkpoints that stay, since their age is unknown:
+    their manifest cannot be read.
     """
 
     removed: tuple[str, ...]

@@ -133,8 +133,8 @@ def check_step(step: int) -> int:
 
 
 def _raise_in_callback(error: Exception) -> ProgressCallback:
-    """A callback that raises the error when the ranks next exchange values: raised earlier, it would
-    leave the others waiting.
+    """A callback that raises the error when the ranks next exchange values: raised earlier, it
+    would leave the others waiting.
     """
 
     def progress(_: SaveProgress) -> None:

@@ -48,8 +48,8 @@ class Serialized:
 
 
 class StagingMemory(threading.local):
-    """Per-thread memory for tensors whose bytes must be copied: one piece, or one pack of small ones,
-    at a time.
+    """Per-thread memory for tensors whose bytes must be copied: one piece, or one pack of small
+    ones, at a time.
 
     With malloc, seven threads that each copied 32 MiB repeatedly were seen to keep 605 MB.
     """

@@ -110,9 +110,7 @@ class ParentIndex:
 
 
 def hashing_threads() -> int:
-    """How many threads hash at a time: more than this rank's share of the processors would only take
-    turns.
-    """
+    """How many threads hash at a time: more than this rank's processors would only take turns."""
     if hasattr(os, "sched_getaffinity"):
         processors = len(os.sched_getaffinity(0))
     else:
@@ -174,7 +172,7 @@ class Writer:
         return sorted(self._linked.intersection(names))
 
     def rewrite(self, part: RankPart, corrupt: Container[str]) -> RankPart:
-        """Writes the content of files again that were linked before any rank knew them to be corrupt.
+        """Writes again the content of files that were linked before any rank knew of their damage.
 
         Call it once the files are no longer in the folder and all are in `corrupt_files`, so that
         none is linked again.
@@ -382,8 +380,8 @@ class Writer:
         try:
             self._backend.write(self._folder, entry.name, parts)
         except FileExistsError:
-            # This save has the same content twice: the first writer completes the file, or `rewrite`
-            # does if it was linked.
+            # This save has the same content twice: the first writer completes the file, or
+            # `rewrite` does if it was linked.
             self.count.add(linked=payload)
         else:
             self.count.add(written=payload)
@@ -392,8 +390,8 @@ class Writer:
     def _link(self, entry: FileEntry) -> FileEntry | None:
         """Makes a file of the parent part of the folder.
 
-        Returns None if it is known to be corrupt, or cannot be linked (the file system has no links,
-        the file too many, or the parent was just removed).
+        Returns None if it is known to be corrupt, or cannot be linked (the file system has no
+        links, the file too many, or the parent was just removed).
         """
         assert self._parent.folder is not None
         source = entry.home or self._parent.folder

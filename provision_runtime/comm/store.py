@@ -161,8 +161,9 @@ class StoreAllGather:
         self._count += 1
         topic = f"exchange/{self._count}/{name}"
         payloads = self._all_gather(name, topic, payload, timeout_s, is_failure, abort_key)
-        # All ranks are at this exchange, so none reads the keys of the previous one any more. Without
-        # deleting them, weeks of training would fill the memory of the process with the store.
+        # All ranks are at this exchange, so none reads the keys of the previous one any more.
+        # Without deleting them, weeks of training would fill the memory of the process with the
+        # store.
         if self._rank == 0 and self._previous_topic:
             keys = [f"{self._previous_topic}/{rank}" for rank in range(self._world_size)]
             self._client.delete([*keys, f"{self._previous_topic}/all"])

@@ -88,8 +88,8 @@ def describe(model: torch.nn.Module, data: bool = False) -> list[Entry]:
 
 
 def data_digest(tensors: Iterable[torch.Tensor]) -> str:
-    """The SHA-256 of the bytes, at most PIECE_BYTES at a time, and without numpy, which an environment
-    may lack."""
+    """The SHA-256 of the bytes, at most PIECE_BYTES at a time, and without numpy, which an
+    environment may lack."""
     digest = hashlib.sha256()
     for tensor in tensors:
         if tensor.device.type == "meta":
@@ -105,8 +105,8 @@ def data_digest(tensors: Iterable[torch.Tensor]) -> str:
 def first_difference(models: Sequence[Sequence[Entry]]) -> ParameterDifference | None:
     """The difference between the majority's model and that of the first rank that differs.
 
-    Without a majority, rank 0's model is the reference, and the difference names all ranks, since any
-    may be wrong.
+    Without a majority, rank 0's model is the reference, and the difference names all ranks, since
+    any may be wrong.
     """
     kinds = [json.dumps(model) for model in models]
     usual, count = Counter(kinds).most_common(1)[0]

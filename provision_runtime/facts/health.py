@@ -1,8 +1,8 @@
 """The health check of a container, which its engine runs once a minute: the GPUs answer, and the
 folders that ranks need have space.
 
-Does not use the GPUs or import torch, and takes milliseconds. If there are problems, prints them and
-exits with 1. The smoke test checks the environment itself.
+Does not use the GPUs or import torch, and takes milliseconds. If there are problems, prints them
+and exits with 1. The smoke test checks the environment itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # The driver's library, which the engine adds with the GPUs: a container without it has no GPUs.
 NVML = "libnvidia-ml.so.1"
-# If one of these is full, jobs die: by SIGBUS in the shared memory of DataLoader and NCCL, by errors
-# of caches and checkpoints.
+# If one of these is full, jobs die: by SIGBUS in the shared memory of DataLoader and NCCL, by
+# errors of caches and checkpoints.
 FOLDERS = ("/dev/shm", "/tmp")
 LEAST_BYTES = 1 << 20
 

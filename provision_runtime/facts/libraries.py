@@ -1,9 +1,9 @@
 """Which shared libraries this process really loaded, the versions that NCCL and the CUDA driver
 report, and the GPUs that kernel and driver show.
 
-Owns /proc/self/maps, /sys and ctypes. A version that torch prints is the one that it was compiled with;
-the file that is used at run time can be another one (LD_LIBRARY_PATH, a stray wheel), so we ask the
-loaded file itself.
+Owns /proc/self/maps, /sys and ctypes. A version that torch prints is the one that it was compiled
+with; the file that is used at run time can be another one (LD_LIBRARY_PATH, a stray wheel), so we
+ask the loaded file itself.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def foreign(files: list[str], prefix: str, site_packages: str, own: list[str]) -
     """Which loaded CUDA libraries are not this environment's: neither next to torch nor below the
     prefix.
 
-    own: the environment's CUDA libraries. Below the prefix of a system's own Python (/usr) a library
-    is foreign if the environment has one of the same name.
+    own: the environment's CUDA libraries. Below the prefix of a system's own Python (/usr) a
+    library is foreign if the environment has one of the same name.
     """
     is_system = os.path.normpath(prefix) in SYSTEM_PREFIXES
     own_stems = {stem(path) for path in own}
@@ -103,7 +103,7 @@ def foreign(files: list[str], prefix: str, site_packages: str, own: list[str]) -
 
 
 def own(site_packages: str) -> list[str]:
-    """The CUDA libraries that came with torch: in its own folder, or in those of NVIDIA's wheels."""
+    """The CUDA libraries that came with torch: in its folder, or in those of NVIDIA's wheels."""
     paths = []
     for folder in (
         Path(site_packages) / "torch" / "lib",
@@ -184,7 +184,7 @@ def driver_version() -> str | None:
 
 def parse_driver(text: str) -> str | None:
     # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 ..." and, for the open
-    # module, "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ...".
+    # module, "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release ...".
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
     return match.group(1) if match else None
 

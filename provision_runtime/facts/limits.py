@@ -71,8 +71,8 @@ def shared_memory(root: Path = ROOT) -> dict[str, int] | None:
 
 
 def infiniband(root: Path = ROOT) -> dict[str, list[str]]:
-    """The adapters that the kernel shows, and the devices that this process may open: a container may
-    have the former without the latter."""
+    """The adapters that the kernel shows, and the devices that this process may open: a container
+    may have the former without the latter."""
     adapters = sorted(path.name for path in (root / "sys/class/infiniband").glob("*"))
     devices = sorted((root / "dev/infiniband").glob("uverbs*"))
     usable = [path.name for path in devices if os.access(path, os.R_OK | os.W_OK)]
@@ -80,7 +80,7 @@ def infiniband(root: Path = ROOT) -> dict[str, list[str]]:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """The number of CPUs that the tightest of this process's cgroups allows; None without a quota."""
+    """How many CPUs the tightest of this process's cgroups allows; None without a quota."""
     try:
         mounts = parse_mounts((root / "proc/self/mountinfo").read_text(errors="replace"))
         groups = parse_groups((root / "proc/self/cgroup").read_text(errors="replace"))

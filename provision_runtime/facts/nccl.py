@@ -1,5 +1,5 @@
-"""The settings that NCCL, and torch for NCCL, will read: variables and nccl.conf files, each with its
-effect.
+"""The settings that NCCL, and torch for NCCL, will read: variables and nccl.conf files, each with
+its effect.
 
 Owns which settings cost speed or hide failures. Names and meanings come from NCCL's "Environment
 Variables" page and from torch's ProcessGroupNCCL.hpp.
@@ -144,11 +144,13 @@ MEANINGS = {
         "the program waits on the CPU for every collective", _is_on
     ),
     "NCCL_ASYNC_ERROR_HANDLING": SettingMeaning(
-        "whether a failed or late collective ends the process; without it, the other ranks wait forever",
+        "whether a failed or late collective ends the process; "
+        "without it, the other ranks wait forever",
         _is_off,
     ),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": SettingMeaning(
-        "whether a failed or late collective ends the process; without it, the other ranks wait forever",
+        "whether a failed or late collective ends the process; "
+        "without it, the other ranks wait forever",
         _is_off,
     ),
     "TORCH_NCCL_ENABLE_MONITORING": SettingMeaning(

@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 # After a stale handle (NFS, Lustre after a failover) look again: it is not an error.
 TRANSIENT = (errno.ENOENT, errno.ESTALE)
-# Some file systems cannot sync folders (CIFS, several FUSE drivers); renames there are as durable as
-# they get.
+# Some file systems cannot sync folders (CIFS, several FUSE drivers); renames there are as durable
+# as they get.
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
 # A client that dropped a stale handle asks the server again at the next lookup, so a few tries
 # in quick succession are enough.

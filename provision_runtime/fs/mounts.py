@@ -60,7 +60,7 @@ def from_json(document: dict[str, Any]) -> Location:
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """The deepest mount above the path; of several at one point, the last, which hides the others."""
+    """The deepest mount above the path; of several at one point the last: it hides the others."""
     deepest: Mount | None = None
     for mount in mounts:
         if path != mount.point and not path.startswith(mount.point.rstrip("/") + "/"):

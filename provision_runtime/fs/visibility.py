@@ -62,7 +62,7 @@ def is_visible(path: Path) -> bool:
 
 
 def exists(path: Path, ranks: Ranks) -> bool:
-    """Whether rank 0 sees the path: the same answer on all ranks, so that all take the same branch."""
+    """Whether rank 0 sees the path: the same answer on all ranks, so all take the same branch."""
     return bool(broadcast(f"whether {path.name} exists", ranks, lambda: retry_stale(path.exists)))
 
 

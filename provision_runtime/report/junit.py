@@ -2,8 +2,8 @@
 returns text.
 
 A phase is a test case. Failed findings become its `failure`, findings that could not be judged its
-`error`, and warnings its `system-out`; a skipped phase is `skipped`. CI services read only the first
-failure of a case, so one element holds all of its findings.
+`error`, and warnings its `system-out`; a skipped phase is `skipped`. CI services read only the
+first failure of a case, so one element holds all of its findings.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class ReportUnreadable(ValueError):
 
 @dataclass(frozen=True)
 class ReportedFinding:
-    """A problem: its id in the catalog (smoke/findings.py), the verdict, the ranks, what happened, and
-    what to do."""
+    """A problem: its id in the catalog (smoke/findings.py), the verdict, the ranks, what happened,
+    and what to do."""
 
     id: str
     verdict: str

@@ -22,10 +22,10 @@ class Traits:
     """What a kind of store can do; the documentation's table is made from it.
 
     rename: a folder becomes visible by one rename; without it, by its manifest, written last.
-    links: how an unchanged file becomes part of the next checkpoint: as a second name ("hard") or by
-    a reference to the older folder ("reference"). sync: a write survives a power cut only once it
-    was synced. shared: other processes see the store. block: how many bytes to read at a time when a
-    whole file is read.
+    links: how an unchanged file becomes part of the next checkpoint: as a second name ("hard") or
+    by a reference to the older folder ("reference"). sync: a write survives a power cut only once
+    it was synced. shared: other processes see the store. block: how many bytes to read at a time
+    when a whole file is read.
     """
 
     rename: bool
@@ -121,8 +121,8 @@ class Backend(Protocol):
         """
 
     def remove(self, *folders: str) -> None:
-        """Makes folders invisible, then removes them: committed or temporary ones. Ignores those that
-        do not exist.
+        """Makes folders invisible, then removes them: committed or temporary ones. Ignores those
+        that do not exist.
 
         Files that other checkpoints refer to stay until those are gone too. Without folders,
         removes only files that nothing refers to any more.

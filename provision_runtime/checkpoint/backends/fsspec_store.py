@@ -150,8 +150,8 @@ def request_all(action: Callable[[str], T], names: Sequence[str]) -> list[T]:
 def as_os_errors(address: str, path: str) -> Iterator[None]:
     """Turns every exception of a store's package into an OSError with errno, text and address.
 
-    Some are not OSErrors (botocore's, if the server does not answer or there are no credentials), and
-    they have no common parent.
+    Some are not OSErrors (botocore's, if the server does not answer or there are no credentials),
+    and they have no common parent.
     """
     try:
         yield

@@ -156,7 +156,7 @@ class FileBackend:
             _close(unsynced)
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
-        """Writes the manifest, syncs the folder, renames it, syncs the root, then replaces `latest`.
+        """Writes the manifest, syncs the folder, renames it, syncs the root, replaces `latest`.
 
         Each step is durable before the next. What can fail for lack of space is written before the
         rename; a failure after the rename undoes it.

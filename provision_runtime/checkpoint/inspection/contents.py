@@ -42,7 +42,7 @@ class ObjectContent:
 
 @dataclass(frozen=True)
 class FileContent:
-    """xxh128: None if unknown. home: the folder that holds the file, if it is another checkpoint's."""
+    """xxh128: None if unknown. home: the folder of the file, if it is another checkpoint's."""
 
     name: str
     bytes: int
@@ -85,7 +85,7 @@ def read_contents(backend: Backend, step: int | str) -> Contents:
 
 
 def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
-    """The folder; and the damage of `latest`, if it was needed to choose. Raises InspectionError."""
+    """The folder; and the damage of `latest`, if needed to choose. Raises InspectionError."""
     try:
         return loader.look_up(backend, step)
     except NoCheckpoint as error:
@@ -143,5 +143,5 @@ def _unreadable(error: CheckpointError) -> InspectionError:
     return InspectionError(
         DAMAGED,
         f"{error}.",
-        "`provision checkpoint list` shows the others; `provision checkpoint verify --all` checks them.",
+        "`provision checkpoint list` shows the others; `checkpoint verify --all` checks them.",
     )

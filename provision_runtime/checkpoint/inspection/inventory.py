@@ -29,9 +29,9 @@ class Checkpoint:
     """A committed checkpoint, from its manifest; its files are not read.
 
     bytes: of all its files. own_bytes: of files that no other checkpoint has. shared_bytes: of the
-    other files (hard links or references). state: "committed"; "replaced" by a newer generation that
-    exists too; "damaged", "other schema" or "unreadable" if its manifest cannot be used: `problem` is
-    then the reason, and the fields from the manifest are None.
+    other files (hard links or references). state: "committed"; "replaced" by a newer generation
+    that exists too; "damaged", "other schema" or "unreadable" if its manifest cannot be used:
+    `problem` is then the reason, and the fields from the manifest are None.
     """
 
     step: int
@@ -83,8 +83,9 @@ class Cleanup:
     """What was removed; with dry_run, what would be.
 
     removed: folders of checkpoints. unfinished: removed folders that dead writers left, or that the
-    caller named. left: unfinished folders whose writer may be alive. unreadable: checkpoints that stay
-    and do not count, since their manifest cannot be read. freed_bytes: of files whose last name goes.
+    caller named. left: unfinished folders whose writer may be alive. unreadable: checkpoints that
+    stay and do not count, since their manifest cannot be read. freed_bytes: of files whose last
+    name goes.
     """
 
     root: str
@@ -231,8 +232,8 @@ def clean_up(
     unfinished: Sequence[str],
     dry_run: bool,
 ) -> Cleanup:
-    """keep: None removes no committed checkpoint. unfinished: folders to remove although their writer
-    is unknown.
+    """keep: None removes no committed checkpoint. unfinished: folders to remove although their
+    writer is unknown.
 
     Raises InspectionError for a folder that does not exist, or whose writer is alive.
     """
