@@ -1,8 +1,7 @@
 """The sources of PyTorch builds, one module each, and the candidates that they offer.
 
 To add a source: write its module (a class with the methods of `base.Source`; a conda channel
-derives from `CondaChannelSource`) and name it in `REGISTRY`. docs/architecture.md lists the other
-files.
+derives from `CondaChannelSource`) and name it in `REGISTRY`. CONTRIBUTING.md lists the other files.
 """
 
 from __future__ import annotations
