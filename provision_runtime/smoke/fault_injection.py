@@ -38,7 +38,6 @@ FOLDER_ERRORS = {"unwritable": errno.EROFS, "disk-full": errno.ENOSPC, "unmounte
 # Longer than filesystem_findings.SLOW_S.
 FOLDER_DELAY_S = 5.2
 
-ENVIRONMENT_KINDS = ("shadow-nccl", "user-site", "small-shm", "other-torch")
 # A module that torch itself imports, so that torch really gets the copy in the home.
 LEAKED_MODULE = "typing_extensions"
 OTHER_TORCH = "0.0.0+other"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision_runtime.smoke import context, fault_injection, options, outcome, phases, rank_env
+from provision_runtime.smoke import context, options, outcome, phases, rank_env
 from provision_runtime.smoke.checks import expectation, surroundings
 from provision_runtime.smoke.findings import CATALOG
 from provision_runtime.smoke.outcome import Finding
@@ -559,8 +559,9 @@ def test_two_ranks_on_one_gpu_end_the_run() -> None:
     assert phases.facts.merge([outcome_of(0), outcome_of(1, gpu="GPU-0")]).broken
 
 
-def test_every_contamination_can_be_injected() -> None:
-    assert set(fault_injection.ENVIRONMENT_KINDS) <= set(options.FAULTS)
+@pytest.mark.parametrize("kind", ["shadow-nccl", "user-site", "small-shm", "other-torch"])
+def test_every_fault_in_the_environment_can_be_injected(kind: str) -> None:
+    assert options.parse_fault(f"{kind}:1") == options.Fault(kind, 1)
 
 
 # backend and device
