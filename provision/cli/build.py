@@ -88,7 +88,7 @@ def build(
         return 0
     error = CheckFailed(
         f"The smoke test failed. {' '.join(result.failed)}",
-        advice=f"Evidence: {result.folder / 'passport.json'}.",
+        advice=f"The evidence is in {result.folder / 'passport.json'}.",
     )
     console.error(error, as_object=False)
     return 1

@@ -280,13 +280,14 @@ def requests_of_all(
     from provision.commands.batch import environment_names
     from provision.core.errors import InvalidSpec
 
-    conflicting = sorted(build_request(name, options).set_options())
+    conflicting = list(build_request(name, options).option_flags().values())
     if name:
-        conflicting.insert(0, name)
+        conflicting.insert(0, f"the name `{name}`")
     if conflicting:
         raise InvalidSpec(
-            f"--all takes each environment as its spec.yml says, but {', '.join(conflicting)} "
-            "was given."
+            "--all takes each environment as its spec.yml describes it, and cannot be combined "
+            f"with {', '.join(conflicting)}.",
+            advice="Leave out --all, or everything else.",
         )
     return [build_request(name, options, **fields) for name in environment_names(context)]
 

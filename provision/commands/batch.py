@@ -61,8 +61,9 @@ def environment_names(context: Context) -> list[str]:
     names = sorted(path.parent.name for path in envs.glob(f"*/{renderer.SPEC}"))
     if not names:
         raise InvalidSpec(
-            f"There is no */{renderer.SPEC} in {envs}.",
-            advice="`provision render --torch … --cuda …` writes one.",
+            f"There is no environment in {envs} (*/{renderer.SPEC}).",
+            advice="`provision render --torch 2.3 --cuda 12.1` makes one; --envs names another "
+            "folder.",
         )
     return names
 

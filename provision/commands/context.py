@@ -1,13 +1,19 @@
-"""What every command needs: its folders, its progress display, its solver and mirrors."""
+"""What every command needs: its folders, progress display, solver and mirrors.
+
+Also the error for an environment that does not exist, which most commands can raise.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from provision import lockfile as locks
 from provision import render
 from provision.adapters import conda, http, uv
+from provision.core.errors import InvalidSpec
 from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
 from provision.core.paths import Folders
 from provision.core.types import Progress
@@ -46,6 +52,30 @@ def mirrors_of(configured: Sequence[MirrorSetting]) -> Mirrors:
             return web.text(folder + MANIFEST)
 
     return Mirrors(configured, channel_url=conda.channel_url, manifest=manifest)
+
+
+def missing_file(path: Path, *, advice: str) -> InvalidSpec:
+    """The error for a file of an environment that does not exist.
+
+    If the environment does not exist either, the error says that instead.
+    """
+    if path.parent.is_dir():
+        return InvalidSpec(f"There is no {path}.", advice=advice)
+    envs = path.parents[1]
+    return InvalidSpec(
+        f"There is no environment `{path.parent.name}` in {envs}.",
+        advice=f"{existing_environments(envs)} --envs names another folder.",
+    )
+
+
+def existing_environments(envs: Path) -> str:
+    """A sentence with the names of all environments in a folder."""
+    names: set[str] = set()
+    for file in (render.SPEC, locks.FILE):
+        names.update(path.parent.name for path in envs.glob(f"*/{file}"))
+    if not names:
+        return "There are no environments."
+    return f"Environments: {', '.join(sorted(names))}."
 
 
 _warnings: set[str] = set()

@@ -120,28 +120,26 @@ def require_current_lock(plan: Plan) -> None:
 
 def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str:
     if plan.differs_only_in_day():
-        before, now = lock.as_of or "no day", plan.inputs.as_of or "no day"
-        return f"it is as of {before}, and {now} is requested now"
+        before = f"as of {lock.as_of}" if lock.as_of else "without --as-of"
+        now = f"as of {plan.inputs.as_of}" if plan.inputs.as_of else "without --as-of"
+        return f"it was locked {before}, and is now requested {now}"
     if plan.edited:
         return f"{plan.edited_files()} was edited by hand"
     if lock.python_from != plan.python_from:
-        return f"its Python is from {lock.python_from}, and {plan.python_from} is requested now"
+        return f"its Python is from {lock.python_from}, and now requested from {plan.python_from}"
     if set(lock.platforms) != set(plan.inputs.machines):
         now = ", ".join(plan.inputs.machines)
-        return f"it is for {', '.join(lock.platforms)}, and {now} is requested now"
+        return f"it is for {', '.join(lock.platforms)}, and now requested for {now}"
     options = f" ({', '.join(changed_options)})" if changed_options else ""
     return f"the request changed since it was locked{options}"
 
 
 def _changed_options(plan: Plan) -> list[str]:
-    """The options that differ from what spec.yml says."""
+    """The options that differ from what spec.yml says, as on the command line."""
     path = plan.folder / render.SPEC
     content = specs.read(path) if path.exists() else {}
-    options = []
-    for key, value in plan.request.options.items():
-        if value not in (None, (), []):
-            options.append(key)
-    return [key for key in options if content.get(key) != plan.spec_content.get(key)]
+    flags = plan.request.option_flags()
+    return [flag for key, flag in flags.items() if content.get(key) != plan.spec_content.get(key)]
 
 
 def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
@@ -172,8 +170,8 @@ def warn_if_day_is_not_over(context: Context, as_of: str | None) -> None:
     today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     if as_of and as_of >= today:
         context.progress.warn(
-            f"{as_of} is not over yet: a later lock would also hold what is published before "
-            "it ends"
+            f"{as_of} is not over yet: a lock made later could also hold packages that are "
+            "published before it ends"
         )
 
 
@@ -208,8 +206,8 @@ def ensure_host_channel(
     """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
     if host_platform() != PLATFORM:
         raise ToolMissing(
-            f"This machine's Python can be packaged on {PLATFORM} only.",
-            advice="Name a channel that answers with --channel.",
+            f"This machine's Python can only be packaged on {PLATFORM}.",
+            advice="Use --channel to name a channel that answers.",
         )
     with environment_lock(context.folders, BOOTSTRAP, context.progress, wait=context.wait):
         return channel.bootstrap(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from provision import image as images
 from provision import lockfile as locks
 from provision import render
-from provision.commands.context import Context
+from provision.commands.context import Context, existing_environments, missing_file
 from provision.commands.ensure import (
     check_prefix_path,
     ensure_kernel,
@@ -105,14 +105,17 @@ def _verdicts(context: Context, name: str) -> str:
 
 
 def require_prefix(context: Context, name: str, path: Path | None = None) -> Prefix:
-    """The prefix of that name. Raises ToolMissing, with the names that exist, if there is none."""
+    """The prefix of an environment. Raises ToolMissing if it is not installed."""
     specs.check_name(name)
     prefix = prefixes.find(name, prefix_registry.prefix_path(context.folders, name, path))
     if prefix is None:
-        names = ", ".join(sorted(prefix_registry.list_prefixes(context.folders))) or "none"
+        advice = f"`provision env create {name}` installs it."
+        if not (context.folders.envs / name).is_dir():
+            advice = existing_environments(context.folders.envs)
+        installed = ", ".join(sorted(prefix_registry.list_prefixes(context.folders))) or "none"
         raise ToolMissing(
-            f"There is no prefix `{name}` on this machine.",
-            advice=f"`provision env create {name}` makes it; prefixes: {names}.",
+            f"Environment `{name}` is not installed on this machine.",
+            advice=f"{advice} Installed: {installed}.",
         )
     prefixes.require_interpreter(prefix)
     return prefix
@@ -122,12 +125,7 @@ def require_lock(context: Context, name: str) -> Lock:
     """The lock of that name. Raises InvalidSpec if there is none."""
     path = context.folders.envs / specs.check_name(name) / locks.FILE
     if not path.exists():
-        raise InvalidSpec(
-            f"There is no {path}.",
-            advice=(
-                f"`provision lock {name}` makes it; --envs names another folder of environments."
-            ),
-        )
+        raise missing_file(path, advice=f"`provision lock {name}` makes it.")
     return locks.read(path)
 
 
@@ -192,7 +190,8 @@ def _products(context: Context, name: str) -> _Products:
     if not products.describe():
         names = ", ".join(row.name for row in environments(context)) or "none"
         raise ToolMissing(
-            f"Nothing of `{name}` exists on this machine.", advice=f"Environments: {names}."
+            f"`{name}` has no prefix, kernel or image on this machine.",
+            advice=f"Environments: {names}.",
         )
     return products
 

@@ -121,7 +121,8 @@ def ensure_image(
     """The image of a prefix, loaded into the engine if there is one; whether anything was done."""
     if lock.platform != PLATFORM:
         raise InvalidSpec(
-            f"Images are made for {PLATFORM} only, and {plan.name} is for {lock.platform} here.",
+            f"provision makes images for {PLATFORM} only, but {plan.name} is for {lock.platform} on "
+            "this machine.",
             advice="Use --no-image.",
         )
     layout = context.folders.images / plan.name
@@ -203,7 +204,7 @@ def notebook_server(plan: Plan, port: int, address: str) -> images.NotebookServe
     """
     if plan.lock is None:
         raise InvalidSpec(
-            f"{plan.name} has no lock, which names its packages.",
+            f"{plan.name} has no lock, so its packages are not known.",
             advice=f"Run `provision build {plan.name}` first.",
         )
     return images.find_notebook_server(plan.lock, port=port, address=address)
@@ -251,7 +252,7 @@ def _image_reference(plan: Plan, options: images.RunOptions) -> str:
         return options.reference
     if plan.lock is None:
         raise InvalidSpec(
-            f"{plan.name} has no lock, which names its image.",
+            f"{plan.name} has no lock, and so no image.",
             advice=f"Run `provision build {plan.name}` first.",
         )
     return images.image_reference(plan.name, plan.lock)

@@ -198,7 +198,7 @@ def show_image(context: Context, place: str) -> ImageSummary:
             verdicts.append(passports.read_smoke_attachment(content))
         except (IntegrityError, InvalidSpec, ToolFailed, ToolMissing) as error:
             # Anybody who may push there may attach something that is no verdict.
-            context.progress.warn(f"the attachment {referrer.digest} is skipped: {error.message}")
+            context.progress.warn(f"skipped the attachment {referrer.digest}: {error.message}")
     verdicts.sort(key=lambda row: (str(row["place"]), str(row["report"].get("started_at"))))
     return ImageSummary(
         reference=remote.reference.with_digest(remote.digest),

@@ -41,8 +41,8 @@ def _image_and_lock(context: Context, name: str) -> tuple[Image, locks.LockFile]
     lock = locks.read_file(context.folders.envs / name / locks.FILE)
     if lock.sha256 != image.lock_sha256:
         raise StaleLock(
-            f"The image was made from another lock than {lock.path}.",
-            advice=f"Run `provision image build {name}` first.",
+            f"The image of {name} was not made from {lock.path}.",
+            advice=f"`provision image build {name}` makes it from this lock.",
         )
     return image, lock
 

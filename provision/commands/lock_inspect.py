@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
-from provision.commands.context import Context
+from provision.commands.context import Context, missing_file
 from provision.core import prefix_registry
 from provision.core.errors import InvalidSpec, Unreachable
 from provision.core.mirrors import without_login
@@ -38,12 +38,7 @@ def lock_file(context: Context, target: str) -> Path:
         )
     path = context.folders.envs / specs.check_name(target) / locks.FILE
     if not path.is_file():
-        raise InvalidSpec(
-            f"There is no {path}.",
-            advice=(
-                f"`provision lock {target}` makes it; --envs names another folder of environments."
-            ),
-        )
+        raise missing_file(path, advice=f"`provision lock {target}` makes it.")
     return path
 
 
@@ -54,7 +49,7 @@ def environments_with_lock(context: Context) -> list[str]:
     if not names:
         raise InvalidSpec(
             f"There is no */{locks.FILE} in {envs}.",
-            advice="Name a lock file, or make one: provision lock NAME.",
+            advice="Name a lock file, or make one with `provision lock NAME`.",
         )
     return names
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from provision.catalog import minor, version_key
+from provision.commands.context import missing_file
 from provision.commands.plan import BuildRequest
 from provision.commands.resolution import check_requirements, combine, machine_for
-from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import BuildSource
@@ -47,9 +47,9 @@ def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explana
     else:
         path = envs / specs.check_name(name) / SPEC
         if not path.exists() and not options.get("torch"):
-            raise InvalidSpec(
-                f"There is no {path}.", advice="Name another, or give --torch and --cuda."
-            )
+            error = missing_file(path, advice="")
+            error.advice += " Or describe the environment with --torch and --cuda."
+            raise error
         spec = combine(path, options, name=name)
     return explain_spec(check_requirements(spec), machine_for(spec))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from provision.commands.context import Context
+from provision.commands.context import Context, existing_environments, missing_file
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.types import BuildResult, Prefix, SmokeResult
@@ -22,19 +22,21 @@ def read_passport(context: Context, name: str) -> dict[str, Any]:
     if passport is not None:
         return passport
     path = folder / passports.FILE
-    message = f"There is no {path}."
+    advice = f"`provision build {name}` writes it."
     if path.exists():  # in a folder that was copied
-        message = f"{path} belongs to another environment."
-    raise InvalidSpec(message, advice=f"`provision build {name}` writes it.")
+        raise InvalidSpec(f"{path} belongs to another environment.", advice=advice)
+    raise missing_file(path, advice=advice)
 
 
 def passport_with_image(context: Context, name: str) -> dict[str, Any]:
     """The passport of an environment that has an image. Raises ToolMissing if it has none."""
-    passport = passports.read(context.folders.envs / specs.check_name(name))
+    folder = context.folders.envs / specs.check_name(name)
+    passport = passports.read(folder)
     if not passport or not passport.get("image"):
-        raise ToolMissing(
-            "The environment has no image.", advice=f"`provision image build {name}` makes it."
-        )
+        advice = f"`provision image build {name}` makes it."
+        if not folder.is_dir():
+            advice = existing_environments(context.folders.envs)
+        raise ToolMissing(f"Environment `{name}` has no image.", advice=advice)
     return passport
 
 
@@ -46,7 +48,7 @@ def write_passport(context: Context, result: BuildResult, spec_content: Mapping[
     try:
         previous = passports.read(result.folder)
     except IntegrityError as error:
-        context.progress.warn(f"{error.message} It is replaced.")
+        context.progress.warn(f"{error.message} It will be replaced.")
         previous = None
     passport = passports.stamp(passports.compose(result, spec_content, previous), previous)
     if passport is not None:

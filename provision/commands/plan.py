@@ -15,7 +15,7 @@ from typing import Any, Literal
 from provision import image as images
 from provision import lockfile as locks
 from provision import render
-from provision.commands.context import Context, warn_once
+from provision.commands.context import Context, missing_file, warn_once
 from provision.commands.resolution import (
     PythonSource,
     ResolvedRequest,
@@ -28,10 +28,9 @@ from provision.commands.smoke_runner import SmokeRequest
 from provision.core import prefix_registry
 from provision.core.errors import (
     IntegrityError,
-    InvalidSpec,
     StaleLock,
 )
-from provision.core.spec_fields import Spec
+from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.core.types import Lock, Manager, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
 from provision.environment import kernel, runtime_package
@@ -60,10 +59,16 @@ class BuildRequest:
     # Set by `with_name`, where finding the name of a new environment took a resolution.
     resolved: ResolvedRequest | None = None
 
-    def set_options(self) -> dict[str, Any]:
-        """The options that were given a value."""
-        unset: tuple[Any, ...] = (None, (), [], False)
-        return {key: value for key, value in self.options.items() if value not in unset}
+    def option_flags(self) -> dict[str, str]:
+        """The options that were given a value: their keys, and how the command line has them."""
+        flags = {}
+        for key in SPEC_KEYS:
+            value = self.options.get(key.name)
+            if value in (None, (), []) or (key.kind == "switch" and not value):
+                continue
+            is_negative = key.kind == "flag" and not value
+            flags[key.name] = key.negative_option if is_negative else key.option
+        return flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,11 +338,10 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
     name = specs.check_name(request.name or "")
     path = context.folders.envs / name / render.SPEC
     if not path.exists() and not request.options.get("torch"):
-        names = sorted(path.parent.name for path in context.folders.envs.glob(f"*/{render.SPEC}"))
-        raise InvalidSpec(
-            f"There is no {path}.",
-            advice=f"Environments: {', '.join(names) or 'none'}; or give --torch and --cuda.",
-        )
+        error = missing_file(path, advice="")
+        if "torch" in request.options:  # the verb has options for a spec
+            error.advice += " Or describe the environment with --torch and --cuda."
+        raise error
     return check_requirements(combine(path, request.options, name=name))
 
 
@@ -353,7 +357,7 @@ def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | No
     except IntegrityError as error:
         if not request.relock:
             raise
-        context.progress.warn(f"{error.message} It is replaced.")
+        context.progress.warn(f"{error.message} It will be replaced.")
         return None
 
 
@@ -375,8 +379,8 @@ def _refuse_options_without_effect(
     Options that would change it are refused, not dropped.
     """
     path = folder / render.SPEC
-    options = request.set_options()
-    if not options or not path.exists():
+    flags = request.option_flags().values()
+    if not flags or not path.exists():
         return
     written = resolve(specs.combine(specs.read(path), {}, name=folder.name)).spec
     # Neither of these is part of the edited files.
@@ -385,8 +389,9 @@ def _refuse_options_without_effect(
     if before != after:
         files = ", ".join(str(folder / name) for name in edited)
         raise StaleLock(
-            f"{files} was edited by hand, so {', '.join(sorted(options))} would have no effect.",
+            f"{files} was edited by hand, so {', '.join(flags)} would have no effect.",
             advice=(
-                f"Write it into the file, or undo the edit: provision render {folder.name} --force"
+                "Write the change into the file, or undo the edit with "
+                f"`provision render {folder.name} --force`."
             ),
         )

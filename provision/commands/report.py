@@ -39,8 +39,8 @@ def _evidence_file(envs: Path, target: str) -> Path:
     raise InvalidSpec(
         f"`{target}` is neither an environment with a passport nor a file.",
         advice=(
-            f"Passports in {envs}: {', '.join(names) or 'none'}. Or name a passport.json, "
-            "or a smoke test's report.json."
+            f"Environments with a passport in {envs}: {', '.join(names) or 'none'}. Or name a "
+            "passport.json, or a smoke test's report.json."
         ),
     )
 

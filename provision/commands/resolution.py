@@ -73,7 +73,7 @@ def _auto_in_file(path: Path, spec: Spec) -> InvalidSpec:
     except ProvisionError:
         instead = ": write a version, or"
     return InvalidSpec(
-        f"{path}: `cuda: auto` alone means another CUDA on every machine{instead} name the "
+        f"{path}: `cuda: auto` alone means a different CUDA on each machine{instead} name the "
         "machine with `gpu` and `driver`.",
         advice=(
             "`--cuda auto` on the command line means this machine; the first build writes "
@@ -131,11 +131,11 @@ def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
     version = channel.host_minor()
     if spec.python is not None and spec.python != version:
         raise ToolMissing(
-            f"Python {spec.python} was requested, but this machine's Python, which would be "
-            f"packaged, is {version}.",
+            f"Python {spec.python} was requested, but Python would have to come from this "
+            f"machine, which has {version}.",
             advice=(
-                f"Use --python {version}, run provision with Python {spec.python}, or name "
-                "a channel that answers with --channel."
+                f"Use --python {version}, run provision with Python {spec.python}, or use "
+                "--channel to name a channel that answers."
             ),
         )
     if resolution is not None and resolution.spec.python == version:
@@ -147,7 +147,7 @@ def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
         raise ToolMissing(
             f"Python would have to come from this machine, which has {version}: {error.message}",
             advice=(
-                f"{error.advice} Run provision with one of them, or name a channel that "
-                "answers with --channel."
+                f"{error.advice} Run provision with one of them, or use --channel to name a "
+                "channel that answers."
             ),
         ) from error

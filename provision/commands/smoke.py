@@ -95,9 +95,10 @@ def smoke_in(
 def _check_baseline(path: Path, place: Place, name: str) -> None:
     if not path.is_file():
         raise ToolMissing(
-            f"There is no baseline of the {place} of {name} on this machine.",
+            f"There is no baseline for the {place} of {name} on this machine.",
             advice=(
-                "`provision smoke --baseline save` makes one; run it while the machine is healthy."
+                f"`provision smoke {name} --in {place} --baseline save` makes one; run it while "
+                "the machine is healthy."
             ),
         )
     smoke_runner.check_baseline(path)

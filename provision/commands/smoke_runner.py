@@ -75,9 +75,12 @@ class SmokeRequest:
 def check(request: SmokeRequest) -> None:
     """Raise InvalidSpec for options that contradict one another, before anything runs."""
     if request.quick and request.full:
-        raise InvalidSpec("--quick and --full exclude each other.")
+        raise InvalidSpec("--quick and --full exclude each other.", advice="Use one of them.")
     if request.expect is not None and not request.expect.is_file():
-        raise InvalidSpec(f"--expect {request.expect}: there is no such file.")
+        raise InvalidSpec(
+            f"--expect {request.expect}: there is no such file.",
+            advice="docs/smoke.md describes the file.",
+        )
     argv = _phase_arguments(request)
     if request.expect is not None:
         argv += ["--expect", str(request.expect.absolute())]

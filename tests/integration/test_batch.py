@@ -143,8 +143,8 @@ def test_matrix_for_other_platforms_reports_both(shelf: Home, tmp_path: Path) ->
     row = rows(shelf, *arguments_, *both)[name]
     assert (row["status"], row["exit_code"]) == ("failed", 6)
     assert (
-        "it is for linux-64, and linux-64, linux-aarch64 is requested now. The same command with --relock"
-        in str(row["detail"])
+        "it is for linux-64, and now requested for linux-64, linux-aarch64. The same command with "
+        "--relock" in str(row["detail"])
     )
     assert rows(shelf, *arguments_, *both, "--relock")[name]["status"] == "made"
     again = rows(shelf, *arguments_)
@@ -152,6 +152,6 @@ def test_matrix_for_other_platforms_reports_both(shelf: Home, tmp_path: Path) ->
     changed = shelf.run("lock", name, "--envs", str(tmp_path), "--no-jupyter")
     assert (
         changed.returncode == 6
-        and "the request changed since it was locked (jupyter). The same command with --relock"
+        and "the request changed since it was locked (--no-jupyter). The same command with --relock"
         in changed.stderr
     )

@@ -126,7 +126,7 @@ def test_options_with_an_edited_file_are_refused_not_dropped(desk: Home) -> None
     before = contents(desk)
     result = desk.run("lock", NAME, "--pip", "six", "--relock")
     assert result.returncode == 6
-    assert "pip would have no effect" in result.stderr
+    assert "--pip would have no effect" in result.stderr
     assert contents(desk) == before
 
 

@@ -299,7 +299,7 @@ def test_single_package_as_of_another_day(tmp_path: Path) -> None:
     stale = home.run("lock", "lab", "--as-of", "2025-12-31")
     assert (
         stale.returncode == 6
-        and "is as of 2025-06-30, and 2025-12-31 is requested now" in stale.stderr
+        and "was locked as of 2025-06-30, and is now requested as of 2025-12-31" in stale.stderr
     )
     assert "--update PKG` moves PKG alone to that day" in stale.stderr
     moved = home.run("lock", "lab", "--as-of", "2025-12-31", "--update", "numpy")
@@ -460,7 +460,9 @@ def test_relock_replaces_a_damaged_lock(tmp_path: Path) -> None:
     assert path.read_bytes() == whole[:3000]
     result = home.run("lock", "lab", "--relock")
     assert (
-        result.returncode == 0 and "It is replaced" in result.stderr and path.read_bytes() == whole
+        result.returncode == 0
+        and "It will be replaced" in result.stderr
+        and path.read_bytes() == whole
     )
 
 

@@ -312,7 +312,7 @@ def test_environments_may_be_given_by_name(tmp_path: Path) -> None:
     )
     failed = run("lob", "--envs", str(envs))
     assert failed.exit_code == 3
-    assert f"Passports in {envs}: lab." in failed.stderr.replace("\n", " ")
+    assert f"Environments with a passport in {envs}: lab." in failed.stderr.replace("\n", " ")
 
 
 def test_damaged_passport_has_its_exit_code(tmp_path: Path) -> None:
