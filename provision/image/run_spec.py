@@ -94,7 +94,7 @@ def check_run_options(format: RunFormat, options: RunOptions, command: Sequence[
     """InvalidSpec for an option that the format cannot express."""
     if format == "slurm-pyxis" and options.user:
         raise InvalidSpec(
-            "slurm-pyxis cannot set a user: enroot runs as whoever submits the job.",
+            "slurm-pyxis cannot set a user: enroot runs as the user who submits the job.",
             advice="Leave --user out.",
         )
     if format == "slurm-pyxis" and options.shm_gib:

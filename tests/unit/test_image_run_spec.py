@@ -349,4 +349,4 @@ def test_environments_without_a_notebook_server_are_refused() -> None:
     with pytest.raises(InvalidSpec, match="not an IP address"):
         served("jupyterlab", address="everywhere")
     result = CliRunner().invoke(cli, ["image", "run", "lab", "--jupyter", "--", "python"])
-    assert (result.exit_code, "Leave one of them out" in result.stderr) == (3, True)
+    assert (result.exit_code, "Leave one of the two out" in result.stderr) == (3, True)
