@@ -306,16 +306,15 @@ def read_licenses(files: Iterable[tuple[str, bytes]]) -> Licenses:
     with its path."""
     licenses: dict[tuple[Manager, str], str] = {}
     for path, content in files:
-        # What cannot be read names no license.
-        with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):
+        with contextlib.suppress(ValueError):  # what is not JSON, or not UTF-8, names no license
             if path.endswith(".json"):
                 record = json.loads(content)
-                if record.get("license"):
+                if isinstance(record, dict) and record.get("license") and record.get("name"):
                     name = canonicalize_name(str(record["name"]))
                     licenses["conda", name] = str(record["license"])
             else:
                 wheel, license_name = _read_metadata(content)
-                if license_name:
+                if wheel and license_name:
                     licenses["pip", canonicalize_name(wheel)] = license_name
     return licenses
 
@@ -338,9 +337,9 @@ def _read_metadata(content: bytes) -> tuple[str, str]:
         text = str(lines[0]).strip()
         is_name = text and text.upper() != "UNKNOWN" and "\n" not in text
         if is_name and len(text) <= NAME_LIMIT:
-            return metadata["Name"], text
+            return str(metadata["Name"] or ""), text
     names = []
     for classifier in metadata.get_all("Classifier") or []:
         if str(classifier).startswith("License ::"):
             names.append(str(classifier).rpartition("::")[2].strip())
-    return metadata["Name"], ", ".join(names)
+    return str(metadata["Name"] or ""), ", ".join(names)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.core import sbom
 from provision.core.sbom import prefix_licenses
 
 
@@ -46,5 +47,23 @@ def test_license_of_a_conda_package_and_unreadable_metadata(tmp_path: Path) -> N
     (meta / "b.json").write_text(json.dumps({"name": "pip", "license": None}))
     (meta / "c.json").write_text("{")
     (meta / "d.json").write_text("[]")
-    (tmp_path / "lib" / "python3.11" / "site-packages" / "broken-1.0.dist-info").mkdir(parents=True)
+    (meta / "e.json").write_text(json.dumps({"license": "MIT"}))
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    (site / "broken-1.0.dist-info").mkdir(parents=True)
+    (site / "nameless-1.0.dist-info").mkdir()
+    (site / "nameless-1.0.dist-info" / "METADATA").write_text("License: MIT\n")
+    (site / "binary-1.0.dist-info").mkdir()
+    (site / "binary-1.0.dist-info" / "METADATA").write_bytes(b"\xff\xfe")
     assert prefix_licenses(tmp_path) == {("conda", "python"): "Python-2.0"}
+
+
+def test_a_bug_in_reading_licenses_stays_loud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(content: bytes) -> tuple[str, str]:
+        raise KeyError("license")
+
+    monkeypatch.setattr(sbom, "_read_metadata", fail)
+    wheel(tmp_path, "Some_Name", "License: MIT")
+    with pytest.raises(KeyError):
+        prefix_licenses(tmp_path)
