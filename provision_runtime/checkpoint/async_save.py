@@ -148,7 +148,7 @@ class HostSnapshot:
         self._digests = dict(digests)
 
     def _make_room(self, tensors: Mapping[Place, Item]) -> set[Place]:
-        """Frees memory that no longer fits and allocates what is missing; returns the new places."""
+        """Frees memory that does not fit and allocates what is missing; returns the new places."""
         reusable = {}
         for place, memory in self._memory.items():
             if place in tensors and _fits(memory, tensors[place]):
