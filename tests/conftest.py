@@ -1,5 +1,6 @@
-"""Markers: a test that needs something runs where it is, is skipped with the reason where it is not, and fails where
-PROVISION_REQUIRE (a comma-separated list of markers and commands) promised it."""
+"""Markers for what a test needs: run it, skip it with the reason, or fail if PROVISION_REQUIRE
+(a comma-separated list of markers and commands) promised that the need is met.
+"""
 
 from __future__ import annotations
 

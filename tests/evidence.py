@@ -1,4 +1,4 @@
-"""Passports and smoke reports for tests of what reads them: whole by their schemas, small, and changed where a test says so."""
+"""Small valid passports and smoke reports for tests, with changes where a test asks for them."""
 
 from __future__ import annotations
 

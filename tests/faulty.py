@@ -1,4 +1,4 @@
-"""A little HTTP server of a folder, with faults to order: what a mirror may do to those who use it."""
+"""An HTTP server of a folder that injects faults on request, as a broken mirror would."""
 
 from __future__ import annotations
 

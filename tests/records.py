@@ -1,4 +1,4 @@
-"""Small channels of records alone, written into a folder: enough for a solver, nothing to download."""
+"""Small channels that contain only records: enough for a solver, nothing to download."""
 
 from __future__ import annotations
 

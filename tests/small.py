@@ -1,4 +1,4 @@
-"""A world small enough to be mirrored in a test: wheels of a few bytes in an index of their own, and this machine's Python as a channel."""
+"""A package index of tiny wheels that a test can mirror quickly."""
 
 from __future__ import annotations
 

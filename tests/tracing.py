@@ -1,4 +1,4 @@
-"""A child process whose changes to one folder are counted, over all of its threads, and outcome at the N-th: by SIGKILL before the
+"""A child process whose changes to one folder are counted, over all of its threads, and failed at the N-th: by SIGKILL before the
 call is made, by an error instead of the call, or by a write that takes only half.
 
 strace counts its injections per thread, and which thread makes which call is chance: so this is a small tracer of its own, on the
@@ -45,7 +45,7 @@ ON_PATHS = {  # number: (name, places of (folder's descriptor or None, path)); t
     265: ("linkat", ((0, 1), (2, 3))),
     316: ("renameat2", ((0, 1), (2, 3))),
 }
-# Asked of the store, nothing changes: only outcome by errors, where a test wants it.
+# Asked of the store, nothing changes: only failed by errors, where a test wants it.
 READING = {0: "read", 17: "pread64", 137: "statfs", 217: "getdents64", 295: "preadv"}
 WRITES = ("write", "writev", "pwrite64", "pwritev")
 

@@ -1,4 +1,4 @@
-"""What tests/integration/test_checkpoint_async.py has a process with torch do: saving behind the training's back, and unread.
+"""Background saves, run in a process with torch by test_checkpoint_async.py.
 
 Usage: python async_saves.py cases|exit|rank FOLDER [RANK]     (the last line printed: found JSON)
 """

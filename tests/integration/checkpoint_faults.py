@@ -1,4 +1,4 @@
-"""Saves and prunes that are outcome at every system call, with torch: the program that test_checkpoint_faults.py runs.
+"""Saves and prunes that fail at every system call, with torch: the program that test_checkpoint_faults.py runs.
 
 One process imports torch; each case is a fork of it. Prints, as JSON, how many cases there were; a case that goes wrong ends it.
 """

@@ -1,5 +1,6 @@
-"""Real parts, made once per run: a home of its own, the `provision` command as a user runs it, a base image without a registry,
-and the main environment (torch 2.3, CUDA 12.1) that many tests look at."""
+"""Real parts shared by a test run: a home folder, the `provision` command, a base image, and the
+main environment (torch 2.3, CUDA 12.1).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Checkpoints that are struck at every system call of a save: killed, refused by the disk, written by halves. The order of the calls. And
-every flipped bit.
+"""Faults at every system call of a save: kills, disk errors, short writes; and flipped bits.
 
-The cases are in checkpoint_faults.py and checkpoint_bit_flips.py, which run where torch is. PROVISION_EXHAUSTIVE=1: every error at every
-call, in every scene.
+The cases are in checkpoint_faults.py and checkpoint_bit_flips.py, which run with torch.
+PROVISION_EXHAUSTIVE=1 injects every error at every call in every scene.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loading an object runs nobody's code, unless it was allowed: not for bytes either that two readers of archives see differently."""
+"""Loading a checkpoint runs no pickled code unless that was allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was saved is what is read: by ours and by torch's own readers, by other releases of torch, by other numbers of ranks."""
+"""Checkpoints read back by our reader, by torch's, and by other releases of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load or a save refuses: on all ranks, in words that name what is wrong, and with the state dict as it was."""
+"""What loads and saves refuse: the same on all ranks, naming the cause, with the state dict unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What some ranks saved is read by fewer and by more, however their tensors are cut; by ours and by torch's own reader."""
+"""Checkpoints read by fewer and by more ranks than saved them, by our reader and by torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of tensors that a stream of the training's own is still at work on. Needs a GPU."""
+"""Checkpoints of tensors that a CUDA stream still computes. Needs a GPU."""
 
 from __future__ import annotations
 

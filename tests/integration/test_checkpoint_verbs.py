@@ -1,4 +1,4 @@
-"""`provision checkpoint` beside a job that saves with torch: the host's interpreter needs none."""
+"""`provision checkpoint` while a job saves with torch; the host's interpreter needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong for users: a clear line, the documented code, nothing lost. On a small real environment (torch for CPUs)."""
+"""User-visible failures: a clear line, the documented exit code, nothing lost. Uses CPU torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of an image beside it in a registry: with the real one, which has no API for that, and with one that has."""
+"""Verdicts and SBOMs attached to an image in a registry, with and without the referrers API."""
 
 from __future__ import annotations
 

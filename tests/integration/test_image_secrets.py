@@ -1,4 +1,4 @@
-"""What opens a private channel or index must not lie in an image: every byte of one is looked through that was made of such packages."""
+"""No byte of an image contains the credentials of a private channel or index."""
 
 from __future__ import annotations
 

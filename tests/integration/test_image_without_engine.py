@@ -1,4 +1,4 @@
-"""Images made with neither engine nor network nor root, and what other tools say of them."""
+"""Images built without an engine, a network or root, checked with other tools."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Mirrors as users have them: locks do not know them, closed networks need nothing else, and what breaks is told in one line.
+"""Mirrors: locks do not mention them, closed networks need nothing else, faults take one line.
 
-The world is small: this machine's Python as the channel `lab`, and an index of wheels of a few kilobytes.
+The input is small: this machine's Python as the channel `lab`, and an index of tiny wheels.
 """
 
 from __future__ import annotations

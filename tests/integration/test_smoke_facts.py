@@ -1,4 +1,4 @@
-"""The phase facts for real: each contamination made, and found on the rank that has it and nowhere else."""
+"""The facts phase on real contaminations: reported on the rank that has them and nowhere else."""
 
 from __future__ import annotations
 

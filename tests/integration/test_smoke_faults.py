@@ -1,4 +1,4 @@
-"""Every fault that can be rehearsed is found: by its id, in its phase, on its ranks, and nothing else is."""
+"""Every injectable fault is reported by its id, in its phase, on its ranks, and nothing else is."""
 
 from __future__ import annotations
 

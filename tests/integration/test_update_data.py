@@ -1,4 +1,4 @@
-"""Refreshing the data from real wheels, and from an index that is served here."""
+"""Refreshing the data from real wheels and from an index served by the test."""
 
 from __future__ import annotations
 

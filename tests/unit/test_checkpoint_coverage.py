@@ -1,4 +1,4 @@
-"""Boxes of a tensor that the ranks hold: exactly all of it, or told."""
+"""Boxes of a tensor held by ranks cover it exactly, or the error says what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a process that may not be ours."""
+"""The state of a process that may belong to another user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of several ranks compared; torch's own models are compared in tests/integration/test_inside_library.py."""
+"""Models of several ranks compared; torch's own models are compared in tests/integration/test_runtime_library.py."""
 
 from __future__ import annotations
 

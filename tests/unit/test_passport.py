@@ -1,4 +1,4 @@
-"""What a passport says of pins: which version came of each."""
+"""How a passport reports pins and the versions chosen for them."""
 
 from __future__ import annotations
 

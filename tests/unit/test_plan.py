@@ -1,4 +1,4 @@
-"""A request is resolved once, and the plan that comes of it says what a command does before the command does it."""
+"""A request is resolved once, and its plan predicts what a command does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door to subprocess: real children, and none left behind."""
+"""Running subprocesses: real children, and none left running."""
 
 from __future__ import annotations
 

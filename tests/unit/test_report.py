@@ -1,4 +1,4 @@
-"""What the page of a report says: read strictly, nothing invented, everything that several runs differ in."""
+"""The contents of a report page: read strictly, nothing invented, every difference between runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judging parts of the phase facts: promises, architectures, surroundings, and how ranks compare."""
+"""How the facts phase judges: expectations, architectures, contaminations, differences of ranks."""
 
 from __future__ import annotations
 

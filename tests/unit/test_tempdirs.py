@@ -1,5 +1,4 @@
-"""Folders for one piece of work: gone with it, and what a killed process left of them is swept by
-the next one that needs such."""
+"""Temporary directories: removed after use; those of killed processes are swept by the next user."""
 
 from __future__ import annotations
 

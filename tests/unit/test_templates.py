@@ -1,4 +1,4 @@
-"""A lab's own templates: used where they lie, by all verbs alike; what is wrong with one is named; docs list what each is given."""
+"""A lab's own templates: all commands use them, mistakes are named, the docs list their variables."""
 
 from __future__ import annotations
 

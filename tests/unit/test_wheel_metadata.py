@@ -1,4 +1,4 @@
-"""What a wheel says of itself, from servers that help and servers that do not."""
+"""Wheel metadata from servers with and without metadata files and range requests."""
 
 from __future__ import annotations
 
