@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 95fa88eb7e4b8c76261068c428fd1eb702262d00ada3e64233725dc079e5ed72
+# sha256 of what follows: e58e8d0e6a1c07885826b25670094ee346a748cb9b07a01dc9e20ea973b6d4ed
 #
 # The build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision_runtime; print(*provision_runtime.__path__)')/.." provision_runtime \
