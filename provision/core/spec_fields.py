@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 
-if TYPE_CHECKING:
-    from provision.core.types import PythonFrom, SourceChoice
-
+SourceName = str  # the name of a source, which `provision.sources` knows, or auto
+PythonFrom = Literal["auto", "channel", "host"]
 # The form of a key's values. `resolver/spec.py` validates each kind, `cli/options.py` makes an
 # option of it.
 Kind = Literal[
@@ -211,7 +210,7 @@ class Spec:
             docs='a day, `"2024-06-30"`: the solvers ignore packages that were published later',
         ),
     )
-    source: SourceChoice = field(
+    source: SourceName = field(
         default="auto",
         metadata=key(
             kind="source",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from provision.core.spec_fields import Spec
 
 BuildSource = str  # the name of a source of builds, which `provision.sources` knows
-SourceChoice = str  # the name of a source, or auto
-PythonFrom = Literal["auto", "channel", "host"]
 Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]

@@ -2,8 +2,8 @@
 it, and how runs differ.
 
 `load` checks files by their schemas, `measures` knows the phases' measurements, `model` is what
-the page says (also as `--json`), `comparison` finds differences, `charts` computes charts and
-heat maps. The page's words are the template's. Everything but `load` is pure.
+the page says (also as `--json`), `page` fills it, `comparison` finds differences, `charts`
+computes charts and heat maps. The page's words are the template's. Everything but `load` is pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from provision.report import charts
 from provision.report.load import Evidence, load
-from provision.report.model import Page, build_page
+from provision.report.model import Page
+from provision.report.page import build_page
 from provision_runtime.report.table import name_ranks
 
 __all__ = ["Evidence", "Page", "build_page", "load", "template_values"]

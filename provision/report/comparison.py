@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from provision.report.model import EnvironmentRecord, Measurement
+from provision.report.model import EnvironmentRecord, Fact, Measurement, ReportDifference
 
 ABSENT = "-"
-# A fact as text, or a list of texts.
-Fact = str | tuple[str, ...]
 # Facts that differ in every run anyway; the page shows them with each run.
 RUN_FACTS = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limits.shm.device")
 REQUIREMENT_OPERATORS = "=<>!~ ["
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportDifference:
-    """One thing that differs. kind: environment or measurement. values: one for each of them."""
-
-    kind: str
-    what: str
-    values: tuple[str, ...]
 
 
 def labels(runs: Sequence[tuple[str, str, str, str]]) -> list[str]:

@@ -1,27 +1,16 @@
-"""Evidence -> what the page says, as plain values: `--json` prints them, the template words them.
+"""What the page says, as plain values: `--json` prints them, the template words them.
 
-Pure. The page invents nothing: `missing` lists what the evidence lacks. Field names are the keys
-of `--json`.
+Field names are the keys of `--json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from provision.report import measures
-from provision.report.comparison import (
-    Fact,
-    ReportDifference,
-    compare_environments,
-    compare_measurements,
-    flatten,
-    format_value,
-    labels,
-)
-from provision.report.load import Evidence, SmokeRun
 from provision.report.measures import Curve, RankTable
+
+# A fact as text, or a list of texts.
+Fact = str | tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +86,15 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportDifference:
+    """One thing that differs. kind: environment or measurement. values: one for each of them."""
+
+    kind: str
+    what: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """The whole page."""
 
@@ -109,212 +107,3 @@ class Page:
     differences: tuple[ReportDifference, ...]
     same: int  # facts that all measurements have in common
     missing: tuple[str, ...]
-
-
-LEFT_OUT = "left out when the test was started"
-WORST_FIRST = ("fail", "unknown", "warn", "pass")
-
-
-def build_page(evidence: Sequence[Evidence]) -> Page:
-    """The page of some files, in their order."""
-    runs = []
-    identities = []
-    for each in evidence:
-        for run in each.runs:
-            runs.append((each, run))
-            identities.append((_name(each), run.host, run.place, each.source))
-    run_labels = labels(identities)
-    measurements, curves, tables = [], [], []
-    for index, (label, (each, run)) in enumerate(zip(run_labels, runs)):
-        measurements.append(_measurement(label, each, run))
-        if run.report is not None:
-            curves += measures.curves(index, run.report)
-            table = measures.rank_table(index, run.report)
-            if table is not None:
-                tables.append(table)
-    verdicts = {measurement.verdict for measurement in measurements}
-    worst = next((verdict for verdict in WORST_FIRST if verdict in verdicts), "unknown")
-    environments = _environments(evidence)
-    differences, same = compare_measurements(measurements)
-    return Page(
-        title=_title(evidence, measurements),
-        verdict=worst,
-        environments=environments,
-        measurements=tuple(measurements),
-        curves=tuple(curves),
-        ranks=tuple(tables),
-        differences=(*compare_environments(environments), *differences),
-        same=same,
-        missing=tuple(_missing(evidence, measurements, curves, tables)),
-    )
-
-
-def _name(evidence: Evidence) -> str:
-    return str(evidence.passport["name"]) if evidence.passport else "smoke test"
-
-
-def _title(evidence: Sequence[Evidence], measurements: Sequence[Measurement]) -> str:
-    names = list(dict.fromkeys(_name(each) for each in evidence))
-    hosts = {measurement.host for measurement in measurements}
-    if len(names) > 1:
-        return f"{len(names)} environments compared"
-    if len(hosts) > 1:
-        return f"{names[0]} on {len(hosts)} hosts"
-    return names[0]
-
-
-def _environments(evidence: Sequence[Evidence]) -> tuple[EnvironmentRecord, ...]:
-    """The environments. Passports of the same name, lock and request are one environment."""
-    groups: dict[tuple[str, str, str], list[tuple[str, Mapping[str, Any]]]] = {}
-    for each in evidence:
-        passport = each.passport
-        if passport is not None:
-            key = (passport["name"], passport["lock"]["sha256"], repr(passport["request"]))
-            groups.setdefault(key, []).append((each.source, passport))
-    return tuple(_environment(passports) for passports in groups.values())
-
-
-def _environment(passports: Sequence[tuple[str, Mapping[str, Any]]]) -> EnvironmentRecord:
-    """passports: with the file of each."""
-    _, newest = max(passports, key=lambda row: str(row[1]["written_at"]))
-    pins = []
-    for pin in newest["pins"]:
-        pins.append(
-            ReasonedPin(
-                what=pin["manager"],
-                value=pin["requirement"],
-                reason=pin["reason"],
-                source=pin["source"],
-                locked=pin.get("locked") or "",
-            )
-        )
-    return EnvironmentRecord(
-        name=newest["name"],
-        files=tuple(source for source, _ in passports),
-        made_by=newest["made_by"],
-        written_at=newest["written_at"],
-        request={key: format_value(value) for key, value in newest["request"].items()},
-        choices=tuple(_choice(choice) for choice in newest["reasons"]),
-        warnings=tuple(_choice(choice) for choice in newest.get("warnings", [])),
-        pins=tuple(pins),
-        products=_products(newest),
-    )
-
-
-def _choice(choice: Mapping[str, Any]) -> ReasonedChoice:
-    return ReasonedChoice(
-        what=choice["what"],
-        value=format_value(choice["value"]),
-        reason=choice["reason"],
-        source=choice["source"],
-    )
-
-
-def _products(passport: Mapping[str, Any]) -> dict[str, str]:
-    lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
-    lock_text = f"{lock['packages']} packages, sha256 {lock['sha256']}"
-    if not lock["portable"]:
-        lock_text += "; not portable: its Python is that of the machine that made it"
-    image_text = "none was made"
-    if image:
-        image_text = f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
-    return {
-        "lock": lock_text,
-        "prefix": passport["prefix"]["path"],
-        "image": image_text,
-        "kernel": kernel["name"] if kernel else "none was registered",
-    }
-
-
-def _measurement(label: str, evidence: Evidence, run: SmokeRun) -> Measurement:
-    report = run.report
-    return Measurement(
-        label=label,
-        environment=_name(evidence),
-        place=run.place,
-        host=run.host,
-        verdict=run.verdict,
-        about=_about(report) if report else {},
-        notes=tuple(_notes(run)),
-        phases=tuple(_phases(report)) if report else (),
-        facts=flatten(report["facts"]) if report else {},
-    )
-
-
-def _about(report: Mapping[str, Any]) -> dict[str, str]:
-    device = report["device"].partition(":")[0]
-    about = {
-        "started": report["started_at"],
-        "took": f"{report['duration_s']:.1f} s",
-        "ranks": f"{report['world_size']}, {report['backend']} on {device}",
-        "hosts": ", ".join(report["hosts"]),
-        "profile": report["profile"],
-    }
-    gpus = measures.gpus(report)
-    if gpus:
-        about["GPUs"] = gpus
-    return about
-
-
-def _notes(run: SmokeRun) -> list[str]:
-    report = run.report
-    if report is None:
-        return [f"Its phases cannot be shown: {run.unread}."]
-    notes = []
-    if run.verdict != report["verdict"]:
-        notes.append(
-            f"The report says {report['verdict']}, but the test did not end that way: "
-            f"the verdict is {run.verdict}."
-        )
-    if report["device"] == "cpu":
-        notes.append(
-            "It ran on the CPU over Gloo: that proves correctness, "
-            "but not the speed of GPUs and their links."
-        )
-    if report["world_size"] == 1:
-        notes.append("There was one rank: what several ranks do together was not tested.")
-    for reason in measures.not_measured(report):
-        notes.append(f"Not measured: {reason}.")
-    return notes
-
-
-def _phases(report: Mapping[str, Any]) -> list[PhaseResult]:
-    phases = []
-    for phase in report["phases"]:
-        findings = []
-        for finding in phase["findings"]:
-            findings.append(PhaseFinding(**{**finding, "ranks": tuple(finding["ranks"])}))
-        phases.append(
-            PhaseResult(
-                name=phase["name"],
-                verdict=phase["verdict"],
-                duration_s=phase["duration_s"],
-                message=phase["message"],
-                findings=tuple(findings),
-            )
-        )
-    for name in report["skipped"]:
-        phases.append(PhaseResult(name=name, verdict="skipped", duration_s=0.0, message=LEFT_OUT))
-    return phases
-
-
-def _missing(
-    evidence: Sequence[Evidence],
-    measurements: Sequence[Measurement],
-    curves: Sequence[Curve],
-    tables: Sequence[RankTable],
-) -> list[str]:
-    """What the evidence lacks, and why."""
-    missing = [f"{each.source}: no smoke test was run." for each in evidence if not each.runs]
-    for each in evidence:
-        if each.passport is None:
-            missing.append(
-                f"{each.source}: a smoke report alone; "
-                "it does not say how its environment was made."
-            )
-    has_phases = any(measurement.phases for measurement in measurements)
-    if has_phases and not curves:
-        missing.append("No collective was measured, so there are no curves.")
-    if has_phases and not tables:
-        missing.append("Nothing was measured rank by rank, so there is no table of ranks.")
-    return missing

@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .ranks import name_ranks
+from .rank_names import name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from .store import StoreAllGather
 
 TIMEOUT_S = 300.0
-# More ranks than this in one line are hard to read.
-MAX_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -36,26 +34,6 @@ class Ranks:
     world_size: int
     exchange: Callable[[str, Any], list[Any]]
     uses_collectives: bool = False
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """For messages: "rank 3", "ranks 0-3, 7", "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 5 more"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    names = []
-    for run in runs:
-        if len(run) > 2:
-            names.append(f"{run[0]}-{run[-1]}")
-        else:
-            names += [str(rank) for rank in run]
-    text = ", ".join(names[:MAX_NAMES])
-    if len(names) > MAX_NAMES:
-        text += f" and {len(names) - MAX_NAMES} more"
-    return f"{'ranks' if len(ranks) > 1 else 'rank'} {text}"
 
 
 def single_process() -> Ranks:

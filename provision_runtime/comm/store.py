@@ -12,7 +12,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from .ranks import name_ranks
+from .rank_names import name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

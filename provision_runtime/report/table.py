@@ -10,7 +10,7 @@ import os
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from ..comm.ranks import name_ranks as name_ranks  # the host takes it from here
+from ..comm.rank_names import name_ranks as name_ranks  # the host takes it from here
 from .text import format_count
 
 if TYPE_CHECKING:

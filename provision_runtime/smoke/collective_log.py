@@ -13,7 +13,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..comm.ranks import name_ranks
+from ..comm.rank_names import name_ranks
 from ..report.text import format_count
 from .outcome import Finding
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..comm.ranks import name_ranks
+from ..comm.rank_names import name_ranks
 from ..report import model
 from .findings import CATALOG
 

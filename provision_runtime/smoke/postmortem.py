@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import fs
 from ..comm import processes
-from ..comm.ranks import name_ranks
+from ..comm.rank_names import name_ranks
 from ..comm.store import StoreLost
 from . import collective_log
 from .options import PHASES

@@ -164,12 +164,11 @@ def test_host_imports_only_the_report_of_the_runtime() -> None:
 
 
 def test_no_import_circles() -> None:
-    """A package's `__init__` counts with the names that it takes from its modules, as Python does."""
-    graph = {
-        name: {imported for imported, at_top in imports(name) if at_top and imported in MODULES}
-        - {name}
-        for name in MODULES
-    }
+    """Imports within functions and for type checkers count too."""
+    graph = {}
+    for name in MODULES:
+        imported_modules = {imported for imported, _ in imports(name) if imported in MODULES}
+        graph[name] = imported_modules - {name}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from provision_runtime.comm.ranks import name_ranks
+from provision_runtime.comm.rank_names import name_ranks
 from provision_runtime.report import model
 from provision_runtime.smoke import findings, outcome
 

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from ...comm.ranks import name_ranks
+from ...comm.rank_names import name_ranks
 from ...facts import environment
 from ...report.text import format_bytes, format_count
 from .. import fault_injection
