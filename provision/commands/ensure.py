@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from provision import channel, render
-from provision import image as images
 from provision import lockfile as locks
 from provision.commands.context import Context
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
@@ -65,23 +64,9 @@ def check_buildable(plan: Plan) -> None:
         kernels.check_name(plan.name)
 
 
-def input_texts(plan: Plan) -> dict[str, str]:
-    """The text of spec.yml, unless the user wrote it, and of the files that are locked."""
-    texts = dict(plan.texts)
-    if render.file_state(plan.folder / render.SPEC) != "edited":
-        texts = {render.SPEC: render.render_spec(plan.name, plan.spec_content), **texts}
-    return texts
-
-
 def ensure_inputs(plan: Plan) -> list[str]:
     """Write spec.yml and the files that are locked. Returns the names of the files that changed."""
-    return render.write_files(plan.folder, input_texts(plan), force=plan.request.force)
-
-
-def dockerfile_texts(plan: Plan, lock: Lock) -> dict[str, str]:
-    """The Dockerfile of a lock, as rendered."""
-    values = images.dockerfile_context(plan.resolution, lock)
-    return render.render_dockerfile(plan.name, values, plan.templates)
+    return render.write_files(plan.folder, plan.input_texts(), force=plan.request.force)
 
 
 def ensure_dockerfile(
@@ -91,7 +76,7 @@ def ensure_dockerfile(
 
     One that was edited by hand is left, with a warning, unless forced.
     """
-    texts = dockerfile_texts(plan, lock)
+    texts = plan.dockerfile_texts(lock)
     if render.edited_files(plan.folder, texts) and not force:
         path = plan.folder / render.DOCKERFILE
         context.progress.warn(

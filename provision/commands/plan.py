@@ -180,11 +180,28 @@ class Plan:
             self.kernel_step(lock, prefix),
         ]
 
+    def input_texts(self) -> dict[str, str]:
+        """The text of spec.yml, unless the user wrote it, and of the files that are locked."""
+        texts = dict(self.texts)
+        if render.file_state(self.folder / render.SPEC) != "edited":
+            texts = {render.SPEC: render.render_spec(self.name, self.spec_content), **texts}
+        return texts
+
+    def dockerfile_texts(self, lock: Lock) -> dict[str, str]:
+        """The Dockerfile of a lock, as rendered."""
+        values = images.dockerfile_context(self.resolution, lock)
+        return render.render_dockerfile(self.name, values, self.templates)
+
     def render_step(self) -> PlanStep:
         if self.edited:
             detail = f"{self.edited_files()} is used as edited by hand"
             return PlanStep(stage="render", action="keep", detail=detail)
-        files = render.changed_files(self.folder, self.texts)
+        files = render.changed_files(self.folder, self.input_texts())
+        lock = self.reusable_lock
+        if lock is not None:
+            dockerfile = self.dockerfile_texts(lock)
+            if not render.edited_files(self.folder, dockerfile):
+                files += render.changed_files(self.folder, dockerfile)
         if not files:
             return PlanStep(stage="render", action="keep", detail="all files are as rendered")
         return PlanStep(

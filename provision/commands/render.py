@@ -11,10 +11,8 @@ from provision import render as renderer
 from provision.commands.context import Context
 from provision.commands.ensure import (
     check_unedited,
-    dockerfile_texts,
     ensure_dockerfile,
     ensure_inputs,
-    input_texts,
     locked_plan,
 )
 from provision.commands.plan import BuildRequest, Plan, make_plan
@@ -41,9 +39,9 @@ def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
     """
     plan = make_plan(context, request)
     check_unedited(plan)
-    texts = input_texts(plan)
+    texts = plan.input_texts()
     if plan.current_lock is not None:
-        dockerfile = dockerfile_texts(plan, plan.current_lock)
+        dockerfile = plan.dockerfile_texts(plan.current_lock)
         if request.force or not renderer.edited_files(plan.folder, dockerfile):
             texts |= dockerfile
     undone = renderer.edited_files(plan.folder, texts)
@@ -58,7 +56,7 @@ def check(context: Context, request: BuildRequest) -> Outcome:
     plan = make_plan(context, dataclasses.replace(request, force=True))
     texts = dict(plan.texts)
     if plan.current_lock is not None:
-        texts |= dockerfile_texts(plan, plan.current_lock)
+        texts |= plan.dockerfile_texts(plan.current_lock)
     differing = renderer.changed_files(plan.folder, texts)
     diff = "".join(unified_diff(plan.folder / name, texts[name]) for name in differing)
     if plan.lock is not None and not plan.lock_is_current:

@@ -260,6 +260,13 @@ def test_dry_run_prints_the_steps(folders: Folders) -> None:
     assert by_stage["prefix"] == f"make {folders.prefixes / 'lab'}"
 
 
+def test_dry_run_names_every_file_that_build_would_write(folders: Folders) -> None:
+    invoke("lock", "lab")
+    (folders.envs / "lab" / "Dockerfile").unlink()
+    output = json.loads(invoke("build", "lab", "--no-image", "--dry-run", "--json"))
+    assert output[0]["would"] == f"write Dockerfile in {folders.envs / 'lab'}"
+
+
 def test_naming_a_request_twice_changes_nothing(folders: Folders) -> None:
     options = {"torch": "2.3", "cuda": "12.1", "python_from": "channel"}
     request = with_name(context(folders), BuildRequest(options=options))

@@ -113,6 +113,9 @@ def passport_lines(passport: Mapping[str, Any]) -> list[str]:
     portability = "" if lock["portable"] else ", not portable"
     lines.append(f"lock    {lock['sha256'][:16]}: {lock['packages']} packages{portability}")
     lines.append(f"prefix  {passport['prefix']['path']}")
+    runtime = passport.get("runtime")
+    if runtime:
+        lines.append(f"runtime {runtime['name']} {runtime['version']} in its site-packages")
     if image:
         lines.append(f"image   {image['reference']} ({image['manifest_digest']})")
     if kernel:
