@@ -30,6 +30,15 @@ pytestmark = pytest.mark.needs("docker-registry")
 KIND = "application/vnd.lab.note.v1+json"
 BILLS = ["application/vnd.cyclonedx+json", "application/spdx+json"]
 
+# The fields of a smoke report that every reader of a passport uses.
+REPORT = {
+    "schema": 2,
+    "started_at": "2026-11-21T19:44:37Z",
+    "verdict": "pass",
+    "phases": [],
+    "skipped": [],
+}
+
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
@@ -88,7 +97,7 @@ def test_push_attaches_verdicts_and_sboms(
     passport_["lock"]["sha256"] = passport_["image"]["lock_sha256"]
     measurement = {
         "measured_on": {"host": "node1"},
-        "report": {"schema": 2, "started_at": "2026-11-21T19:44:37Z"},
+        "report": REPORT,
     }
     passport_["smoke"] = {
         "prefix": {"verdict": "warn", **measurement},
@@ -187,8 +196,7 @@ def test_verdicts_of_another_image_are_refused(host: str, toy: Image) -> None:
 
 
 def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> None:
-    report = {"schema": 2, "started_at": "2026-11-21T19:44:37Z"}
-    measured = {"measured_on": {"host": "node1"}, "report": report}
+    measured = {"measured_on": {"host": "node1"}, "report": REPORT}
     passport_ = {
         "lock": {"sha256": toy.lock_sha256},
         "smoke": {
@@ -215,8 +223,8 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
         folders=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress
     )
     seen = image_registry.show_image(context, str(at))
-    assert [line.partition(" is skipped")[0] for line in progress.said] == [
-        f"the attachment {other.digest}"
+    assert [line.partition(": ")[0] for line in progress.said] == [
+        f"skipped the attachment {other.digest}"
     ]
     gone = {
         "digest": f"sha256:{'0' * 64}",
@@ -239,8 +247,8 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     assert [
         (verdict["place"], verdict["verdict"], verdict["report"]) for verdict in seen.verdicts
     ] == [
-        ("image", "pass", report),
-        ("prefix", "warn", report),
+        ("image", "pass", REPORT),
+        ("prefix", "warn", REPORT),
     ]
     assert seen.labels["org.provision.lock"] == toy.lock_sha256
     assert seen.image_id == toy.image_id
