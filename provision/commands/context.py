@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provision import lockfile as locks
 from provision import render
 from provision.adapters import conda, http, uv
 from provision.core.errors import InvalidSpec
@@ -71,7 +70,9 @@ def missing_file(path: Path, *, advice: str) -> InvalidSpec:
 def existing_environments(envs: Path) -> str:
     """A sentence with the names of all environments in a folder."""
     names: set[str] = set()
-    for file in (render.SPEC, locks.FILE):
+    from provision.lockfile import FILE
+
+    for file in (render.SPEC, FILE):
         names.update(path.parent.name for path in envs.glob(f"*/{file}"))
     if not names:
         return "There are no environments."

@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.catalog import minor, version_key
-from provision.commands.context import missing_file
-from provision.commands.plan import BuildRequest
-from provision.commands.resolution import check_requirements, combine, machine_for
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import BuildSource
@@ -20,6 +17,10 @@ from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec
 from provision.resolver import spec as specs
 from provision.resolver.table import Table, build_table, parse_query
+
+# Planning imports solver, lock files and images, which the table does not need.
+if TYPE_CHECKING:
+    from provision.commands.plan import BuildRequest
 
 # The options of `provision matrix lock` that are passed on to every environment.
 PASSED_ON = (
@@ -42,6 +43,9 @@ def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explana
 
     Asks no channel.
     """
+    from provision.commands.context import missing_file
+    from provision.commands.resolution import check_requirements, combine, machine_for
+
     if name is None:
         spec = specs.combine({}, options, name="")
     else:
@@ -86,6 +90,8 @@ def matrix_requests(
 
     newest: only the newest patch of each minor release.
     """
+    from provision.commands.plan import BuildRequest
+
     builds = matrix_builds({**options, "platform": options.get("platform") or (PLATFORM,)})
     if newest:
         # Builds come oldest first, so the last one of each minor release wins.
