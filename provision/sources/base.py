@@ -296,6 +296,11 @@ def torch_reason(spec: Spec, candidate: Candidate) -> str:
     return f"newest {spec.torch} release"
 
 
+def exact_companion_choice(name: str, version: str, source: str) -> Choice:
+    """For sources that pin the release of torchvision or torchaudio made for this torch."""
+    return Choice(what=name, value=version, reason=COMPANION, source=source)
+
+
 def plain_channels_choice(spec: Spec, channels: tuple[str, ...]) -> Choice:
     """For sources that need no channel of their own: those of the request, or the default."""
     if spec.channels:

@@ -13,12 +13,12 @@ from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 from provision.sources.base import (
-    COMPANION,
     NO_SOURCE,
     NOT_KNOWN,
     Candidate,
     Library,
     Violation,
+    exact_companion_choice,
     fixed_library_violations,
     plain_channels_choice,
 )
@@ -120,7 +120,7 @@ class CondaChannelSource:
         )
 
     def companion_choice(self, name: str, version: str, source: str) -> Choice:
-        return Choice(what=name, value=version, reason=COMPANION, source=source)
+        return exact_companion_choice(name, version, source)
 
     def channels_choice(
         self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
