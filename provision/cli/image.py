@@ -23,7 +23,8 @@ from provision.cli.options import (
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.image import Compression, NotebookServer, Output, RunFormat, RunOptions
+    from provision.image import Compression, Output
+    from provision.launch import NotebookServer, RunFormat, RunOptions
 
 compression_option = click.option(
     "--compression",
@@ -122,6 +123,7 @@ def build(
     import shlex
 
     from provision import image as images
+    from provision import launch
     from provision.commands import image as command
 
     context = context_of(console, envs, options)
@@ -138,7 +140,7 @@ def build(
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
     if not outputs or any(output.path is None for output in outputs):
         lines += [f"tagged {tag}" for tag in tags]
-        lines.append(shlex.join(images.run_command(plan.resolution, built.reference)))
+        lines.append(shlex.join(launch.run_command(plan.resolution, built.reference)))
     console.result(built, lines)
 
 
@@ -155,13 +157,14 @@ def _check_compression(compression: Compression, outputs: tuple[Output, ...]) ->
 
 def _run_options(options: dict[str, Any]) -> RunOptions:
     from provision import image as images
+    from provision import launch
 
     user, reference = options["user"], options["reference"]
-    return images.RunOptions(
+    return launch.RunOptions(
         shm_gib=options["shm_gib"],
         host_network=options["host_network"],
-        mounts=tuple(images.parse_mount(text) for text in options["mounts"]),
-        user=images.parse_user(user) if user else None,
+        mounts=tuple(launch.parse_mount(text) for text in options["mounts"]),
+        user=launch.parse_user(user) if user else None,
         reference=images.parse_engine_reference(reference) if reference else None,
     )
 
@@ -369,7 +372,7 @@ def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
     """Make a token, show it in Jupyter's address, and return it as Jupyter's variable."""
     import secrets
 
-    from provision.image import TOKEN_VARIABLE
+    from provision.launch import TOKEN_VARIABLE
 
     token = secrets.token_hex(24)
     if server.is_open:

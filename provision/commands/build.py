@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from provision import image as images
+from provision import launch
 from provision.commands import smoke_runner
 from provision.commands.context import Context
 from provision.commands.ensure import (
@@ -215,4 +216,4 @@ def docker_run(result: BuildResult) -> list[str]:
     """The `docker run` command with the flags that the environment needs; [] without image."""
     if result.image is None:
         return []
-    return images.run_command(result.resolution, result.image.reference)
+    return launch.run_command(result.resolution, result.image.reference)

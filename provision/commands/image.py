@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from provision import image as images
-from provision import render
+from provision import launch, render
 from provision.adapters import conda
 from provision.commands.context import Context
 from provision.commands.ensure import (
@@ -181,8 +181,8 @@ def _base_image(context: Context, plan: Plan, client: Any | None) -> images.Base
 def image_contract(
     context: Context,
     request: BuildRequest,
-    format: images.RunFormat,
-    options: images.RunOptions,
+    format: launch.RunFormat,
+    options: launch.RunOptions,
     command: Sequence[str],
     remake: Sequence[str],
 ) -> str:
@@ -190,14 +190,14 @@ def image_contract(
 
     The lock decides the image's name.
     """
-    images.check_run_options(format, options, command)
+    launch.check_run_options(format, options, command)
     plan = make_plan(context, request)
     reference = _image_reference(plan, options)
-    values = images.contract_context(plan.resolution, reference, command, options)
+    values = launch.contract_context(plan.resolution, reference, command, options)
     return render.render_contract(format, values, remake=remake, templates=plan.templates)
 
 
-def notebook_server(plan: Plan, port: int, address: str) -> images.NotebookServer:
+def notebook_server(plan: Plan, port: int, address: str) -> launch.NotebookServer:
     """The notebook server of an environment's lock, at an address.
 
     Raises InvalidSpec if the lock holds none.
@@ -207,17 +207,17 @@ def notebook_server(plan: Plan, port: int, address: str) -> images.NotebookServe
             f"{plan.name} has no lock, so its packages are not known.",
             advice=f"Run `provision build {plan.name}` first.",
         )
-    return images.find_notebook_server(plan.lock, port=port, address=address)
+    return launch.find_notebook_server(plan.lock, port=port, address=address)
 
 
 def run_argv(
     context: Context,
     plan: Plan,
-    options: images.RunOptions,
+    options: launch.RunOptions,
     command: Sequence[str],
     *,
     terminal: bool,
-    server: images.NotebookServer | None = None,
+    server: launch.NotebookServer | None = None,
 ) -> list[str]:
     """The argv with which this engine runs the image.
 
@@ -235,9 +235,9 @@ def run_argv(
         context.progress.warn(
             "this engine has no NVIDIA runtime: the container gets no GPUs and pins no memory"
         )
-    flags = images.docker_arguments(plan.resolution, options, without=unmet)
+    flags = launch.docker_arguments(plan.resolution, options, without=unmet)
     if server is not None:
-        requirements = images.run_requirements(plan.resolution, options)
+        requirements = launch.run_requirements(plan.resolution, options)
         host_network = any(requirement.what == "network" for requirement in requirements)
         flags = [*flags, *server.flags(host_network=host_network)]
         command = server.command(host_network=host_network)
@@ -247,7 +247,7 @@ def run_argv(
     return [*docker, "run", "--rm", "--interactive", *flags, reference, *command]
 
 
-def _image_reference(plan: Plan, options: images.RunOptions) -> str:
+def _image_reference(plan: Plan, options: launch.RunOptions) -> str:
     if options.reference is not None:
         return options.reference
     if plan.lock is None:

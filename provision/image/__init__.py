@@ -8,7 +8,7 @@ This package exports what the commands need. Its modules:
 - oci_layout, tar: the file formats
 - docker, container_smoke: the Docker engine
 - export, compress, registry: archives, compressed layers, registries
-- run_spec, sbom: how to run an image, and the packages in it
+- sbom: the packages in it
 """
 
 from provision.adapters.docker import (
@@ -17,6 +17,7 @@ from provision.adapters.docker import (
     has_image,
     require_engine,
 )
+from provision.core.container import PREFIX
 from provision.image.base import (
     BaseImage,
     chosen_base,
@@ -27,7 +28,6 @@ from provision.image.base import (
 from provision.image.base_archive import read_disk_base
 from provision.image.build import build_image, find_image
 from provision.image.compress import Compression, compress_image
-from provision.image.conda_files import PREFIX
 from provision.image.config import (
     dockerfile_context,
     image_reference,
@@ -71,21 +71,6 @@ from provision.image.registry.referrers import (
     list_referrers,
     referrer_content,
 )
-from provision.image.run_spec import (
-    RUN_FORMATS,
-    TOKEN_VARIABLE,
-    NotebookServer,
-    RunFormat,
-    RunOptions,
-    check_run_options,
-    contract_context,
-    docker_arguments,
-    find_notebook_server,
-    parse_mount,
-    parse_user,
-    run_command,
-    run_requirements,
-)
 from provision.image.sbom import (
     image_sbom,
     read_packages,
@@ -95,36 +80,27 @@ from provision.image.sbom import (
 __all__ = [
     "COMPRESSIBLE",
     "PREFIX",
-    "RUN_FORMATS",
-    "TOKEN_VARIABLE",
     "BaseImage",
     "Compression",
-    "NotebookServer",
     "Output",
     "PushResult",
     "RegistryReference",
     "RemoteImage",
-    "RunFormat",
-    "RunOptions",
     "SmokeFiles",
     "attach_referrer",
     "base_registry_reference",
     "build_image",
     "check_output",
-    "check_run_options",
     "chosen_base",
     "compress_image",
     "connect_engine",
-    "contract_context",
     "decompress_image",
     "discard_if_incomplete",
-    "docker_arguments",
     "docker_cli_flags",
     "dockerfile_context",
     "export_image",
     "find_engine_base",
     "find_image",
-    "find_notebook_server",
     "find_remote",
     "has_image",
     "image_reference",
@@ -134,11 +110,9 @@ __all__ = [
     "list_referrers",
     "load_image",
     "parse_engine_reference",
-    "parse_mount",
     "parse_output",
     "parse_registry_reference",
     "parse_tag",
-    "parse_user",
     "pull_image",
     "pulled_image",
     "push_image",
@@ -149,8 +123,6 @@ __all__ = [
     "remove_leftovers",
     "repository",
     "require_engine",
-    "run_command",
-    "run_requirements",
     "run_smoke",
     "sbom_documents",
     "send_image",

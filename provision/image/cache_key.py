@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from provision.catalog import version_key
+from provision.core.container import PREFIX
 from provision.core.mirrors import without_credentials
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.image import conda_files, config, layers, oci_layout
@@ -98,7 +99,7 @@ class Recipe:
                 "epoch": self.epoch,
                 "group": group,
                 "packages": sorted(_identity(package) for package in packages),
-                "prefix": conda_files.PREFIX,
+                "prefix": PREFIX,
                 "python": self.resolution.python,
                 "sharers": sorted(_identity(package) for package in co_owners),
                 "version": LAYER_VERSION,

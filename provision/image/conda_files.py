@@ -13,15 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from provision.core.container import PREFIX, PYTHON, WORKSPACE
 from provision.core.errors import IntegrityError, StaleLock
 from provision.core.mirrors import without_credentials
 from provision.core.types import Prefix
 from provision.image.layers import LayerEntry, file_entry
 
-PREFIX = "/opt/env"
-PYTHON = f"{PREFIX}/bin/python"
 COMMAND = "/usr/local/bin/provision-smoke"
-WORKSPACE = "/workspace"
 
 COMMAND_SCRIPT = f"""\
 #!/bin/sh

@@ -10,27 +10,23 @@ from datetime import datetime, timezone
 from typing import Any
 
 from provision import __version__
+from provision.core.container import PREFIX, PYTHON, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.types import Layer, Lock, Resolution
 from provision.image import base as bases
 from provision.image.conda_files import (
     COMMAND,
     COMMAND_SCRIPT,
-    PREFIX,
-    PYTHON,
-    WORKSPACE,
     site_packages,
 )
 from provision.image.layers import GROUPS
 
-USER = "1000:1000"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The time of every file if SOURCE_DATE_EPOCH is not set: 1980-01-01, the oldest in a zip archive.
 EPOCH = 315532800
 
 LOCK_LABEL = "org.provision.lock"
 TITLE_LABEL = "org.opencontainers.image.title"
-STACK = 64 << 20
 
 _STEP = "provision: "  # how each step of an image's history begins
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"

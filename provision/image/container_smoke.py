@@ -19,11 +19,11 @@ from provision.adapters.docker import (
     wait_for_exit,
 )
 from provision.core.atomic import atomic_write
+from provision.core.container import STACK
 from provision.core.errors import TimedOut
 from provision.core.host import has_ended, process_identity
 from provision.core.types import Image
 from provision.image import tar
-from provision.image.config import STACK
 from provision.image.docker import find_engine_id
 
 REPORT_DIR = "/tmp/provision-smoke"

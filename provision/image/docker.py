@@ -188,7 +188,7 @@ def tag_image(client: Client, image: Image) -> None:
 
 
 def unmet_requirements(client: Client, reference: str) -> tuple[str, ...]:
-    """The run requirements (run_spec.py) that this engine cannot meet. ToolMissing if it does not
+    """The run requirements (launch/run_spec.py) that this engine cannot meet. ToolMissing if it does not
     have the image."""
     if get_image(client, reference) is None:
         raise ToolMissing(

@@ -19,11 +19,11 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 from provision.core import sbom
+from provision.core.container import PREFIX
 from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.sbom import Sbom, SbomPackage
 from provision.core.types import Image
 from provision.image import config, oci_layout
-from provision.image.conda_files import PREFIX
 from provision.image.tar import UNREADABLE, BoundedTarInfo, hidden_by
 
 # The base's own records.

@@ -18,9 +18,10 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters.http import sha256_of
 from provision.adapters.uv.installer import fingerprint
+from provision.core.container import PREFIX, PYTHON
 from provision.core.errors import IntegrityError
 from provision.core.types import LockedPackage, Prefix
-from provision.image.conda_files import PREFIX, PYTHON, SKIPPED_FILES
+from provision.image.conda_files import SKIPPED_FILES
 from provision.image.layers import LayerEntry, file_entry, verify
 
 RecordRow = tuple[str, str, str]  # path from site-packages, hash, size

@@ -32,6 +32,7 @@ from provision.adapters import conda
 from provision.adapters.docker import uses_containerd_store
 from provision.adapters.http import sha256_of
 from provision.adapters.uv import uv_executable
+from provision.core import container
 from provision.core.errors import (
     IntegrityError,
     InUse,
@@ -45,7 +46,7 @@ from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.core.types import Image, Lock, LockedPackage, Prefix, Resolution
 from provision.environment import runtime_package
-from provision.image import conda_files, docker, oci_layout
+from provision.image import docker, oci_layout
 
 pytestmark = pytest.mark.docker
 
@@ -337,7 +338,7 @@ def build(
     **more: Any,
 ) -> Image:
     options: dict[str, Any] = {
-        "link": parts.link(conda_files.PREFIX),
+        "link": parts.link(container.PREFIX),
         "progress": Watching(),
         **more,
     }

@@ -25,9 +25,10 @@ from typing import Any
 import pytest
 
 from provision import image, render
+from provision.core.container import PREFIX
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
-from provision.image import conda_files, config, oci_layout
+from provision.image import config, oci_layout
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
 
 pytestmark = pytest.mark.docker
@@ -85,7 +86,7 @@ def context(
     for wheel in environment_parts.wheels:
         shutil.copy(wheel, folder / "wheels")
     (folder / "linked").mkdir()
-    environment_parts.link(conda_files.PREFIX)(folder / "linked")
+    environment_parts.link(PREFIX)(folder / "linked")
     text = rendered(lock, docker_base)
     (folder / "Dockerfile").write_text(text)
     return folder
@@ -101,7 +102,7 @@ def rendered(lock: Lock, base: str) -> str:
         r"^RUN [^\n]*conda-lock install .*?&& (find .*)", first, flags=re.MULTILINE | re.DOTALL
     )
     assert installed, "the first stage ends with the removal of byte code"
-    env = conda_files.PREFIX
+    env = PREFIX
     pip = f"{env}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl"
     lines = [
         f"FROM {base} AS environment",
@@ -212,7 +213,7 @@ def test_base_settings_do_not_leave_the_environment(
         pytest.skip("no docker command with BuildKit on this machine")
     base, name = f"{NAME}-base:{builder}", f"{NAME}-on-foreign:{builder}"
     _, _, second = rendered(lock, base).partition(f"\nFROM {base}\n")
-    first = f"FROM {base} AS environment\nUSER 0\nRUN mkdir -p {conda_files.PREFIX}/bin\n"
+    first = f"FROM {base} AS environment\nUSER 0\nRUN mkdir -p {PREFIX}/bin\n"
     (tmp_path / "Dockerfile").write_text(f"{first}\nFROM {base}\n{second}")
     shutil.copytree(
         runtime_package.FOLDER,
@@ -240,7 +241,7 @@ def test_base_settings_do_not_leave_the_environment(
             assert environment_parts["Env"] == sorted(
                 f"{key}={value}" for key, value in wanted.items()
             )
-            assert wanted["PATH"] == f"{conda_files.PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
+            assert wanted["PATH"] == f"{PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
             assert [environment_parts[key] for key in ("Entrypoint", "Cmd", "User")] == [
                 image_settings[key] for key in ("Entrypoint", "Cmd", "User")
             ]

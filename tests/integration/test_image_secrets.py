@@ -16,9 +16,10 @@ import pytest
 from provision import image, render
 from provision.adapters import conda
 from provision.adapters.uv import uv_executable
+from provision.core import container
 from provision.core.mirrors import path_from_url
 from provision.core.types import Prefix
-from provision.image import conda_files, oci_layout
+from provision.image import oci_layout
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
 from tests.unit.test_image_base_archive import layout
 
@@ -74,7 +75,7 @@ def test_image_has_no_password_or_token(
     )
     lock = replace(plain, packages=(*packages, *wheels))
 
-    def link(target: Path, final: Path = Path(conda_files.PREFIX)) -> None:
+    def link(target: Path, final: Path = Path(container.PREFIX)) -> None:
         conda.install_packages(
             packages, target, final=final, cache=tmp_path / "cache", progress=Watching()
         )

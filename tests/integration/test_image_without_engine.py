@@ -21,10 +21,11 @@ from provision import lockfile as locks
 from provision.commands.context import Context
 from provision.commands.image import ensure_image
 from provision.commands.plan import BuildRequest, Plan
+from provision.core import container
 from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Image, Lock, Prefix
-from provision.image import conda_files, export, layer_cache, oci_layout
+from provision.image import export, layer_cache, oci_layout
 from tests.integration.registries import serving
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
 from tests.unit.test_image_base_archive import layout
@@ -36,10 +37,10 @@ from pathlib import Path
 from provision import image
 from provision.adapters import conda
 from provision.environment import runtime_package
-from provision.image import conda_files
+from provision.core import container
 from tests.integration.test_image import Watching
 packages, resolution, lock, prefix, base, runtime, cache, to = pickle.load(open(sys.argv[1], "rb"))
-link = lambda staging: conda.install_packages(packages, staging, final=Path(conda_files.PREFIX), cache=cache, progress=Watching())
+link = lambda staging: conda.install_packages(packages, staging, final=Path(container.PREFIX), cache=cache, progress=Watching())
 files = runtime_package.load(runtime).files
 base = image.read_disk_base(base)
 made = image.build_image(resolution, lock, prefix, base, layout=to, runtime=files, link=link, progress=Watching())
@@ -218,9 +219,9 @@ def test_umoci_unpacks_the_layout(
         check=True,
     )
     root = tmp_path / "bundle" / "rootfs"
-    environment = root / conda_files.PREFIX.lstrip("/")
+    environment = root / container.PREFIX.lstrip("/")
     assert (
-        (environment / "bin" / "greet").read_text().startswith(f"#!{conda_files.PREFIX}/bin/python")
+        (environment / "bin" / "greet").read_text().startswith(f"#!{container.PREFIX}/bin/python")
     )
     assert (root / "etc" / "os-release").read_text() == "debian"
     assert (environment / "bin" / "python").exists()

@@ -17,7 +17,17 @@ import provision_runtime
 
 ROOT = Path(provision.__file__).parent.parent
 PACKAGES = (Path(provision.__file__).parent, Path(provision_runtime.__file__).parent)
-STAGES = ("resolver", "lockfile", "render", "environment", "image", "report", "ci", "channel")
+STAGES = (
+    "resolver",
+    "lockfile",
+    "render",
+    "environment",
+    "image",
+    "launch",
+    "report",
+    "ci",
+    "channel",
+)
 LOWER = ("sources", "adapters", "catalog", "core")
 # What each package of the host may import, besides itself. `cli` and `commands` are the only ones that know several stages.
 HOST_RULES: dict[str, tuple[str, ...]] = {

@@ -17,6 +17,7 @@ import pytest
 
 from provision import image
 from provision.adapters.docker import engine_errors
+from provision.core import container
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.spec_fields import Spec
 from provision.core.types import Image, Layer, Lock, Resolution
@@ -287,10 +288,10 @@ def test_dockerfile_says_what_the_image_says_and_is_clean(
         own = (
             shlex.quote(value)
             if key != "PATH"
-            else f'"{conda_files.PREFIX}/bin:${{PATH:-{config.PATH}}}"'
+            else f'"{container.PREFIX}/bin:${{PATH:-{config.PATH}}}"'
         )  # the base's comes after it
         assert f"    {key}={own}" in text
-    assert f"CMD {json.dumps([conda_files.PYTHON])}\n" in text
+    assert f"CMD {json.dumps([container.PYTHON])}\n" in text
     assert ("packaged on the machine that made the lock" in text) is not portable
     assert "{{" not in text and text.endswith("\n")
     path = tmp_path / "Dockerfile"

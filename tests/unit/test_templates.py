@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from provision import ci, image, render, resolver
+from provision import ci, image, launch, render, resolver
 from provision.catalog import TEMPLATES
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec
@@ -161,7 +161,7 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
         f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"
     ]
     template(lab, "contract-docker.sh", "# {{ made_by }}\nexec podman run {{ reference }}\n")
-    asked = image.contract_context(resolution(), "lab/toy:1", (), image.RunOptions())
+    asked = launch.contract_context(resolution(), "lab/toy:1", (), launch.RunOptions())
     assert render.render_contract(
         "docker", asked, remake=["provision"], templates=templates
     ).endswith("\nexec podman run lab/toy:1\n")
@@ -200,7 +200,7 @@ def template_variables() -> dict[str, dict[str, Any]]:
     """What each template is given, by real calls."""
     resolved = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
     contract = {
-        **image.contract_context(resolution(), "lab/toy:1", (), image.RunOptions()),
+        **launch.contract_context(resolution(), "lab/toy:1", (), launch.RunOptions()),
         "made_by": "",
     }
     job = ci.assign(ci.CiTarget(resolution=resolved, platform="linux-64"), (), gpus=1)
@@ -236,7 +236,7 @@ def test_docs_list_the_variables_of_each_template() -> None:
 def test_lab_templates_have_the_json_filter(lab: Path) -> None:
     template(lab, "contract-devcontainer.json", '{"image": {{ reference | json }}}\n')
     templates = render.Templates(lab / "templates")
-    values = image.contract_context(resolution(), 'a"b', (), image.RunOptions())
+    values = launch.contract_context(resolution(), 'a"b', (), launch.RunOptions())
     assert json.loads(
         render.render_contract("devcontainer", values, remake=[], templates=templates)
     ) == {"image": 'a"b'}

@@ -12,10 +12,9 @@ from typing import Any, Literal, get_args
 
 from packaging.utils import canonicalize_name
 
+from provision.core.container import PYTHON, STACK, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.types import Lock, Resolution
-from provision.image.conda_files import PYTHON, WORKSPACE
-from provision.image.config import STACK, USER
 
 RunFormat = Literal["docker", "compose", "slurm-pyxis", "kubernetes", "devcontainer"]
 RUN_FORMATS: tuple[RunFormat, ...] = get_args(RunFormat)

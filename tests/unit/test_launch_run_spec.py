@@ -15,7 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from provision import image, render
+from provision import image, launch, render
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.process import exec_command
@@ -24,20 +24,20 @@ from tests.unit.test_image_config import LOCK, resolution
 
 REFERENCE = "provision/torch2.3-cuda12.1-py311:abababababab"
 MOUNTS = (
-    image.parse_mount("/scratch/a b:/data:ro".replace(" ", "_")),
-    image.parse_mount("cache:/cache"),
+    launch.parse_mount("/scratch/a b:/data:ro".replace(" ", "_")),
+    launch.parse_mount("cache:/cache"),
 )
-NOTHING = image.RunOptions()
-ASKED = image.RunOptions(shm_gib=16, mounts=MOUNTS, user="1234:100")
+NOTHING = launch.RunOptions()
+ASKED = launch.RunOptions(shm_gib=16, mounts=MOUNTS, user="1234:100")
 
 
 def text(
     format: str,
-    options: image.RunOptions = NOTHING,
+    options: launch.RunOptions = NOTHING,
     wanted: Resolution | None = None,
     command: tuple[str, ...] = (),
 ) -> str:
-    values = image.contract_context(wanted or infiniband(), REFERENCE, command, options)
+    values = launch.contract_context(wanted or infiniband(), REFERENCE, command, options)
     return render.render_contract(format, values, remake=["provision", "image", "contract", "toy"])
 
 
@@ -49,23 +49,23 @@ def infiniband() -> Resolution:
 
 
 def test_a_cpu_image_asks_for_no_gpu() -> None:
-    assert image.docker_arguments(resolution(cuda=None)) == [
+    assert launch.docker_arguments(resolution(cuda=None)) == [
         "--init",
         "--shm-size=8g",
         "--ulimit",
         "stack=67108864",
     ]
-    for format in image.RUN_FORMATS:
+    for format in launch.RUN_FORMATS:
         output = text(format, wanted=resolution(cuda=None))
         assert not re.search("gpu|nvidia|memlock: -1|ulimit -l", output, re.IGNORECASE), format
 
 
 def test_run_contract_of_a_cuda_image() -> None:
-    assert shlex.join(image.run_command(resolution(), "provision/toy:1", ["python"])) == (
+    assert shlex.join(launch.run_command(resolution(), "provision/toy:1", ["python"])) == (
         "docker run --rm -it --gpus all --init --shm-size=8g --ulimit stack=67108864 --ulimit memlock=-1 provision/toy:1 python"
     )
-    assert all(need.reason for need in image.run_requirements(infiniband()))
-    assert [need.what for need in image.run_requirements(infiniband())] == [
+    assert all(need.reason for need in launch.run_requirements(infiniband()))
+    assert [need.what for need in launch.run_requirements(infiniband())] == [
         "gpus",
         "init",
         "shm",
@@ -77,22 +77,22 @@ def test_run_contract_of_a_cuda_image() -> None:
 
 
 def test_unmet_requirements_are_left_out() -> None:
-    assert image.docker_arguments(
+    assert launch.docker_arguments(
         resolution(), without=("gpus", "memlock")
-    ) == image.docker_arguments(resolution(cuda=None))
+    ) == launch.docker_arguments(resolution(cuda=None))
 
 
-@pytest.mark.parametrize("format", image.RUN_FORMATS)
+@pytest.mark.parametrize("format", launch.RUN_FORMATS)
 def test_every_format_gives_the_reasons_and_how_to_remake_it(format: str) -> None:
     output = text(format, ASKED)
     assert "remake with: provision image contract toy" in output
     left_out = {"kubernetes": ("memlock",), "slurm-pyxis": ("network",)}.get(format, ())
-    for need in image.run_requirements(infiniband(), ASKED):
+    for need in launch.run_requirements(infiniband(), ASKED):
         assert need.what in left_out or need.reason in output, need
     assert text(format, ASKED) == output
 
 
-@pytest.mark.parametrize("format", image.RUN_FORMATS)
+@pytest.mark.parametrize("format", launch.RUN_FORMATS)
 def test_the_command_in_a_contract_is_quoted(
     format: str,
 ) -> None:
@@ -107,7 +107,7 @@ def test_the_command_in_a_contract_is_quoted(
         "print('a')\nprint(['b  c'])",
         "\x1b[0m",
     ]
-    values = image.contract_context(infiniband(), REFERENCE, (), NOTHING)
+    values = launch.contract_context(infiniband(), REFERENCE, (), NOTHING)
     output = render.render_contract(format, values, remake=command_line)
     (line,) = [line for line in output.splitlines() if "remake with: " in line]
     script = f"printf '%s\\0' {line.partition('remake with: ')[2]}"
@@ -182,7 +182,7 @@ def test_kubernetes() -> None:
 
 def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
     script = tmp_path / "job"
-    options = dataclasses.replace(ASKED, mounts=(MOUNTS[0], image.parse_mount("/cache:/cache")))
+    options = dataclasses.replace(ASKED, mounts=(MOUNTS[0], launch.parse_mount("/cache:/cache")))
     script.write_text(text("slurm-pyxis", options, command=("torchrun", "my train.py")))
     subprocess.run(["bash", "-n", script], check=True)
     output = script.read_text()
@@ -197,14 +197,14 @@ def test_devcontainer() -> None:
         "".join(line for line in output.splitlines() if not line.strip().startswith("//"))
     )
     assert (document["image"], document["workspaceFolder"]) == (REFERENCE, "/workspace")
-    assert document["runArgs"] == image.docker_arguments(infiniband(), ASKED)
+    assert document["runArgs"] == launch.docker_arguments(infiniband(), ASKED)
     assert document["hostRequirements"] == {"gpu": True}
 
 
 def test_dollars_are_not_variables_of_the_runtime() -> None:
     """Compose and Kubernetes would put variables there; two dollars are one to both."""
     command = ("sh", "-c", "echo $HOME ${HOME} $(HOME) $$")
-    options = image.RunOptions(mounts=(image.parse_mount("/a$b:/c$d"),))
+    options = launch.RunOptions(mounts=(launch.parse_mount("/a$b:/c$d"),))
     (service,) = yaml.safe_load(text("compose", options, command=command))["services"].values()
     twice = "echo $$HOME $${HOME} $$(HOME) $$$$"
     assert (service["command"][2], service["volumes"]) == (twice, ["/a$$b:/c$$d"])
@@ -226,12 +226,12 @@ def test_dollars_are_not_variables_of_the_runtime() -> None:
     ],
 )
 def test_mounts_that_a_format_cannot_express(
-    format: image.RunFormat, mount: str, reason: str
+    format: launch.RunFormat, mount: str, reason: str
 ) -> None:
-    options = image.RunOptions(mounts=(image.parse_mount(mount),))
+    options = launch.RunOptions(mounts=(launch.parse_mount(mount),))
     with pytest.raises(InvalidSpec, match=reason):
-        image.check_run_options(format, options)
-    image.check_run_options("docker", options)
+        launch.check_run_options(format, options)
+    launch.check_run_options("docker", options)
 
 
 @pytest.mark.parametrize(
@@ -239,22 +239,22 @@ def test_mounts_that_a_format_cannot_express(
     [
         (
             "slurm-pyxis",
-            image.RunOptions(user="1234:100"),
+            launch.RunOptions(user="1234:100"),
             (),
             "slurm-pyxis cannot set a user",
         ),
-        ("slurm-pyxis", image.RunOptions(shm_gib=8), (), "slurm-pyxis cannot set the size"),
+        ("slurm-pyxis", launch.RunOptions(shm_gib=8), (), "slurm-pyxis cannot set the size"),
         ("devcontainer", NOTHING, ("python",), "devcontainer cannot set a command"),
     ],
 )
 def test_options_that_a_format_cannot_express_are_refused(
-    format: image.RunFormat, options: image.RunOptions, command: tuple[str, ...], reason: str
+    format: launch.RunFormat, options: launch.RunOptions, command: tuple[str, ...], reason: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=reason):
-        image.check_run_options(format, options, command)
-    for other in set(image.RUN_FORMATS) - {format}:
-        image.check_run_options(other, options, command)
-    image.check_run_options(format, NOTHING)
+        launch.check_run_options(format, options, command)
+    for other in set(launch.RUN_FORMATS) - {format}:
+        launch.check_run_options(other, options, command)
+    launch.check_run_options(format, NOTHING)
 
 
 @pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])
@@ -278,13 +278,13 @@ def test_the_docker_command_uses_our_engine() -> None:
 )
 def test_invalid_mounts(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a mount"):
-        image.parse_mount(written)
+        launch.parse_mount(written)
 
 
 @pytest.mark.parametrize("written", ["root", "1000", "1000:", "-1:0", "1:2:3"])
 def test_invalid_users(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a user"):
-        image.parse_user(written)
+        launch.parse_user(written)
 
 
 def test_a_missing_docker_command_is_reported_with_the_line_to_copy() -> None:
@@ -292,11 +292,11 @@ def test_a_missing_docker_command_is_reported_with_the_line_to_copy() -> None:
         exec_command(["no-such-docker", "run", "a b"])
 
 
-def served(*names: str, **more: object) -> image.NotebookServer:
+def served(*names: str, **more: object) -> launch.NotebookServer:
     packages = tuple(
         LockedPackage(manager="pip", name=name, version="1", url="", sha256="") for name in names
     )
-    return image.find_notebook_server(replace(LOCK, packages=packages), **more)  # type: ignore[arg-type]
+    return launch.find_notebook_server(replace(LOCK, packages=packages), **more)  # type: ignore[arg-type]
 
 
 def test_jupyter_is_published_on_loopback_only() -> None:
