@@ -23,6 +23,7 @@ STAGES = (
     "render",
     "environment",
     "image",
+    "cluster",
     "launch",
     "report",
     "ci",
@@ -39,18 +40,20 @@ HOST_RULES: dict[str, tuple[str, ...]] = {
     "catalog": ("core",),
     "core": (),
 }
-# The only part of the runtime that the host takes; the rest runs in the environment, and answers in JSON.
-RUNTIME_FOR_HOST = "provision_runtime.report"
+# The only parts of the runtime that the host takes; the rest runs in the environment or on a node, and answers in JSON.
+RUNTIME_FOR_HOST = ("provision_runtime.report", "provision_runtime.node.program")
 RUNTIME_RULES: dict[str, tuple[str, ...]] = {
-    "cli": ("smoke", "checkpoint", "facts", "fs", "report", "comm"),
+    "cli": ("smoke", "checkpoint", "facts", "fs", "report", "comm", "node"),
     "smoke": ("checkpoint", "facts", "fs", "report", "comm"),
     "checkpoint": ("fs", "comm"),
+    "node": ("facts", "fs", "report", "comm"),
     "facts": ("comm",),
     "fs": ("comm",),
     "report": ("comm",),
     "comm": (),
 }
 TOOL_OWNERS: dict[str, tuple[str, ...]] = {
+    "ClusterShell": ("provision/adapters/clustershell.py",),
     "click": ("provision/cli/",),
     "conda_lock": ("provision/lockfile/",),
     "docker": ("provision/adapters/docker.py",),
@@ -73,6 +76,7 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "zstandard": ("provision/image/",),
 }
 HEAVY = {
+    "ClusterShell",
     "rattler",
     "rattler_build",
     "docker",
@@ -163,7 +167,7 @@ def test_runtime_packages_import_only_what_lies_below_them() -> None:
     assert list(violations("provision_runtime", RUNTIME_RULES)) == []
 
 
-def test_host_imports_only_the_report_of_the_runtime() -> None:
+def test_host_imports_only_report_and_node_program_of_the_runtime() -> None:
     for name in MODULES:
         for imported, _ in imports(name):
             if name.startswith("provision.") and imported.startswith("provision_runtime"):

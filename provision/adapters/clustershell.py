@@ -1,0 +1,226 @@
+"""Node sets, the user's node groups, and one command on many nodes: the only module that calls
+ClusterShell.
+
+ssh is the user's own: configuration, jump hosts, agents, Kerberos. It never asks: neither for a
+password nor about a host key.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import resource
+import shlex
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from provision.core.errors import InvalidSpec
+
+Worker = Literal["ssh", "exec"]
+# More is a typo; and ClusterShell would make every name before we could count them.
+MAX_NODES = 100_000
+# What a host name, an address, or a name of ~/.ssh/config can be. It may not begin with a dash: ssh
+# would take it for an option.
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]*")
+_RANGE = re.compile(r"(\d+)-(\d+)")
+_FORMS = "A node set looks like `n[1-4,7]`, `n1,n2`, `@group` or `n[1-4]!n3`."
+# ssh gives up on a host that is silent for this long within a command. It must outlast a node that
+# is busy, or a switch that reboots.
+KEEPALIVE_S, KEEPALIVES = 15, 4
+SSH_OPTIONS = (
+    "-oBatchMode=yes",
+    f"-oServerAliveInterval={KEEPALIVE_S}",
+    f"-oServerAliveCountMax={KEEPALIVES}",
+)
+# Files of a running command: three pipes, and one more while it starts.
+_FILES_PER_COMMAND = 4
+_FILES_OF_OURS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOutput:
+    """What a command did on a node.
+
+    status: its exit code, 255 if ssh itself failed, 128 + N if signal N ended it; None if it was
+    still running after the time limit. started, ended: this machine's Unix time.
+    """
+
+    node: str
+    status: int | None
+    stdout: bytes
+    stderr: str
+    started: float
+    ended: float
+
+
+def run(
+    nodes: Sequence[str],
+    command: str,
+    *,
+    stdin: bytes | Callable[[str], bytes] = b"",
+    worker: Worker = "ssh",
+    fanout: int = 64,
+    connect_s: float = 10,
+    timeout_s: float,
+    ssh_options: Sequence[str] = (),
+    on_output: Callable[[NodeOutput], None] | None = None,
+) -> list[NodeOutput]:
+    """Run a shell command on every node, `fanout` at a time; outputs in the order of `nodes`.
+
+    stdin: what the command reads, or a function from a node to that. worker: "exec" runs the
+    command on this machine once for each node, with `%h` replaced by the node's name (and `%%` by
+    `%`). connect_s: how long ssh may take to connect. timeout_s: how long a node may take, counted
+    from its own start; its ssh is then killed. on_output: called with each output as it comes.
+    """
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+    from ClusterShell.Task import Task
+    from ClusterShell.Worker.Exec import ExecWorker
+    from ClusterShell.Worker.Ssh import WorkerSsh
+
+    logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
+    worker_class = WorkerSsh if worker == "ssh" else ExecWorker
+    collector = _collector(on_output)
+    task = Task(thread=threading.current_thread())
+    try:
+        task.set_default("stdout_msgtree", False)
+        task.set_default("stderr_msgtree", False)
+        task.set_info("fanout", min(fanout, _most_commands()))
+        task.set_info("connect_timeout", math.ceil(connect_s))
+        own_options = task.info("ssh_options") or ""
+        task.set_info("ssh_options", f"{shlex.join([*ssh_options, *SSH_OPTIONS])} {own_options}")
+        for text, group_nodes in _by_stdin(nodes, stdin).items():
+            group_worker = worker_class(
+                NodeSet.fromlist(group_nodes, resolver=RESOLVER_NOGROUP),
+                handler=collector,
+                command=command,
+                stderr=True,
+                timeout=timeout_s,
+            )
+            group_worker.write(text)
+            group_worker.set_write_eof()
+            task.schedule(group_worker)
+        task.resume()
+    finally:
+        task.abort(kill=True)
+    return [collector.outputs[node] for node in nodes]
+
+
+def ssh_command(
+    address: str, command: str, *, connect_s: float = 10, ssh_options: Sequence[str] = ()
+) -> list[str]:
+    """The arguments of ssh that run a command on one node as `run` does, for callers that stream
+    into it."""
+    timeout = f"-oConnectTimeout={math.ceil(connect_s)}"
+    forwarding = ("-oForwardAgent=no", "-oForwardX11=no")
+    return ["ssh", *ssh_options, *SSH_OPTIONS, *forwarding, timeout, address, command]
+
+
+def expand(text: str) -> list[str]:
+    """The nodes of a node set, in its order. Raises InvalidSpec."""
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+    from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError
+
+    _refuse_huge_ranges(text)
+    try:
+        names = list(NodeSet(text))
+    except NodeSetException as error:
+        raise InvalidSpec(f"`{text}` is not a node set: {error}.", advice=_FORMS) from error
+    except (GroupResolverError, GroupSourceError) as error:
+        advice = "`nodeset -L` lists the groups of your ClusterShell configuration."
+        raise InvalidSpec(f"`{text}`: {error}.", advice=advice) from error
+    for name in names:
+        if not _NODE_NAME.fullmatch(name):
+            raise InvalidSpec(f"`{name}` in `{text}` cannot be a host name.", advice=_FORMS)
+    return names
+
+
+def fold(nodes: Collection[str]) -> str:
+    """Names as a node set: `n[0001-0998]`."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    return str(NodeSet.fromlist(list(nodes), resolver=RESOLVER_NOGROUP))
+
+
+def group(text: str) -> list[str]:
+    """The nodes of a group (`@rack7`, `@source:group`) of the user's ClusterShell configuration.
+
+    Raises InvalidSpec if there is no such group, or if it is empty.
+    """
+    names = expand(text if text.startswith("@") else f"@{text}")
+    if not names:
+        raise InvalidSpec(
+            f"`{text}` is no group of your ClusterShell configuration, or has no nodes.",
+            advice="`nodeset -L` lists your groups.",
+        )
+    return names
+
+
+def _refuse_huge_ranges(text: str) -> None:
+    for match in _RANGE.finditer(text):
+        if int(match[2]) - int(match[1]) >= MAX_NODES:
+            raise InvalidSpec(
+                f"`{text}`: {match[0]} are more than {MAX_NODES:,} nodes.", advice=_FORMS
+            )
+
+
+def _by_stdin(
+    nodes: Sequence[str], stdin: bytes | Callable[[str], bytes]
+) -> dict[bytes, list[str]]:
+    if isinstance(stdin, bytes):
+        return {stdin: list(nodes)} if nodes else {}
+    groups: dict[bytes, list[str]] = {}
+    for node in nodes:
+        groups.setdefault(stdin(node), []).append(node)
+    return groups
+
+
+def _most_commands() -> int:
+    """How many commands may run at once before this process has too many open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_NODES
+    return max(1, (soft - _FILES_OF_OURS) // _FILES_PER_COMMAND)
+
+
+def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
+    """A ClusterShell event handler that makes NodeOutputs."""
+    from ClusterShell.Event import EventHandler
+
+    class Collector(EventHandler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.outputs: dict[str, NodeOutput] = {}
+            self._started: dict[str, float] = {}
+            self._lines: dict[tuple[str, str], list[bytes]] = {}
+
+        def ev_pickup(self, worker: Any, node: str) -> None:
+            self._started[node] = time.time()
+
+        def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
+            self._lines.setdefault((node, sname), []).append(msg)
+
+        def ev_hup(self, worker: Any, node: str, rc: int) -> None:
+            self._add(node, rc)
+
+        def ev_close(self, worker: Any, timedout: bool) -> None:
+            for node in list(worker.iter_keys_timeout()):
+                self._add(node, None)
+
+        def _add(self, node: str, status: int | None) -> None:
+            errors = b"\n".join(self._lines.pop((node, "stderr"), []))
+            output = NodeOutput(
+                node=node,
+                status=status,
+                stdout=b"\n".join(self._lines.pop((node, "stdout"), [])),
+                stderr=errors.decode(errors="replace"),
+                started=self._started.pop(node),
+                ended=time.time(),
+            )
+            self.outputs[node] = output
+            if on_output is not None:
+                on_output(output)
+
+    return Collector()

@@ -1,0 +1,1 @@
+"""Kubernetes through the user's kubectl and its configuration."""

@@ -1,0 +1,159 @@
+"""Nodes, partitions and the current allocation, from sinfo and the variables of a job."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from provision.core import process
+from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
+
+# A controller that is busy answers late; one that is down makes sinfo wait for its own timeouts.
+ANSWER_TIMEOUT_S = 60.0
+# Name, host name, address, state, features, GRES, CPUs, memory, partition; the reason is last,
+# because users write it.
+_FORMAT = "%N|%n|%o|%T|%f|%G|%c|%m|%R|%E"
+_COLUMNS = 10
+_NULL = "(null)"
+# `idle*` does not answer, `idle~` is powered down, `idle#` powers up, ... (sinfo(1), NODE STATE
+# CODES).
+_STATE = re.compile(r"([a-z_]+)([^a-z_]*)", re.IGNORECASE)
+_GRES_GPU = re.compile(r"gpu(?::([A-Za-z][^:(,]*))?(?::(\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmNode:
+    """A node as sinfo shows it. state: `idle`, `drained`, ...; flags: the characters after it."""
+
+    name: str
+    host: str
+    address: str
+    state: str
+    flags: str
+    features: tuple[str, ...]
+    gpus: int
+    gpu_type: str
+    cpus: int
+    memory_mib: int
+    partitions: tuple[str, ...]
+    reason: str
+
+    @property
+    def answers(self) -> bool:
+        """Whether slurmctld hears from the node, as of its last ping."""
+        return "*" not in self.flags and not self.state.startswith(("down", "unk", "power", "fail"))
+
+
+def list_nodes(partition: str | None = None) -> list[SlurmNode]:
+    """The nodes of a partition, or of all partitions. Raises InvalidSpec for an unknown partition
+    and the errors of `partitions`."""
+    if partition is not None:
+        existing = partitions()
+        if partition not in existing:
+            raise InvalidSpec(
+                f"Slurm has no partition `{partition}`.",
+                advice=f"Partitions: {', '.join(existing) or 'none'}.",
+            )
+    selection = ["-p", partition] if partition else ["-a"]
+    return parse_nodes(_ask(["sinfo", "-h", "-N", *selection, "-o", _FORMAT]))
+
+
+def partitions() -> list[str]:
+    """The names of all partitions that this user may see.
+
+    Raises ToolMissing without sinfo, Unreachable if the controller does not answer.
+    """
+    names = _ask(["sinfo", "-h", "-o", "%R"]).split()
+    return list(dict.fromkeys(names))
+
+
+def parse_nodes(text: str) -> list[SlurmNode]:
+    """sinfo's rows; a node that is in several partitions once."""
+    nodes: dict[str, SlurmNode] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|", _COLUMNS - 1)]
+        if len(cells) != _COLUMNS:
+            continue
+        node = _node(cells)
+        previous = nodes.get(node.name)
+        if previous is None:
+            nodes[node.name] = node
+        else:
+            partitions = tuple(dict.fromkeys([*previous.partitions, *node.partitions]))
+            nodes[node.name] = _with_partitions(previous, partitions)
+    return list(nodes.values())
+
+
+def allocation(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The node list of the job in which this process runs; None outside of jobs."""
+    if "SLURM_JOB_ID" not in environment:
+        return None
+    return environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
+
+
+def _node(cells: list[str]) -> SlurmNode:
+    name, host, address, state, features, gres, cpus, memory, partition, reason = cells
+    match = _STATE.match(state)
+    base, flags = (match[1].lower(), match[2]) if match else (state.lower(), "")
+    gpus, gpu_type = _gpus(gres)
+    return SlurmNode(
+        name=name,
+        host=host or name,
+        address=address or name,
+        state=base,
+        flags=flags,
+        features=tuple(_words(features)),
+        gpus=gpus,
+        gpu_type=gpu_type,
+        cpus=_number(cpus),
+        memory_mib=_number(memory),
+        partitions=(partition,),
+        reason="" if reason in ("none", _NULL) else reason,
+    )
+
+
+def _with_partitions(node: SlurmNode, partitions: tuple[str, ...]) -> SlurmNode:
+    import dataclasses
+
+    return dataclasses.replace(node, partitions=partitions)
+
+
+def _gpus(gres: str) -> tuple[int, str]:
+    """The number of GPUs in a GRES text and their type: `gpu:a100:4(S:0-1),gpu:v100:2` has 6."""
+    count, types = 0, []
+    for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
+        match = _GRES_GPU.fullmatch(entry.strip())
+        if match:
+            count += int(match[2] or 1)
+            if match[1]:
+                types.append(match[1])
+    return count, "+".join(dict.fromkeys(types))
+
+
+def _words(text: str) -> list[str]:
+    return [] if text in ("", _NULL) else text.split(",")
+
+
+def _number(text: str) -> int:
+    match = re.match(r"\d+", text)  # `128+` for nodes that differ
+    return int(match[0]) if match else 0
+
+
+def _ask(command: list[str]) -> str:
+    advice = "Run this where Slurm's commands work (a login node), or use `ssh:` nodes."
+    try:
+        return process.run(command, timeout_s=ANSWER_TIMEOUT_S).stdout
+    except ToolMissing as error:
+        raise ToolMissing(f"There is no `{command[0]}` on this machine.", advice=advice) from error
+    except TimedOut as error:
+        raise Unreachable(
+            f"Slurm's controller did not answer `{command[0]}` within {ANSWER_TIMEOUT_S:.0f} s.",
+            advice="`scontrol ping` says whether it is up.",
+        ) from error
+    except ToolFailed as error:
+        raise Unreachable(
+            f"`{command[0]}` failed: {error.tail.strip().splitlines()[-1] if error.tail.strip() else error.status}.",
+            advice=f"`scontrol ping` says whether the controller is up. {advice}",
+        ) from error

@@ -1,0 +1,216 @@
+"""Why a node could not do something: one registry of reasons, and how ssh, srun and the node
+program say them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureReason:
+    meaning: str
+    advice: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFailure:
+    """What went wrong on one node.
+
+    stage: what was being done (check, copy, verify, ...). reason: a key of REASONS. message: the
+    tool's or system's own words.
+    """
+
+    stage: str
+    reason: str
+    message: str
+
+
+REASONS: dict[str, FailureReason] = {
+    "unresolvable": FailureReason(
+        meaning="the name does not resolve to an address",
+        advice="Check the spelling, DNS, /etc/hosts and ~/.ssh/config.",
+    ),
+    "refused": FailureReason(
+        meaning="the host is up, and nothing listens on its ssh port",
+        advice="Start sshd there, or give the port in ~/.ssh/config.",
+    ),
+    "unreachable": FailureReason(
+        meaning="there is no route to the host, or it is down",
+        advice="Check its power and network; a jump host belongs into ~/.ssh/config.",
+    ),
+    "connect-timeout": FailureReason(
+        meaning="the host did not answer within the time for connecting",
+        advice="It is down, or a firewall drops packets. --connect-timeout gives it longer.",
+    ),
+    "hung": FailureReason(
+        meaning="the host takes connections, but its sshd says nothing",
+        advice="It may be out of memory or processes, or stopped. Look at its console.",
+    ),
+    "connection-lost": FailureReason(
+        meaning="the connection broke while the node was working",
+        advice="Run the same command again; it goes on where it stopped.",
+    ),
+    "connection-closed": FailureReason(
+        meaning="the host closed the connection before the login",
+        advice="sshd may have too many logins at once (MaxStartups): try a smaller --fanout.",
+    ),
+    "host-key-unknown": FailureReason(
+        meaning="ssh does not know the host's key",
+        advice="Compare its fingerprint and add it: ssh-keyscan HOST >> ~/.ssh/known_hosts.",
+    ),
+    "host-key-changed": FailureReason(
+        meaning="the host's key is not the one that ssh knows",
+        advice="If the host was installed anew: ssh-keygen -R HOST, then add its new key. Else "
+        "someone may be between you and it.",
+    ),
+    "login-refused": FailureReason(
+        meaning="the host does not let you in without a password",
+        advice="Add your key there (ssh-copy-id HOST) or load it (ssh-add); name the user in "
+        "~/.ssh/config.",
+    ),
+    "account-unusable": FailureReason(
+        meaning="the login works, but the account may not run commands",
+        advice="The host's own words say why: password expired, no shell, login hours.",
+    ),
+    "no-job": FailureReason(
+        meaning="the node admits only users with a running job on it (pam_slurm_adopt)",
+        advice="Run inside an allocation (salloc) with `via: srun` in the defaults of nodes.yml.",
+    ),
+    "not-in-allocation": FailureReason(
+        meaning="the node does not belong to the current Slurm allocation",
+        advice="Allocate it: salloc -w NODE. Or leave out `via: srun` to use ssh.",
+    ),
+    "no-python": FailureReason(
+        meaning="there is no such Python on the node",
+        advice="Install Python 3.8 or newer, or name it with `python:` in the defaults of nodes.yml.",
+    ),
+    "python-too-old": FailureReason(
+        meaning="the node's Python is older than 3.8",
+        advice="Name a newer one with `python:` in the defaults of nodes.yml.",
+    ),
+    "timed-out": FailureReason(
+        meaning="the node was still at it when its time was up; its state is unknown",
+        advice="It is slow or hangs (often a network file system). Try it alone.",
+    ),
+    "killed": FailureReason(
+        meaning="a signal ended the program on the node",
+        advice="The kernel's log there says why (dmesg: out of memory?).",
+    ),
+    "bad-answer": FailureReason(
+        meaning="the node's Python ended without the program's answer",
+        advice="The message has what it printed. A shell start file that ends the shell does this.",
+    ),
+    "not-run": FailureReason(
+        meaning="the node's engine runs no commands of ours",
+        advice="Kubernetes nodes are only asked through kubectl; images and jobs reach them.",
+    ),
+    "node-gone": FailureReason(
+        meaning="the engine does not list the node any more",
+        advice="List the nodes again: provision nodes list.",
+    ),
+    "same-node": FailureReason(
+        meaning="this is another name of a node that is listed already",
+        advice="Nothing to do: the node is used once.",
+    ),
+    "disk-full": FailureReason(
+        meaning="the disk is full, or a quota is used up",
+        advice="Free space below the path, or choose another with `path:` in nodes.yml.",
+    ),
+    "no-inodes": FailureReason(
+        meaning="the file system has no inodes left",
+        advice="Remove small files there, or choose another path with `path:` in nodes.yml.",
+    ),
+    "read-only": FailureReason(
+        meaning="the file system is mounted read-only",
+        advice="A disk with errors is mounted so by the kernel (dmesg). Else choose another path.",
+    ),
+    "permission-denied": FailureReason(
+        meaning="this user may not do that there",
+        advice="Let root make the folder for you (install -d -o USER PATH), or choose another path.",
+    ),
+    "no-such-path": FailureReason(
+        meaning="a file or folder does not exist on the node",
+        advice="Check `path:` in nodes.yml; a file system may not be mounted there.",
+    ),
+    "file-system": FailureReason(
+        meaning="the file system reports an error of its own (I/O, stale handle)",
+        advice="Look at the node's dmesg and mounts.",
+    ),
+    "system-error": FailureReason(
+        meaning="the node's system refused for another reason", advice="The message has its words."
+    ),
+}
+
+# What ssh (OpenSSH 7 to 10) and what it prints for others say -> reason. First match wins.
+_SSH_TEXTS: tuple[tuple[str, str], ...] = (
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \S+ key in", "host-key-changed"),
+    (r"Host key verification failed|No \S+ host key is known", "host-key-unknown"),
+    (r"Could not resolve hostname|Name or service not known", "unresolvable"),
+    (r"Access denied by pam_slurm_adopt", "no-job"),
+    (r"timed out during banner exchange|during banner exchange", "hung"),
+    (r"Connection refused", "refused"),
+    (r"No route to host|Network is unreachable|Host is down", "unreachable"),
+    (r"Timeout, server \S+ not responding|Broken pipe", "connection-lost"),
+    (r"Connection timed out|Operation timed out", "connect-timeout"),
+    (
+        r"[Pp]assword (change required|has expired)|required to change your password",
+        "account-unusable",
+    ),
+    (r"account has expired|account is currently not available|nologin", "account-unusable"),
+    (
+        r"Permission denied|Too many authentication failures|No supported authentication",
+        "login-refused",
+    ),
+    (r"Connection to \S+ closed by remote host", "connection-lost"),
+    (
+        r"kex_exchange_identification|Connection (closed|reset) by|Exceeded MaxStartups",
+        "connection-closed",
+    ),
+)
+_SSH_FAILED = 255
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+_NO_PYTHON = re.compile(r"command not found|[Nn]o such file or directory|not found|Unknown command")
+# Lines of ssh and of login shells that explain nothing.
+_NOISE = re.compile(r"^(Warning: Permanently added|@{5,}|\*\*|debug\d:)")
+
+
+def classify(status: int | None, stdout: str, stderr: str) -> tuple[str, str]:
+    """The reason and message for a command that gave no answer, by its exit status (None: still
+    running at the end of its time) and by what it printed."""
+    message = _telling_line(stderr) or _telling_line(stdout) or "it printed nothing"
+    if status is None:
+        return "timed-out", _telling_line(stderr) or "no answer within the time limit"
+    if status == _SSH_FAILED:
+        reason = _ssh_reason(stderr)
+        if reason:
+            return reason, _line_of_reason(stderr, reason)
+        return "connection-lost", message
+    if status in (_NOT_EXECUTABLE, _NOT_FOUND):
+        return "no-python", message
+    if status > 128:
+        return "killed", f"signal {status - 128}; {message}"
+    if re.search(r"account is currently not available|nologin", stdout + stderr):
+        return "account-unusable", message
+    return "bad-answer", f"status {status}; {message}"
+
+
+def _ssh_reason(text: str) -> str | None:
+    for pattern, reason in _SSH_TEXTS:
+        if re.search(pattern, text):
+            return reason
+    return None
+
+
+def _line_of_reason(text: str, reason: str) -> str:
+    for line in text.splitlines():
+        if _ssh_reason(line) == reason:
+            return line.strip()
+    return _telling_line(text)
+
+
+def _telling_line(text: str) -> str:
+    """The last line that says something: tools put their reason there."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if not _NOISE.match(line)]
+    return telling[-1] if telling else ""

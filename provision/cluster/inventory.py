@@ -1,0 +1,261 @@
+"""`--on` and nodes.yml -> the nodes that are meant, each with all its names.
+
+provision/schemas/nodes.schema.json defines the keys of nodes.yml, and docs/cluster.md describes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from provision.adapters import clustershell
+from provision.adapters.kubernetes import nodes as kubernetes_nodes
+from provision.adapters.slurm import nodes as slurm_nodes
+from provision.core.errors import InvalidSpec
+from provision.core.schema import schema_error
+from provision.core.yaml_text import YamlError, parse_yaml
+
+Engine = Literal["ssh", "slurm", "kubernetes", "local", "exec"]
+FILE = "nodes.yml"
+LOCAL = "local"
+DEFAULT_PATH = PurePosixPath("/opt/provision")
+# A separator of a node set (union, difference, intersection, either), outside of brackets.
+_OPERAND = re.compile(r"(?:[^\s,!&^\[\]]|\[[^\]]*\]?)+")
+_ADVICE = "docs/cluster.md describes nodes.yml, with an example."
+_FORMS = (
+    "--on takes a group of nodes.yml, a node set like `n[1-4]`, `@group` of ClusterShell, "
+    "`slurm:PARTITION`, `k8s:SELECTOR`, `ssh:HOST,...` or `local`."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeNames:
+    """The names of one node: they differ in practice."""
+
+    slurm: str | None = None
+    host: str | None = None
+    ssh: str | None = None
+    kubernetes: str | None = None
+
+    def all(self) -> tuple[str, ...]:
+        names = (self.slurm, self.host, self.ssh, self.kubernetes)
+        return tuple(dict.fromkeys(name for name in names if name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node: what we print as its name, and how it is reached.
+
+    address: what ssh connects to. state: the engine's own word, e.g. `drained`; answers: False if
+    the engine says that the node is down. gpus: as the engine counts them, None if it does not.
+    group: where the node comes from: a partition of Slurm, or a context of kubectl.
+    """
+
+    name: str
+    names: NodeNames
+    engine: Engine
+    address: str
+    state: str = ""
+    reason: str = ""
+    answers: bool = True
+    features: tuple[str, ...] = ()
+    gpus: int | None = None
+    gpu_type: str = ""
+    partition: str = ""
+    context: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDefaults:
+    """How provision works on nodes.
+
+    path: of the store there. via: how commands reach Slurm nodes. python: the command of Python 3.8
+    or newer on them.
+    """
+
+    path: PurePosixPath = DEFAULT_PATH
+    store: Literal["local", "shared"] = "local"
+    fanout: int = 64
+    connect_s: float = 10
+    python: str = "python3"
+    via: Literal["ssh", "srun"] = "ssh"
+    ssh_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSelection:
+    """What `--on` selects. text: as it was given."""
+
+    text: str
+    nodes: tuple[Node, ...]
+    defaults: NodeDefaults = field(default_factory=NodeDefaults)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """A lab's nodes.yml. groups: their definitions by name."""
+
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    defaults: NodeDefaults = field(default_factory=NodeDefaults)
+
+
+def find_inventory(envs: Path, explicit: Path | None = None) -> Path | None:
+    """The nodes.yml to read: the one that was named, else the one next to the envs folder."""
+    if explicit is not None:
+        return explicit
+    default = envs.parent / FILE
+    return default if default.exists() else None
+
+
+def select_nodes(on: str, inventory: Path | None = None) -> NodeSelection:
+    """The nodes that `--on` means, without repetition, in its order.
+
+    Raises InvalidSpec for a text that is no node set, an unknown group or partition, or no node at
+    all, and what sinfo and kubectl may raise.
+    """
+    lab = read_inventory(inventory) if inventory else Inventory()
+    text = on.strip()
+    nodes = _nodes_of_prefix(text)
+    if nodes is None:
+        nodes = _nodes_of_node_set(text, lab)
+    distinct = {node.name: node for node in reversed(nodes)}
+    if not distinct:
+        raise InvalidSpec(f"--on `{on}` selects no node.", advice=_FORMS)
+    ordered = tuple(reversed(distinct.values()))
+    return NodeSelection(text=on, nodes=ordered, defaults=lab.defaults)
+
+
+def read_inventory(path: Path) -> Inventory:
+    """A nodes.yml. Raises InvalidSpec if it is missing or invalid."""
+    try:
+        document = parse_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidSpec(f"There is no {path}.", advice=_ADVICE) from error
+    except UnicodeDecodeError as error:
+        raise InvalidSpec(f"{path}: this is not YAML: it is not UTF-8.") from error
+    except YamlError as error:
+        raise InvalidSpec(f"{error.location(path)}: this is not YAML: {error.problem}.") from error
+    problem = schema_error(document, "nodes")
+    if problem:
+        raise InvalidSpec(f"{path}: {problem}.", advice=_ADVICE)
+    defaults = dict(document.get("defaults", {}))
+    if "path" in defaults:
+        defaults["path"] = PurePosixPath(defaults["path"])
+    defaults["ssh_options"] = tuple(defaults.get("ssh_options", ()))
+    return Inventory(groups=document.get("groups", {}), defaults=NodeDefaults(**defaults))
+
+
+def _nodes_of_prefix(text: str) -> list[Node] | None:
+    """The nodes of `k8s:`, `ssh:`, `exec:` and `local`; None for other texts."""
+    prefix, colon, rest = text.partition(":")
+    if text == LOCAL:
+        return [Node(name=LOCAL, names=NodeNames(), engine="local", address="")]
+    if not colon:
+        return None
+    if prefix == "ssh":
+        return [_ssh_node(name) for name in clustershell.expand(rest)]
+    if prefix == "exec":
+        return [_simulated_node(name) for name in clustershell.expand(rest)]
+    if prefix == "k8s":
+        return _kubernetes_nodes(rest)
+    return None
+
+
+def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
+    """A node set in which groups of nodes.yml and `slurm:PARTITION` may stand for their nodes."""
+    nodes_by_name: dict[str, Node] = {}
+
+    def replace(match: re.Match[str]) -> str:
+        operand = match[0]
+        group = lab.groups.get(operand.removeprefix("@"))
+        if group is not None:
+            nodes = _nodes_of_group(operand.removeprefix("@"), group)
+        elif operand.startswith("slurm:"):
+            nodes = _slurm_nodes(operand.removeprefix("slurm:"))
+        else:
+            return operand
+        if not nodes:
+            raise InvalidSpec(f"`{operand}` has no nodes.", advice=_groups_advice(lab))
+        for node in nodes:
+            nodes_by_name.setdefault(node.name, node)
+        return clustershell.fold([node.name for node in nodes])
+
+    names = clustershell.expand(_OPERAND.sub(replace, text))
+    if not names:
+        raise InvalidSpec(f"--on `{text}` selects no node.", advice=_groups_advice(lab))
+    other_names = {name: node for node in nodes_by_name.values() for name in node.names.all()}
+    nodes = []
+    for name in names:
+        node = nodes_by_name.get(name) or other_names.get(name)
+        nodes.append(node or _ssh_node(name))
+    return nodes
+
+
+def _nodes_of_group(name: str, group: Mapping[str, Any]) -> list[Node]:
+    if group["from"] == "slurm":
+        features = group.get("features", ())
+        return _slurm_nodes(
+            group["partition"], [features] if isinstance(features, str) else features
+        )
+    if group["from"] == "kubernetes":
+        return _kubernetes_nodes(group.get("selector", ""), group.get("context", ""))
+    if group["from"] == "clustershell":
+        return [_ssh_node(host) for host in clustershell.group(group["group"])]
+    return [_ssh_node(host) for host in clustershell.expand(group["hosts"])]
+
+
+def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
+    nodes = []
+    for each in slurm_nodes.list_nodes(partition):
+        if not set(features) <= set(each.features):
+            continue
+        nodes.append(
+            Node(
+                name=each.name,
+                names=NodeNames(slurm=each.name, host=each.host, ssh=each.host),
+                engine="slurm",
+                address=each.host,
+                state=each.state + each.flags,
+                reason=each.reason,
+                answers=each.answers,
+                features=each.features,
+                gpus=each.gpus,
+                gpu_type=each.gpu_type,
+                partition=partition,
+            )
+        )
+    return nodes
+
+
+def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
+    return [
+        Node(
+            name=each.name,
+            names=NodeNames(kubernetes=each.name, host=each.host),
+            engine="kubernetes",
+            address=each.name,
+            state=each.state,
+            answers=each.state.startswith("Ready"),
+            gpus=each.gpus,
+            gpu_type=each.gpu_type,
+            context=context,
+        )
+        for each in kubernetes_nodes.list_nodes(selector, context)
+    ]
+
+
+def _ssh_node(name: str) -> Node:
+    return Node(name=name, names=NodeNames(ssh=name), engine="ssh", address=name)
+
+
+def _simulated_node(name: str) -> Node:
+    return Node(name=name, names=NodeNames(), engine="exec", address=name)
+
+
+def _groups_advice(lab: Inventory) -> str:
+    if not lab.groups:
+        return _FORMS
+    return f"Groups of nodes.yml: {', '.join(sorted(lab.groups))}. {_FORMS}"

@@ -1,0 +1,322 @@
+"""Runs one action of the node program on many nodes and returns what each answered, or why it did
+not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from provision.adapters import clustershell
+from provision.adapters.clustershell import NodeOutput
+from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster.failures import REASONS, NodeFailure, classify
+from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
+from provision.cluster.program import node_command, node_program
+from provision.core.errors import InvalidSpec
+from provision_runtime.node.program import MARK, SIMULATED_NAME
+
+Arguments = Mapping[str, Any] | Callable[[Node], Mapping[str, Any]]
+OnAnswer = Callable[["NodeAnswer"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeAnswer:
+    """What an action returned on a node, or why it did not.
+
+    identity: the machine's own name and its boot, equal for two names of one machine. sent,
+    received: this machine's Unix time before and after.
+    """
+
+    node: Node
+    result: Mapping[str, Any] | None
+    failure: NodeFailure | None
+    identity: tuple[str, ...] = ()
+    sent: float = 0.0
+    received: float = 0.0
+
+
+def run_action(
+    nodes: NodeSelection | Sequence[Node],
+    action: str,
+    arguments: Arguments,
+    *,
+    stage: str,
+    timeout_s: float,
+    defaults: NodeDefaults | None = None,
+    on_answer: OnAnswer | None = None,
+) -> list[NodeAnswer]:
+    """Run an action of `provision_runtime/node/program.py` on nodes; answers in their order.
+
+    arguments: the same for all nodes, or a function of the node. stage: under which failures are
+    reported. timeout_s: for each node, from its own start. defaults: those of the selection, unless
+    given. on_answer: called with each answer as it comes.
+    """
+    if isinstance(nodes, NodeSelection):
+        defaults = defaults or nodes.defaults
+        nodes = nodes.nodes
+    defaults = defaults or NodeDefaults()
+    by_transport: dict[str, list[Node]] = {}
+    for node in nodes:
+        by_transport.setdefault(transport(node, defaults), []).append(node)
+    run = _Run(action, arguments, stage, timeout_s, defaults, on_answer)
+    for name, group in by_transport.items():
+        {
+            "ssh": run.over_ssh,
+            "exec": run.simulated,
+            "local": run.locally,
+            "srun": run.over_srun,
+            "kubernetes": run.refuse_kubernetes,
+        }[name](group)
+    return [run.answers[node.name] for node in nodes]
+
+
+def transport(node: Node, defaults: NodeDefaults) -> str:
+    """How commands reach a node: ssh, srun, exec, local, or kubernetes (not at all)."""
+    if node.engine == "slurm":
+        return defaults.via
+    return node.engine
+
+
+def node_argv(node: Node, command: str, defaults: NodeDefaults) -> list[str]:
+    """The local command that runs a shell command on one node, for callers that stream into it.
+
+    Raises InvalidSpec for a Kubernetes node, which runs no commands of ours.
+    """
+    way = transport(node, defaults)
+    if way == "ssh":
+        return clustershell.ssh_command(
+            node.address, command, connect_s=defaults.connect_s, ssh_options=defaults.ssh_options
+        )
+    if way == "srun":
+        return [*_SRUN, "--nodes=1", "--ntasks=1", f"--nodelist={node.name}", "sh", "-c", command]
+    if way == "exec":
+        simulated = command.replace("%h", node.name)
+        return ["env", f"{SIMULATED_NAME}={node.name}", "sh", "-c", simulated]
+    if way == "local":
+        return ["sh", "-c", command]
+    raise InvalidSpec(
+        f"{node.name}: {REASONS['not-run'].meaning}.", advice=REASONS["not-run"].advice
+    )
+
+
+def merge_same_nodes(answers: Sequence[NodeAnswer]) -> list[NodeAnswer]:
+    """The answers with each machine once: for another name of a machine that has answered already,
+    the answer becomes a failure `same-node` that names the first."""
+    first_names: dict[tuple[str, ...], str] = {}
+    merged = []
+    for answer in answers:
+        first = first_names.setdefault(answer.identity, answer.node.name)
+        if answer.identity and first != answer.node.name:
+            message = f"{answer.node.name} and {first} are the same machine"
+            failure = NodeFailure(stage="check", reason="same-node", message=message)
+            answer = replace(answer, result=None, failure=failure)
+        merged.append(answer)
+    return merged
+
+
+# A step that shares the allocation with others and ends for each node by itself.
+_SRUN = (
+    "srun",
+    "--overlap",
+    "--kill-on-bad-exit=0",
+    "--wait=0",
+    "--quit-on-interrupt",
+    "--mpi=none",
+)
+_SRUN_EXIT = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.*)")
+_SRUN_LAUNCH = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (.*)")
+# srun itself needs a moment to start the step and to collect its end.
+_SRUN_EXTRA_S = 30.0
+
+
+class _Run:
+    """One action on nodes that may be reached in several ways."""
+
+    def __init__(
+        self,
+        action: str,
+        arguments: Arguments,
+        stage: str,
+        timeout_s: float,
+        defaults: NodeDefaults,
+        on_answer: OnAnswer | None,
+    ) -> None:
+        self._action, self._arguments, self._stage = action, arguments, stage
+        self._timeout_s, self._defaults, self._on_answer = timeout_s, defaults, on_answer
+        self.answers: dict[str, NodeAnswer] = {}
+
+    def over_ssh(self, nodes: Sequence[Node]) -> None:
+        # Two nodes may have one address (a node under two names): one after the other.
+        remaining = list(nodes)
+        while remaining:
+            by_address: dict[str, Node] = {}
+            for node in remaining:
+                by_address.setdefault(node.address, node)
+            batch = {node.name for node in by_address.values()}
+            remaining = [node for node in remaining if node.name not in batch]
+            self._run_commands(by_address, node_command(python=self._defaults.python), "ssh")
+
+    def simulated(self, nodes: Sequence[Node]) -> None:
+        command = node_command(python=self._defaults.python)
+        self._run_commands(
+            {node.address: node for node in nodes}, f"{SIMULATED_NAME}=%h exec {command}", "exec"
+        )
+
+    def locally(self, nodes: Sequence[Node]) -> None:
+        python = self._defaults.python.replace("%", "%%")
+        command = f"exec {node_command(python=python)}"
+        self._run_commands({node.name: node for node in nodes}, command, "exec")
+
+    def _run_commands(
+        self, nodes: Mapping[str, Node], command: str, worker: clustershell.Worker
+    ) -> None:
+        """nodes: by what ClusterShell calls them."""
+
+        def on_output(output: NodeOutput) -> None:
+            self._add(self._answer(nodes[output.node], output))
+
+        clustershell.run(
+            list(nodes),
+            command,
+            stdin=self._programs(nodes),
+            worker=worker,
+            fanout=self._defaults.fanout,
+            connect_s=self._defaults.connect_s,
+            timeout_s=self._timeout_s,
+            ssh_options=self._defaults.ssh_options,
+            on_output=on_output,
+        )
+
+    def _programs(self, nodes: Mapping[str, Node]) -> bytes | Callable[[str], bytes]:
+        arguments = self._arguments
+        if not callable(arguments):
+            return node_program(self._action, arguments)
+        return lambda name: node_program(self._action, arguments(nodes[name]))
+
+    def over_srun(self, nodes: Sequence[Node]) -> None:
+        """One step over all nodes: srun feeds the program to each, and slurmctld is asked once."""
+        allocated = slurm_nodes.allocation()
+        if allocated is None:
+            raise InvalidSpec(
+                "`via: srun` works inside a Slurm job, and this is none.",
+                advice="Run this in `salloc -N NODES`, or leave out `via` to use ssh.",
+            )
+        inside = set(clustershell.expand(allocated))
+        members = {node.name: node for node in nodes if node.name in inside}
+        for node in nodes:
+            if node.name not in inside:
+                message = f"the allocation is {allocated}"
+                self._add(self._failed(node, "not-in-allocation", message))
+        if callable(self._arguments):
+            for node in members.values():
+                self._srun_step(
+                    {node.name: node}, node_program(self._action, self._arguments(node))
+                )
+        elif members:
+            self._srun_step(members, node_program(self._action, self._arguments))
+
+    def _srun_step(self, nodes: Mapping[str, Node], program: bytes) -> None:
+        options = [
+            *_SRUN,
+            f"--nodes={len(nodes)}",
+            f"--ntasks={len(nodes)}",
+            "--ntasks-per-node=1",
+            f"--nodelist={','.join(nodes)}",
+        ]
+        command = " ".join([*options, node_command(python=self._defaults.python)])
+        [output] = clustershell.run(
+            ["srun"],
+            f"exec {command.replace('%', '%%')}",
+            stdin=program,
+            worker="exec",
+            timeout_s=self._timeout_s + _SRUN_EXTRA_S,
+        )
+        answers = {}
+        for document in _documents(output.stdout):
+            identity = document.get("identity") or [""]
+            answers[identity[0]] = document
+        messages = srun_messages(output.stderr)
+        for name, node in nodes.items():
+            if name in answers:
+                self._add(self._answer_of(node, answers[name], output))
+                continue
+            status, message = messages.get(name, (output.status, output.stderr))
+            reason, text = classify(status, "", message)
+            self._add(self._failed(node, reason, text, output))
+
+    def refuse_kubernetes(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._add(self._failed(node, "not-run", REASONS["not-run"].meaning))
+
+    def _answer(self, node: Node, output: NodeOutput) -> NodeAnswer:
+        documents = _documents(output.stdout)
+        if documents:
+            return self._answer_of(node, documents[-1], output)
+        stdout = output.stdout.decode(errors="replace")
+        reason, message = classify(output.status, stdout, output.stderr)
+        return self._failed(node, reason, message, output)
+
+    def _answer_of(self, node: Node, document: Mapping[str, Any], output: NodeOutput) -> NodeAnswer:
+        failure = None
+        error = document.get("error")
+        if error is not None:
+            failure = NodeFailure(
+                stage=self._stage, reason=error["reason"], message=error["message"]
+            )
+        return NodeAnswer(
+            node=node,
+            result=document.get("result"),
+            failure=failure,
+            identity=tuple(document.get("identity", ())),
+            sent=output.started,
+            received=output.ended,
+        )
+
+    def _failed(
+        self, node: Node, reason: str, message: str, output: NodeOutput | None = None
+    ) -> NodeAnswer:
+        return NodeAnswer(
+            node=node,
+            result=None,
+            failure=NodeFailure(stage=self._stage, reason=reason, message=message),
+            sent=output.started if output else 0.0,
+            received=output.ended if output else 0.0,
+        )
+
+    def _add(self, answer: NodeAnswer) -> None:
+        self.answers[answer.node.name] = answer
+        if self._on_answer is not None:
+            self._on_answer(answer)
+
+
+def srun_messages(stderr: str) -> dict[str, tuple[int | None, str]]:
+    """What srun says about single nodes: exit status (None if it never started) and text."""
+    messages: dict[str, tuple[int | None, str]] = {}
+    for line in stderr.splitlines():
+        ended = _SRUN_EXIT.search(line)
+        if ended:
+            status = re.search(r"exit code (\d+)", ended[2])
+            for name in clustershell.expand(ended[1]):
+                messages[name] = (int(status[1]) if status else 128 + 9, ended[2])
+        launch = _SRUN_LAUNCH.search(line)
+        if launch:
+            messages[launch[1]] = (1, launch[2])
+    return messages
+
+
+def _documents(stdout: bytes) -> list[dict[str, Any]]:
+    """The answers in what the node program and the shells around it printed."""
+    documents = []
+    for line in stdout.split(b"\n"):
+        _, mark, text = line.partition(MARK.encode())
+        if not mark:
+            continue
+        try:
+            document = json.loads(text)
+        except ValueError:  # cut off: the connection broke
+            continue
+        documents.append(document)
+    return documents

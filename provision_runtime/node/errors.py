@@ -1,0 +1,52 @@
+"""What goes wrong on a node, with the reason under which the host reports it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+# The reason of a system error. provision/cluster/failures.py says what each reason means.
+REASONS = {
+    errno.ENOSPC: "disk-full",
+    errno.EDQUOT: "disk-full",
+    errno.EROFS: "read-only",
+    errno.EACCES: "permission-denied",
+    errno.EPERM: "permission-denied",
+    errno.ENOENT: "no-such-path",
+    errno.ENOTDIR: "no-such-path",
+    errno.ESTALE: "file-system",
+    errno.EIO: "file-system",
+}
+OTHER = "system-error"
+
+
+class NodeError(Exception):
+    """An action failed on this node. reason: a key of provision/cluster/failures.py."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+def of_system_error(error: OSError) -> NodeError:
+    """The same error as a NodeError: reason by its number, message with its file."""
+    reason = REASONS.get(error.errno or 0, OTHER)
+    if reason == "disk-full" and error.filename and _has_no_inodes(str(error.filename)):
+        reason = "no-inodes"
+    place = f"{error.filename}: " if error.filename else ""
+    return NodeError(reason, place + (error.strerror or str(error)))
+
+
+def _has_no_inodes(path: str) -> bool:
+    """Whether the file system of a path, or of its nearest existing parent, has no free inode. The
+    system reports that with the same number as a full disk."""
+    while True:
+        try:
+            status = os.statvfs(path)
+        except FileNotFoundError:
+            path = os.path.dirname(path) or "."
+            continue
+        except OSError:
+            return False
+        return status.f_files > 0 and status.f_favail == 0

@@ -1,0 +1,77 @@
+"""Runs one action on this node and prints its answer as one line.
+
+The host finds the line by its mark, so whatever login shells print around it does no harm. The
+answer also says which machine it comes from, because the same machine may be listed under two
+names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+from .errors import NodeError, of_system_error
+
+MARK = "provision-node: "
+# Action -> where its function is, within this package. A function takes the action's arguments as
+# keywords and returns what JSON can hold. It is imported only when it runs.
+ACTIONS = {
+    "facts": "facts:collect",
+}
+# Set where the host only simulates nodes (`exec:` of --on): the name of this one. "%h" in a text
+# argument becomes this name.
+SIMULATED_NAME = "PROVISION_NODE_NAME"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def main(request: dict[str, Any]) -> None:
+    """Run `request["action"]` with `request["arguments"]` and print the answer."""
+    answer: dict[str, Any] = {"identity": identity()}
+    try:
+        answer["result"] = run(request["action"], request["arguments"])
+    except NodeError as error:
+        answer["error"] = {"reason": error.reason, "message": error.message}
+    except OSError as error:
+        system_error = of_system_error(error)
+        answer["error"] = {"reason": system_error.reason, "message": system_error.message}
+    # It begins with a line end: what was printed before may not have ended its line.
+    sys.stdout.write("\n" + MARK + json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def run(action: str, arguments: dict[str, Any]) -> Any:
+    module_name, _, function_name = ACTIONS[action].partition(":")
+    module = importlib.import_module("." + module_name, __package__)
+    return getattr(module, function_name)(**_for_simulated_node(arguments))
+
+
+def identity() -> list[str]:
+    """What identifies this machine, whatever name it was reached by: its own name and its boot.
+
+    Not /etc/machine-id: nodes that boot from one image share it. Slurm can run several nodes on one
+    machine, which only its own variable tells apart.
+    """
+    simulated = os.environ.get(SIMULATED_NAME)
+    if simulated:
+        return [simulated, "simulated"]
+    try:
+        with open(BOOT_ID) as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return [os.environ.get("SLURMD_NODENAME") or socket.gethostname(), boot]
+
+
+def _for_simulated_node(arguments: dict[str, Any]) -> dict[str, Any]:
+    name = os.environ.get(SIMULATED_NAME)
+    if not name:
+        return arguments
+    filled = dict(arguments)
+    for key, value in arguments.items():
+        if isinstance(value, str):
+            filled[key] = value.replace("%h", name)
+    return filled
