@@ -28,8 +28,9 @@ def main(arguments: Sequence[str]) -> int:
         "smoke", help="run the DDP smoke test and write DIR/report.json", add_help=False
     )
     verbs.add_parser("checkpoint", help="list, show, verify or prune checkpoints", add_help=False)
+    verbs.add_parser("digests", help="print a digest per distribution as JSON", add_help=False)
     # Each verb has its own parser, so that only the modules of that verb are imported.
-    run = {"facts": _facts, "smoke": _smoke, "checkpoint": _checkpoint}
+    run = {"facts": _facts, "smoke": _smoke, "checkpoint": _checkpoint, "digests": _digests}
     verb = parser.parse_args(arguments[:1]).verb
     return run[verb](arguments)
 
@@ -71,6 +72,18 @@ def _checkpoint(arguments: Sequence[str]) -> int:
     )
     command.add_arguments(parser)
     return command.run(parser.parse_args(arguments[1:]))
+
+
+def _digests(arguments: Sequence[str]) -> int:
+    from .node import digests
+
+    parser = _verb_parser(arguments, "Print a digest per distribution of an environment as JSON.")
+    parser.add_argument("prefix", metavar="PREFIX", help="the environment's folder")
+    parser.add_argument("--deep", action="store_true", help="read every byte")
+    options = parser.parse_args(arguments[1:])
+    answer = digests.prefix_digests(options.prefix, options.deep)
+    sys.stdout.write(json.dumps(answer, indent=1) + "\n")
+    return 0
 
 
 def _smoke(arguments: Sequence[str]) -> int:

@@ -1,0 +1,246 @@
+"""Digests of an installed environment: one per distribution, and one of them all.
+
+Two prefixes with equal digests hold the same files. A *shallow* digest covers every file's path,
+size, executable bit and link target, and each distribution's own record (a wheel's RECORD, a conda
+package's hash); it opens no file but the records. A *deep* digest also covers every byte.
+
+Left out is what may differ between equal environments: conda-meta, where installers write about
+their host, and byte code that Python wrote when it ran. Byte code that `provision pack` made
+belongs to the distribution of its source. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import posixpath
+import re
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+# The name of what no distribution lists.
+OTHER = "(other files)"
+READ_BYTES = 1 << 20
+
+_RECORDS = "conda-meta"
+_MARKER = "conda-meta/provision.json"
+_BYTECODE = "__pycache__"
+_WHEEL_RECORD = re.compile(r"lib/python3[^/]*/site-packages/([^/]+)\.dist-info/RECORD")
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed package, or what belongs to none.
+
+    kind: conda, wheel or files. identity: the hash of its record. paths: what it lists.
+    """
+
+    name: str
+    version: str
+    kind: str
+    identity: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file or link of a prefix. path: from the prefix. target: of a link."""
+
+    path: str
+    is_regular: bool
+    is_executable: bool
+    size: int
+    target: str | None
+
+    def describe(self, prefix: str, deep: bool) -> str:
+        """What its distribution's digest says of it; changes with the file."""
+        if self.target is not None:
+            return f"link {self.target}"
+        if not self.is_regular:
+            return "neither a file nor a link"
+        executable = "executable" if self.is_executable else "file"
+        description = f"{executable} {self.size}"
+        if deep:
+            description += f" {file_sha256(os.path.join(prefix, self.path))}"
+        return description
+
+
+def prefix_digests(prefix: str, deep: bool) -> dict[str, Any]:
+    """The digest of each distribution in a prefix, by name, and of them all (`root`).
+
+    `lock_sha256` is the lock that the prefix was made from, as far as it says so. A file of several
+    distributions counts for the one that was installed last. Raises OSError for a prefix that
+    cannot be read.
+    """
+    prefix = os.path.realpath(prefix)
+    marker = _read_marker(prefix)
+    distributions = {}
+    root = hashlib.sha256()
+    for name, distribution, files in _inventory(prefix, with_bytecode="pack" in marker):
+        digest = hashlib.sha256(f"{distribution.identity}\n".encode())
+        for file in files:
+            line = f"{file.path}\0{file.describe(prefix, deep)}\n"
+            digest.update(os.fsencode(line))
+        entry = {
+            "version": distribution.version,
+            "kind": distribution.kind,
+            "digest": digest.hexdigest(),
+        }
+        distributions[name] = entry
+        root.update("\0".join((name, *entry.values())).encode() + b"\n")
+    return {
+        "deep": deep,
+        "distributions": distributions,
+        "root": root.hexdigest(),
+        "lock_sha256": marker.get("lock_sha256"),
+    }
+
+
+def file_digests(prefix: str, names: Collection[str], deep: bool) -> dict[str, dict[str, str]]:
+    """Every file of some distributions with what their digests say of it, by distribution and path.
+
+    Two prefixes differ in exactly the files whose descriptions differ. Names that the prefix does
+    not hold are left out.
+    """
+    prefix = os.path.realpath(prefix)
+    described = {}
+    for name, _, files in _inventory(prefix, with_bytecode="pack" in _read_marker(prefix)):
+        if name in names:
+            described[name] = {file.path: file.describe(prefix, deep) for file in files}
+    return described
+
+
+def file_sha256(path: str) -> str:
+    """The SHA-256 of a file's bytes, in constant memory."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while True:
+            count = file.readinto(buffer)
+            if not count:
+                return digest.hexdigest()
+            digest.update(buffer[:count])
+
+
+def _inventory(prefix: str, with_bytecode: bool) -> Iterator[tuple[str, Distribution, list[File]]]:
+    """Every distribution by a name of its own, with its files, sorted."""
+    files = sorted(_walk(prefix, ""), key=lambda file: os.fsencode(file.path))
+    if not with_bytecode:
+        files = [file for file in files if _BYTECODE not in file.path.split("/")]
+    conda = sorted(_conda_distributions(prefix), key=lambda each: each.name)
+    conda_paths = {path for distribution in conda for path in distribution.paths}
+    wheels = sorted(
+        _wheel_distributions(prefix, (file.path for file in files), conda_paths),
+        key=lambda each: (each.name, each.version),
+    )
+    distributions = {}
+    owners = {}
+    for distribution in [*conda, *wheels]:
+        name = distribution.name
+        if name in distributions:
+            # pip over conda, or what a broken uninstall left: both count.
+            name = f"{name} ({distribution.kind} {distribution.version})"
+        distributions[name] = distribution
+        for path in distribution.paths:
+            owners[path] = name
+    distributions[OTHER] = Distribution(OTHER, "", "files", "", ())
+    files_of: dict[str, list[File]] = {name: [] for name in distributions}
+    for file in files:
+        owner = owners.get(file.path) or owners.get(_source_of(file.path), OTHER)
+        files_of[owner].append(file)
+    for name in sorted(distributions):
+        yield name, distributions[name], files_of[name]
+
+
+def _walk(prefix: str, folder: str) -> Iterator[File]:
+    """Every file and link below a folder of the prefix, except conda-meta."""
+    with os.scandir(os.path.join(prefix, folder)) as entries:
+        items = list(entries)
+    for item in items:
+        path = posixpath.join(folder, item.name)
+        if path == _RECORDS:
+            continue
+        if item.is_dir(follow_symlinks=False):
+            yield from _walk(prefix, path)
+            continue
+        status = item.stat(follow_symlinks=False)
+        yield File(
+            path=path,
+            is_regular=stat.S_ISREG(status.st_mode),
+            is_executable=bool(status.st_mode & 0o111),
+            size=status.st_size,
+            target=os.readlink(item.path) if item.is_symlink() else None,
+        )
+
+
+def _source_of(path: str) -> str:
+    """The source that a file in __pycache__ was compiled from; empty for other files."""
+    folder, name = posixpath.split(path)
+    parent, last = posixpath.split(folder)
+    if last != _BYTECODE:
+        return ""
+    return posixpath.join(parent, name.split(".")[0] + ".py")
+
+
+def _conda_distributions(prefix: str) -> Iterator[Distribution]:
+    """The conda packages by their records; one that cannot be read counts as not installed."""
+    folder = os.path.join(prefix, _RECORDS)
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return
+    for name in names:
+        record = _read_json(os.path.join(folder, name))
+        if not name.endswith(".json") or not {"name", "version", "build"} <= record.keys():
+            continue
+        rows = record.get("paths_data", {}).get("paths", ())
+        yield Distribution(
+            name=str(record["name"]),
+            version=f"{record['version']} {record['build']}",
+            kind="conda",
+            identity=str(record.get("sha256") or record.get("md5")),
+            paths=tuple(row["_path"] for row in rows),
+        )
+
+
+def _wheel_distributions(
+    prefix: str, paths: Iterable[str], conda_paths: Collection[str]
+) -> Iterator[Distribution]:
+    """The wheels by their RECORDs, without those that are part of conda packages."""
+    for path in paths:
+        match = _WHEEL_RECORD.fullmatch(path)
+        if match is None or path in conda_paths:
+            continue
+        with open(os.path.join(prefix, path), "rb") as file:
+            content = file.read()
+        rows = csv.reader(content.decode("utf-8", "surrogateescape").splitlines())
+        site_packages = posixpath.dirname(posixpath.dirname(path))
+        listed = [posixpath.join(site_packages, row[0]) for row in rows if row]
+        name, _, version = match[1].rpartition("-")
+        yield Distribution(
+            name=re.sub(r"[-_.]+", "-", name).lower(),
+            version=version,
+            kind="wheel",
+            identity=hashlib.sha256(content).hexdigest(),
+            paths=(path, *map(posixpath.normpath, listed)),
+        )
+
+
+def _read_marker(prefix: str) -> dict[str, Any]:
+    """What provision wrote about the prefix when it made it; empty for other prefixes."""
+    return _read_json(os.path.join(prefix, _MARKER))
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
