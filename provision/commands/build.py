@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from provision import image as images
 from provision import launch
+from provision.adapters import uv
 from provision.commands import smoke_runner
 from provision.commands.context import Context
 from provision.commands.ensure import (
@@ -102,7 +103,7 @@ def _run_stages(context: Context, plan: Plan, client: Any | None) -> BuildResult
         files = f"; wrote {', '.join(written)}" if written else ""
         return _made_or_kept(is_new), f"{len(lock.packages)} packages{files}"
 
-    lock, _, _ = stages.run("lock", lambda: ensure_lock(context, plan), describe_lock)
+    lock, is_new_lock, _ = stages.run("lock", lambda: ensure_lock(context, plan), describe_lock)
     prefix, _ = stages.run(
         "prefix",
         lambda: ensure_prefix(context, plan, lock),
@@ -124,6 +125,7 @@ def _run_stages(context: Context, plan: Plan, client: Any | None) -> BuildResult
         smoke=smoke,
         failed=tuple(failed),
         stages=tuple(stages.records),
+        index_settings=uv.configured_settings().origins if is_new_lock else None,
     )
     write_passport(context, result, plan.spec_content)
     return result

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from provision import channel, render
 from provision import lockfile as locks
-from provision.commands.context import Context
+from provision.adapters import uv
+from provision.commands.context import Context, warn_once
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
@@ -138,6 +139,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
         written = ensure_inputs(plan)
         return lock, False, written + ensure_dockerfile(context, plan, lock)
     warn_if_day_is_not_over(context, plan.inputs.as_of)
+    report_index_settings(context)
     context.progress.say(
         f"solving {len(plan.inputs.conda)} conda and {len(plan.inputs.pip)} pip requirements"
     )
@@ -149,6 +151,24 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     written = ensure_inputs(plan)
     atomic_write(path, text)
     return lock, True, written + ensure_dockerfile(context, plan, lock)
+
+
+def report_index_settings(context: Context) -> None:
+    """Name the settings of uv and pip that decide where wheels come from, and uv's settings that
+    are left out."""
+    if context.mirrors.is_closed:
+        return
+    settings = uv.configured_settings()
+    if settings.origins:
+        context.progress.say(
+            f"wheels come from where you configured: {', '.join(settings.origins)}"
+        )
+    if settings.ignored:
+        warn_once(
+            context,
+            f"not used: {', '.join(settings.ignored)}; an environment depends on its request "
+            "alone (write versions into spec.yml, or use --pip)",
+        )
 
 
 def warn_if_day_is_not_over(context: Context, as_of: str | None) -> None:
@@ -234,6 +254,7 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
 
 def _install_runtime(context: Context, prefix: Prefix) -> None:
     """The same in place. The caller holds the environment's lock."""
+    prefixes.rename_earlier_marker(prefix.path)
     package = runtime_package.load()
     if not runtime_package.is_current(prefix.path, package):
         runtime_package.install(prefix.path, package)

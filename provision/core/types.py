@@ -209,6 +209,8 @@ class BuildResult:
     smoke: tuple[SmokeResult, ...]
     failed: tuple[str, ...] = ()  # one sentence for each check that failed
     stages: tuple[StageRecord, ...] = field(default=())
+    # The settings of uv and pip that decided where wheels came from, if the lock was made now.
+    index_settings: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,19 +39,24 @@ def is_current(prefix: Prefix | None, lock: Lock) -> bool:
     """
     if prefix is None or prefix.lock_sha256 != lock.sha256 or not prefix.python.exists():
         return False
-    return not any(_package_drift(prefix, lock))
+    return not find_package_drift(prefix, lock)
 
 
 def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
     """How a prefix differs from its lock, by packages; with `files` also by every recorded
     file's hash.
     """
-    drifts = [*_package_drift(prefix, lock), *_runtime_drift(prefix)]
+    drifts = [*find_package_drift(prefix, lock), *_runtime_drift(prefix)]
     if files:
         drifts += _reinstalled_wheels(prefix)
         drifts += _conda_file_drift(prefix)
         drifts += _wheel_file_drift(prefix)
     return drifts
+
+
+def find_package_drift(prefix: Prefix, lock: Lock) -> list[Drift]:
+    """Locked packages that are missing or have another version, and packages that no lock names."""
+    return list(_package_drift(prefix, lock))
 
 
 def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:

@@ -52,6 +52,9 @@ def compose(
     for smoke_result in result.smoke:
         smoke[smoke_result.where] = _verdict(smoke_result, image)
     pins = []
+    index_settings = result.index_settings
+    if index_settings is None:
+        index_settings = earlier.get("lock", {}).get("index_settings", ())
     for pin in result.pins:
         fields = _fields(pin, "manager", "requirement", "reason", "source")
         pins.append({**fields, "locked": locked_version(pin, lock)})
@@ -70,6 +73,7 @@ def compose(
             "packages": len(lock.packages),
             "python_from": lock.python_from,
             "portable": lock.portable,
+            "index_settings": list(index_settings),
         },
         "environment": _fields(
             resolution,

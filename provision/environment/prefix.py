@@ -27,12 +27,24 @@ from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import runtime_package
+from provision.environment.drift import find_package_drift
 
-MARKER = Path("conda-meta") / "provision.json"
+# Not *.json: conda, mamba and rattler read every *.json in conda-meta as the record of a package.
+MARKER = Path("conda-meta") / "provision.state"
+EARLIER_MARKER = Path("conda-meta") / "provision.json"
+# PEP 668: pip and uv refuse to change an environment that has this file next to its libraries.
+EXTERNALLY_MANAGED = """\
+[externally-managed]
+Error=provision manages this environment: a package that pip adds here is lost when the
+ environment is rebuilt. Add it to the environment instead:
+ .
+ provision build {name} --pip PACKAGE --relock
+"""
 # After Ctrl-C rattler's threads may go on linking for a moment (for seconds on a busy machine);
 # those files must be removed too.
 QUIET_S = 1.0
 QUIET_TIMEOUT_S = 20.0
+SHOWN_DRIFTS = 5
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -51,8 +63,11 @@ def find(name: str, path: Path) -> Prefix | None:
 
 
 def _read_marker(path: Path) -> dict[str, Any] | None:
+    file = path / MARKER
+    if not file.exists():
+        file = path / EARLIER_MARKER
     try:
-        marker = json.loads((path / MARKER).read_text(encoding="utf-8"))
+        marker = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(marker, dict):
@@ -61,6 +76,13 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
         if not isinstance(marker.get(key), str):
             return None
     return marker
+
+
+def rename_earlier_marker(path: Path) -> None:
+    """Give the marker of a prefix of an earlier provision its present name, so that conda can read
+    the prefix."""
+    if not (path / MARKER).exists() and (path / EARLIER_MARKER).exists():
+        (path / EARLIER_MARKER).rename(path / MARKER)
 
 
 def check_location(name: str, folder: Path, path: Path) -> None:
@@ -113,6 +135,7 @@ def create(
     remove_leftovers(path)
     try:
         _install_packages(lock, staging, path, folders, progress, mirrors)
+        _check_complete(lock, name, staging)
         fingerprints = uv.fingerprints(staging)
         marker = {
             "name": name,
@@ -122,6 +145,7 @@ def create(
         }
         (staging / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
         runtime_package.install(staging, runtime_package.load())
+        _mark_as_managed(staging, name)
         replace_directory(path)
     except KeyboardInterrupt:
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
@@ -154,6 +178,27 @@ def _install_packages(
         progress.say(f"installing {len(wheels)} wheels")
         uv.install_wheels(wheels, staging / "bin" / "python", mirrors, warn=progress.warn)
         _rewrite_scripts(staging, path)
+
+
+def _check_complete(lock: Lock, name: str, staging: Path) -> None:
+    """Raise IntegrityError unless exactly the locked packages were installed."""
+    installed = Prefix(name=name, path=staging, lock_sha256=lock.sha256)
+    drifts = find_package_drift(installed, lock)
+    if drifts:
+        rows = [f"{drift.name}: {drift.detail}" for drift in drifts]
+        raise IntegrityError(
+            f"What was installed is not what {lock.path} locks: {'; '.join(rows[:SHOWN_DRIFTS])}"
+            + (f"; and {len(rows) - SHOWN_DRIFTS} more." if len(rows) > SHOWN_DRIFTS else "."),
+            advice="Nothing was changed. Run the same command with -v, and report it with what it "
+            "prints.",
+        )
+
+
+def _mark_as_managed(staging: Path, name: str) -> None:
+    for library in staging.glob("lib/python3*"):
+        file = library / "EXTERNALLY-MANAGED"
+        file.unlink(missing_ok=True)  # it may be a hard link into the package cache
+        file.write_text(EXTERNALLY_MANAGED.format(name=name), encoding="utf-8")
 
 
 def _rewrite_scripts(staging: Path, path: Path) -> None:

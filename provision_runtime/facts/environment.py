@@ -30,8 +30,8 @@ VARIABLES = (
     "OMP_NUM_THREADS",
     "GLOO_SOCKET_IFNAME",
 )
-# `provision` writes it into every prefix that it makes.
-MARKER = Path("conda-meta") / "provision.json"
+# `provision` writes it into every prefix that it makes; until November 2026 under the second name.
+MARKERS = (Path("conda-meta") / "provision.state", Path("conda-meta") / "provision.json")
 # A cold import of torch from a network file system was seen to take minutes.
 IMPORT_TIMEOUT_S = 300
 
@@ -118,10 +118,12 @@ def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
 
     The variable is only the fallback: it may come from another environment.
     """
-    try:
-        return str(json.loads((prefix / MARKER).read_text())["lock_sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return os.environ.get("PROVISION_LOCK_HASH")
+    for marker in MARKERS:
+        try:
+            return str(json.loads((prefix / marker).read_text())["lock_sha256"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return os.environ.get("PROVISION_LOCK_HASH")
 
 
 def _cudnn(torch: Any) -> int | None:

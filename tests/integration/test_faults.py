@@ -368,7 +368,7 @@ def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(
 def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str) -> None:
     """A relock and rebuild is killed when it has come to an event; what stood before stands, and the same command completes."""
     command = ("build", NAME, "--pip", "six", "--relock", *QUICK)
-    marker = (prefix(lab) / "conda-meta" / "provision.json").read_bytes()
+    marker = (prefix(lab) / "conda-meta" / "provision.state").read_bytes()
     child = lab.start(*command)
     assert child.stderr is not None
     if event == "solving":
@@ -381,7 +381,7 @@ def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str) -> No
             "wheels": lambda: any(building.glob("lib/python*/site-packages/torch/*")),
             "swapped": lambda: (
                 prefix(lab).exists()
-                and (prefix(lab) / "conda-meta" / "provision.json").read_bytes() != marker
+                and (prefix(lab) / "conda-meta" / "provision.state").read_bytes() != marker
             ),
         }
         eventually(happened[event], 60)

@@ -4,6 +4,10 @@ of them are served here."""
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
+import threading
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,3 +130,75 @@ def test_advice_names_the_options_to_omit_missing_packages(
     both = "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together solve it."
     assert advice("ipykernel", "xxhash>=2").startswith(f"Without other changes, {both}")
     assert "an answer" not in advice("missing", "xxhash>=2")
+
+
+@pytest.fixture
+def steering_folder(index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder whose project files and uv variables name other versions and places."""
+    publish(tmp_path / "foreign", ("numpy", "99.0"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "steering"\nversion = "1"\n'
+        '[tool.uv]\nconstraint-dependencies = ["numpy<2"]\n'
+        f'[[tool.uv.index]]\nurl = "{(tmp_path / "foreign").as_uri()}"\n'
+        f'[tool.uv.pip]\ntarget = "{tmp_path / "target"}"\n'
+    )
+    (folder / "override.txt").write_text("numpy==99.0\n")
+    (folder / "requirements.in").write_text("numpy\n")
+    monkeypatch.setenv("UV_OVERRIDE", "override.txt")
+    monkeypatch.setenv("UV_TARGET", str(tmp_path / "target"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_the_working_folder_does_not_change_a_lock(steering_folder: Path) -> None:
+    assert locked_versions("numpy") == {"numpy": "2.0.0"}
+
+
+def test_the_working_folder_does_not_change_where_wheels_are_installed(
+    steering_folder: Path, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    packages = uv.resolve(uv.ResolveRequest(requirements=("numpy",), python="3.11", glibc="2.28"))
+    warnings: list[str] = []
+    uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python", warn=warnings.append)
+    python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    assert (tmp_path / "venv" / "lib" / python / "site-packages" / "numpy.py").exists()
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_password_of_an_index_is_on_no_command_line(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user of the machine can read /proc/PID/cmdline."""
+    address = index.replace("//", "//bob:swordfish@") + "/simple"
+    monkeypatch.setenv("PIP_INDEX_URL", address)
+    command_lines: set[bytes] = set()
+    finished = threading.Event()
+
+    def watch() -> None:
+        while not finished.is_set():
+            command_lines.update(child_command_lines())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        assert locked_versions("numpy") == {"numpy": "2.0.0"}
+    finally:
+        finished.set()
+        watcher.join()
+    uv_lines = [line for line in command_lines if b"compile" in line]
+    assert uv_lines, "no uv process was seen"
+    assert not any(b"swordfish" in line for line in uv_lines)
+
+
+def child_command_lines() -> Iterator[bytes]:
+    """The command lines of this process' children."""
+    own = str(os.getpid())
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "stat").read_text().rpartition(")")[2].split()[1] == own:
+                yield (folder / "cmdline").read_bytes()
+        except OSError:  # it has ended
+            continue

@@ -255,7 +255,7 @@ def test_sbom_has_licenses_from_the_locked_prefix(home: Home) -> None:
     (prefix / "conda-meta").mkdir()
     sha256 = hashlib.sha256(lock.read_bytes()).hexdigest()
     marker = {"name": NAME, "folder": str(lock.parent), "lock_sha256": sha256}
-    (prefix / "conda-meta" / "provision.json").write_text(json.dumps(marker))
+    (prefix / "conda-meta" / "provision.state").write_text(json.dumps(marker))
     bill = json.loads(home.run("lock", "export", NAME, "--format", "cyclonedx").stdout)
     licenses = {component["name"]: component.get("licenses") for component in bill["components"]}
     assert licenses == {"torch": None, "ipykernel": None, "numpy": [{"expression": "BSD-3-Clause"}]}

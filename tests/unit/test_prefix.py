@@ -10,7 +10,7 @@ import pytest
 
 from provision.adapters import uv
 from provision.core.atomic import replace_directory, staging_path
-from provision.core.errors import InUse, InvalidSpec
+from provision.core.errors import IntegrityError, InUse, InvalidSpec
 from provision.core.types import Lock, LockedPackage, Prefix
 from provision.environment import drift, prefix, runtime_package
 
@@ -95,6 +95,24 @@ def test_drift_of_packages(tmp_path: Path) -> None:
         ("extra", "six"),
     }
     assert kinds_and_names(environment, lock(("six", "1.16.0"))) == {("version", "six")}
+
+
+def test_an_incomplete_install_is_refused(tmp_path: Path) -> None:
+    environment = make(tmp_path / "lab")
+    prefix._check_complete(lock(("six", "1.17.0")), "lab", environment.path)
+    with pytest.raises(IntegrityError, match=r"numpy: locked 1\.0, not installed; six: installed"):
+        prefix._check_complete(lock(("numpy", "1.0")), "lab", environment.path)
+
+
+def test_prefix_of_an_earlier_provision_is_recognized(tmp_path: Path) -> None:
+    environment = make(tmp_path / "lab")
+    (environment.path / prefix.MARKER).rename(environment.path / prefix.EARLIER_MARKER)
+    assert prefix.find("lab", environment.path) == environment
+    prefix.rename_earlier_marker(environment.path)
+    assert prefix.find("lab", environment.path) == environment
+    assert [path.name for path in (environment.path / "conda-meta").glob("*.json")] == [
+        "python-3.11.7-host_0.json"
+    ]
 
 
 def test_runtime_package_is_compared_with_this_provisions(tmp_path: Path) -> None:
@@ -229,7 +247,7 @@ def test_two_environments_never_share_a_prefix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["bin/python", "conda-meta/provision.json", "conda-meta/python-3.11.7-host_0.json"]
+    "damage", ["bin/python", "conda-meta/provision.state", "conda-meta/python-3.11.7-host_0.json"]
 )
 def test_a_damaged_prefix_is_not_current(tmp_path: Path, damage: str) -> None:
     environment = make(tmp_path / "lab")

@@ -4,14 +4,21 @@ settings of pip."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from provision.adapters import uv
 from provision.adapters.uv import indexes, resolver
+from provision.adapters.uv.configuration import (
+    UvConfiguration,
+    read_uv_settings,
+    uv_environment,
+)
 from provision.core.errors import (
     IntegrityError,
+    InvalidSpec,
     NoSpace,
     ProvisionError,
     ToolFailed,
@@ -20,6 +27,11 @@ from provision.core.errors import (
 )
 from provision.core.mirrors import Mirrors, parse_mirror
 from provision.core.types import LockedPackage
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 CAPTURED = Path(__file__).parent.parent / "data" / "uv"
 REQUEST = uv.ResolveRequest(requirements=(), python="3.11", glibc="2.28")
@@ -88,33 +100,39 @@ def test_requirements_of_conda_packages_are_not_installed_as_wheels() -> None:
     assert resolver._needed_wheels(request, dependencies) == {"torchmetrics", "packaging"}
 
 
-def test_pip_settings_become_uv_options() -> None:
+def test_pip_settings_become_uv_settings() -> None:
     settings = {
         "index-url": "https://one.invalid/simple",
         "extra-index-url": "https://two.invalid/simple file:///srv/simple",
         "find-links": "/srv/wheels https://three.invalid/links",
     }
     result = indexes._from_pip(settings)
-    assert result.remote[:2] == ("--default-index", "https://one.invalid/simple")
-    assert result.remote[2:4] == ("--index", "https://two.invalid/simple")
-    assert "https://three.invalid/links" in result.remote
-    assert "file:///srv/simple" in result.local and "/srv/wheels" in result.local
-    assert not any("srv" in option for option in result.remote)
+    assert result.indexes == (
+        {"url": "https://one.invalid/simple", "default": True},
+        {"url": "https://two.invalid/simple"},
+    )
+    assert result.find_links == ("https://three.invalid/links",)
+    assert result.local_indexes == ({"url": "file:///srv/simple"},)
+    assert result.local_find_links == ("/srv/wheels",)
+    assert result.origins == ("pip's index-url", "pip's extra-index-url", "pip's find-links")
 
 
-def test_single_use_uv_option_appears_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_sources_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"index-url": "https://one.invalid/simple", "find-links": "/srv/wheels"}
     monkeypatch.setattr(indexes, "pip_settings", lambda: settings)
-    monkeypatch.setattr(indexes, "_is_uv_configured", lambda: False)
+    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: UvConfiguration())
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
-    options = uv.index_options("cu126")
-    for message in (options.remote, options.with_local):
-        assert message.count("--index-strategy") == message.count("unsafe-best-match") == 1
-    assert [word for word in options.with_local if "--" not in word][:3] == [
-        "https://one.invalid/simple",
-        "https://torch.invalid/whl/cu126",
-        "/srv/wheels",
-    ]
+    result = uv.index_settings("cu126")
+    assert "/srv/wheels" not in result.to_toml()
+    content = tomllib.loads(result.with_local.to_toml())
+    assert content == {
+        "index-strategy": "unsafe-best-match",
+        "find-links": ["/srv/wheels"],
+        "index": [
+            {"url": "https://one.invalid/simple", "default": True},
+            {"url": "https://torch.invalid/whl/cu126"},
+        ],
+    }
 
 
 def test_pip_settings_follow_pips_precedence() -> None:
@@ -135,14 +153,72 @@ def test_pip_settings_follow_pips_precedence() -> None:
 
 def test_uv_settings_override_pips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
-    assert uv.index_options() == uv.IndexOptions()
+    monkeypatch.setattr(indexes, "pip_settings", lambda: {"index-url": "https://pip.invalid"})
+    result = uv.index_settings()
+    assert result.default_index == "https://one.invalid/simple"
+    assert "pip.invalid" not in result.to_toml()
 
 
 def test_torch_index_is_used_for_builds_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl/")
-    assert "https://torch.invalid/whl/cu126" in uv.index_options("cu126").remote
-    assert uv.index_options(None).remote == ()
+    assert {"url": "https://torch.invalid/whl/cu126"} in uv.index_settings("cu126").indexes
+    assert len(uv.index_settings(None).indexes) == 1
+
+
+def test_uv_sees_only_settings_of_where_packages_are(tmp_path: Path) -> None:
+    (tmp_path / "uv").mkdir()
+    (tmp_path / "uv" / "uv.toml").write_text(
+        'exclude-newer = "2026-01-01"\n'
+        'constraint-dependencies = ["tqdm<4"]\n'
+        'link-mode = "symlink"\n'
+        '[[index]]\nname = "lab"\nurl = "wheels"\n'
+        '[pip]\ntarget = "/elsewhere"\nindex-strategy = "first-index"\n'
+    )
+    environ = {
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "XDG_CONFIG_DIRS": str(tmp_path / "none"),
+        "UV_INDEX": "lab2=https://lab.invalid/simple",
+        "UV_CONSTRAINT": "/tmp/constraints.txt",
+    }
+    result = read_uv_settings(environ)
+    assert result.indexes == (
+        {"name": "lab2", "url": "https://lab.invalid/simple"},
+        {"name": "lab", "url": str(tmp_path / "uv" / "wheels")},
+    )
+    assert result.further == {"exclude-newer": "2026-01-01", "index-strategy": "first-index"}
+    file = tmp_path / "uv" / "uv.toml"
+    assert result.ignored == (
+        f"constraint-dependencies of {file}",
+        f"link-mode of {file}",
+        f"target of {file}",
+        "UV_CONSTRAINT",
+    )
+
+
+def test_uv_gets_no_variable_that_changes_what_is_installed() -> None:
+    environ = {
+        "PATH": "/bin",
+        "UV_TARGET": "/elsewhere",
+        "UV_OVERRIDE": "o.txt",
+        "UV_LINK_MODE": "symlink",
+        "UV_CACHE_DIR": "/cache",
+        "UV_INDEX_LAB_PASSWORD": "secret",
+        "UV_HTTP_TIMEOUT": "9",
+    }
+    assert sorted(uv_environment(environ)) == [
+        "PATH",
+        "UV_CACHE_DIR",
+        "UV_HTTP_TIMEOUT",
+        "UV_INDEX_LAB_PASSWORD",
+    ]
+    assert uv_environment({"UV_LINK_MODE": "copy"}) == {"UV_LINK_MODE": "copy"}
+
+
+def test_uv_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "uv.toml").write_text("index = [")
+    with pytest.raises(InvalidSpec, match=r"uv\.toml cannot be read"):
+        read_uv_settings({"UV_CONFIG_FILE": str(tmp_path / "uv.toml")})
 
 
 @pytest.mark.parametrize(
@@ -221,35 +297,28 @@ def mirrors(*texts: str, manifest: str = "") -> Mirrors:
 
 
 def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexes, "_is_uv_configured", lambda: False)
+    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: UvConfiguration())
     settings = {
         "index-url": "https://one.invalid/simple",
         "extra-index-url": "https://two.invalid/simple",
     }
     monkeypatch.setattr(indexes, "pip_settings", lambda: settings)
-    result = uv.index_options(
+    result = uv.index_settings(
         mirrors=mirrors("pypi=https://m.invalid/simple", "https://two.invalid=file:///srv/two")
     )
-    assert result.remote[:4] == (
-        "--default-index",
-        "https://m.invalid/simple",
-        "--index",
-        "file:///srv/two/simple",
+    assert result.indexes == (
+        {"url": "https://m.invalid/simple", "default": True},
+        {"url": "file:///srv/two/simple"},
     )
-    assert "https://one.invalid/simple" not in result.remote
 
 
 def test_a_mirror_folder_is_the_only_index() -> None:
-    options = uv.index_options("cu126", mirrors("/srv/mirror"))
-    assert options.exclusive and options.local == ()
-    assert options.remote == (
-        "--no-config",
-        "--default-index",
-        "file:///srv/mirror/simple/",
-        "--offline",
-    )
-    assert "--offline" not in uv.index_options(mirrors=mirrors("https://m.invalid/mirror")).remote
-    assert "--index-strategy" in uv.index_options(mirrors=mirrors("/srv/one", "/srv/two")).remote
+    result = uv.index_settings("cu126", mirrors("/srv/mirror"))
+    assert not result.has_local
+    assert result.indexes == ({"url": "file:///srv/mirror/simple/", "default": True},)
+    assert result.offline
+    assert not uv.index_settings(mirrors=mirrors("https://m.invalid/mirror")).offline
+    assert uv.index_settings(mirrors=mirrors("/srv/one", "/srv/two")).best_match
 
 
 def test_a_lock_names_a_file_by_its_canonical_url() -> None:

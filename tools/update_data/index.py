@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import zipfile
@@ -19,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, NoSuchProjectError, PyPISimple
 from remotezip import RemoteZip, RemoteZipError
 
-from provision.adapters.uv import TORCH_INDEX, index_options
+from provision.adapters.uv import TORCH_INDEX, index_settings
 from provision.core.errors import Unreachable
 
 READERS = 8
@@ -148,15 +147,7 @@ class Index:
 
 def configured(url: str | None = None) -> Index:
     """The index that pip or uv is configured to use, else their default."""
-    options = index_options().remote
-    urls = [url] if url else []
-    for option, value in itertools.pairwise(options):
-        if option == "--default-index":
-            urls.append(value)
-    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        if os.environ.get(name):
-            urls.append(os.environ[name])
-    return Index(urls[0] if urls else PYPI_SIMPLE_ENDPOINT)
+    return Index(url or index_settings().default_index or PYPI_SIMPLE_ENDPOINT)
 
 
 def torch_index(tag: str) -> Index | None:

@@ -25,10 +25,11 @@ from provision.adapters.http.retry import (
     read_timeout_s,
     short_backoff,
 )
-from provision.adapters.http.session import CONNECTIONS
+from provision.adapters.http.session import CONNECTIONS, PROXY_VARIABLES
 
 __all__ = [
     "CONNECTIONS",
+    "PROXY_VARIABLES",
     "SLOWEST_BYTES_PER_S",
     "TEXT_LIMIT",
     "TIMEOUT_VARIABLE",

@@ -8,8 +8,9 @@ satisfy the request, so that a lock names files that others can download whereve
 
 from provision.adapters.uv.indexes import (
     TORCH_INDEX,
-    IndexOptions,
-    index_options,
+    IndexSettings,
+    configured_settings,
+    index_settings,
     pip_settings,
     torch_index_url,
 )
@@ -27,14 +28,15 @@ from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata
 __all__ = [
     "TORCH_INDEX",
     "UV_GLIBC",
-    "IndexOptions",
+    "IndexSettings",
     "ResolveRequest",
     "WheelMetadata",
+    "configured_settings",
     "fetch_metadata",
     "fingerprint",
     "fingerprints",
     "hashed_requirements",
-    "index_options",
+    "index_settings",
     "install_wheels",
     "pip_settings",
     "resolve",

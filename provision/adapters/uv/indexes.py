@@ -8,60 +8,112 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from provision.adapters.uv.configuration import read_uv_settings
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
 
 TORCH_INDEX = "PROVISION_TORCH_INDEX"
-# uv's variables that name indexes.
-INDEX_VARIABLES = (
-    "UV_DEFAULT_INDEX",
-    "UV_INDEX",
-    "UV_INDEX_URL",
-    "UV_EXTRA_INDEX_URL",
-    "UV_FIND_LINKS",
-    "UV_CONFIG_FILE",
-)
-# pip looks at all indexes and takes the best version; uv stops at the first index that has the
-# name.
-STRATEGY = ("--index-strategy", "unsafe-best-match")
 # PyPI names a file by its content, and mirrors that keep its paths serve it under the same tail:
 # /packages/, the BLAKE2b hash, the name.
 _PYPI_PATH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions:
-    """Options for uv: those that name indexes, and those that name this machine's disk."""
+class IndexSettings:
+    """Where uv finds wheels, in the terms of uv.toml.
 
-    remote: tuple[str, ...] = ()
-    local: tuple[str, ...] = ()
-    exclusive: bool = False  # ignore uv's own settings
+    indexes: tables of `[[index]]`. local_indexes, local_find_links: those on this machine's disk,
+    used only if the others have no answer. best_match: the best version of all indexes, as pip
+    does; uv by itself stops at the first index that has the name. further: other keys of uv.toml.
+    origins: the settings that were taken over, and ignored: uv's that are left out, for people.
+    """
+
+    indexes: tuple[Mapping[str, Any], ...] = ()
+    find_links: tuple[str, ...] = ()
+    local_indexes: tuple[Mapping[str, Any], ...] = ()
+    local_find_links: tuple[str, ...] = ()
+    best_match: bool = False
+    offline: bool = False
+    further: Mapping[str, Any] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @property
-    def with_local(self) -> tuple[str, ...]:
-        """Both, those of the disk last."""
-        return _with_one_strategy((*self.remote, *self.local))
+    def has_local(self) -> bool:
+        return bool(self.local_indexes or self.local_find_links)
+
+    @property
+    def with_local(self) -> IndexSettings:
+        """The same with the disk's locations, after the others."""
+        return replace(
+            self,
+            indexes=(*self.indexes, *self.local_indexes),
+            find_links=(*self.find_links, *self.local_find_links),
+            local_indexes=(),
+            local_find_links=(),
+        )
+
+    @property
+    def default_index(self) -> str | None:
+        """The address of the default index, if one is configured."""
+        for index in self.indexes:
+            if index.get("default"):
+                return str(index["url"])
+        return None
+
+    def to_toml(self) -> str:
+        """The text of a uv.toml with these settings."""
+        import tomlkit
+
+        content: dict[str, Any] = dict(self.further)
+        if self.best_match:
+            content["index-strategy"] = "unsafe-best-match"
+        if self.offline:
+            content["offline"] = True
+        if self.find_links:
+            content["find-links"] = list(self.find_links)
+        if self.indexes:
+            content["index"] = [dict(index) for index in self.indexes]
+        return tomlkit.dumps(content)
 
 
-def index_options(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS) -> IndexOptions:
-    """Index options from the configuration, each index where its mirror is.
+def index_settings(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS) -> IndexSettings:
+    """The configured indexes, each where its mirror is.
 
     build_path: the folder of PyTorch's own wheel index that holds the requested build (`cu126`,
     `cpu`), used if PROVISION_TORCH_INDEX names that index.
     """
     if mirrors.is_closed:
-        return IndexOptions(remote=_mirror_folder_options(mirrors), exclusive=True)
-    configured = IndexOptions() if _is_uv_configured() else _from_pip(pip_settings())
-    options = _mirrored(configured, mirrors)
+        return _mirror_folder_settings(mirrors)
+    settings = configured_settings()
+    settings = _mirrored(settings, mirrors)
     torch_url = torch_index_url(build_path) if build_path else None
     if torch_url is None:
-        return options
-    remote = (*options.remote, "--index", mirrors.actual_url(torch_url), *STRATEGY)
-    return IndexOptions(remote=_with_one_strategy(remote), local=options.local)
+        return settings
+    torch_index = {"url": mirrors.actual_url(torch_url)}
+    return replace(settings, indexes=(*settings.indexes, torch_index), best_match=True)
+
+
+def configured_settings() -> IndexSettings:
+    """uv's own settings; with pip's indexes if uv's name no index."""
+    own = read_uv_settings(os.environ)
+    settings = IndexSettings(
+        indexes=own.indexes,
+        find_links=own.find_links,
+        further=own.further,
+        origins=own.origins,
+        ignored=own.ignored,
+    )
+    if own.indexes or own.find_links:
+        return settings
+    from_pip = _from_pip(pip_settings())
+    origins = (*from_pip.origins, *own.origins)
+    return replace(from_pip, further=own.further, origins=origins, ignored=own.ignored)
 
 
 def torch_index_url(build_path: str) -> str | None:
@@ -70,46 +122,43 @@ def torch_index_url(build_path: str) -> str | None:
     return f"{base.rstrip('/')}/{build_path}" if base else None
 
 
-def _with_one_strategy(options: Sequence[str]) -> tuple[str, ...]:
-    """uv refuses a repeated option, even with the same value."""
-    without_strategy = tuple(option for option in options if option not in STRATEGY)
-    if len(without_strategy) == len(options):
-        return without_strategy
-    return without_strategy + STRATEGY
-
-
-def _mirror_folder_options(mirrors: Mirrors) -> tuple[str, ...]:
+def _mirror_folder_settings(mirrors: Mirrors) -> IndexSettings:
     """Only the indexes of mirror folders; offline if all of them are on the disk."""
-    first, *further = mirrors.indexes
-    options = ["--no-config", "--default-index", first]
-    for url in further:
-        options += ["--index", url]
-    if further:
-        options += STRATEGY
-    if all(url.startswith("file:") for url in mirrors.indexes):
-        options.append("--offline")
-    return tuple(options)
+    first, *others = mirrors.indexes
+    indexes = [{"url": first, "default": True}]
+    indexes += [{"url": url} for url in others]
+    return IndexSettings(
+        indexes=tuple(indexes),
+        best_match=bool(others),
+        offline=all(url.startswith("file:") for url in mirrors.indexes),
+    )
 
 
-def _mirrored(options: IndexOptions, mirrors: Mirrors) -> IndexOptions:
-    remote = [_mirrored_option(option, mirrors) for option in options.remote]
-    local = [_mirrored_option(option, mirrors) for option in options.local]
+def _mirrored(settings: IndexSettings, mirrors: Mirrors) -> IndexSettings:
+    indexes = _mirrored_indexes(settings.indexes, mirrors)
     if mirrors.index:
-        if remote[:1] == ["--default-index"]:
-            remote = remote[2:]
-        remote = ["--default-index", mirrors.index, *remote]
-    return IndexOptions(remote=tuple(remote), local=tuple(local))
+        indexes = [index for index in indexes if not index.get("default")]
+        indexes.insert(0, {"url": mirrors.index, "default": True})
+    return replace(
+        settings,
+        indexes=tuple(indexes),
+        find_links=_mirrored_locations(settings.find_links, mirrors),
+        local_indexes=tuple(_mirrored_indexes(settings.local_indexes, mirrors)),
+        local_find_links=_mirrored_locations(settings.local_find_links, mirrors),
+    )
 
 
-def _mirrored_option(option: str, mirrors: Mirrors) -> str:
-    return mirrors.actual_url(option) if "://" in option else option
+def _mirrored_indexes(
+    indexes: Sequence[Mapping[str, Any]], mirrors: Mirrors
+) -> list[Mapping[str, Any]]:
+    return [{**index, "url": mirrors.actual_url(index["url"])} for index in indexes]
 
 
-def _is_uv_configured() -> bool:
-    if any(os.environ.get(name) for name in INDEX_VARIABLES):
-        return True
-    homes = (Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"), Path("/etc"))
-    return any((home / "uv" / "uv.toml").exists() for home in homes)
+def _mirrored_locations(locations: Sequence[str], mirrors: Mirrors) -> tuple[str, ...]:
+    mirrored = []
+    for location in locations:
+        mirrored.append(mirrors.actual_url(location) if "://" in location else location)
+    return tuple(mirrored)
 
 
 def pip_settings() -> dict[str, str]:
@@ -151,22 +200,33 @@ def _parse_pip_settings(listing: str) -> dict[str, str]:
     return settings
 
 
-def _from_pip(settings: Mapping[str, str]) -> IndexOptions:
-    remote: list[str] = []
-    local: list[str] = []
+def _from_pip(settings: Mapping[str, str]) -> IndexSettings:
+    indexes: list[Mapping[str, Any]] = []
+    local_indexes: list[Mapping[str, Any]] = []
+    find_links: list[str] = []
+    local_find_links: list[str] = []
     if settings.get("index-url"):
-        remote += ["--default-index", settings["index-url"]]
+        indexes.append({"url": settings["index-url"], "default": True})
     for url in settings.get("extra-index-url", "").split():
-        options = local if url.startswith("file:") else remote
-        options += ["--index", url]
+        is_local = url.startswith("file:")
+        (local_indexes if is_local else indexes).append({"url": url})
     for location in settings.get("find-links", "").split():
-        is_remote = "://" in location and not location.startswith("file:")
-        options = remote if is_remote else local
-        options += ["--find-links", location]
-    for options in (remote, local):
-        if options:
-            options += STRATEGY
-    return IndexOptions(remote=tuple(remote), local=tuple(local))
+        is_local = "://" not in location or location.startswith("file:")
+        if "://" not in location:
+            location = str(Path(location).expanduser().absolute())
+        (local_find_links if is_local else find_links).append(location)
+    names = []
+    for name in ("index-url", "extra-index-url", "find-links"):
+        if settings.get(name):
+            names.append(f"pip's {name}")
+    return IndexSettings(
+        indexes=tuple(indexes),
+        find_links=tuple(find_links),
+        local_indexes=tuple(local_indexes),
+        local_find_links=tuple(local_find_links),
+        best_match=bool(names),
+        origins=tuple(names),
+    )
 
 
 def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv.indexes import IndexOptions, index_options
+from provision.adapters.uv.indexes import IndexSettings, index_settings
 from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
@@ -40,18 +40,18 @@ def install_wheels(
     for package in packages:
         if package.name == "torch":
             build = package.version.partition("+")[2]
-    options = index_options(build or None, mirrors)
-    _install(packages, interpreter, mirrors, options, warn=warn)
+    indexes = index_settings(build or None, mirrors)
+    _install(packages, interpreter, mirrors, indexes, warn=warn)
     for site in interpreter.parent.parent.glob("lib/python3*/site-packages"):
         for package in wheels_to_reinstall(packages, site):
-            _install([package], interpreter, mirrors, options, "--reinstall", warn=warn)
+            _install([package], interpreter, mirrors, indexes, "--reinstall", warn=warn)
 
 
 def _install(
     packages: Sequence[LockedPackage],
     interpreter: Path,
     mirrors: Mirrors,
-    indexes: IndexOptions,
+    indexes: IndexSettings,
     *flags: str,
     warn: Callable[[str], None],
 ) -> None:
@@ -63,14 +63,14 @@ def _install(
         requirements.write_text(hashed_requirements(packages, mirrors))
         command: list[str | Path] = [uv_executable(), "pip", "install", "--python", interpreter]
         command += ["--no-deps", "--require-hashes", "--no-python-downloads"]
-        command += [*flags, *indexes.remote, "-r", requirements]
+        command += [*flags, "-r", requirements]
         try:
-            run_uv(command, show=True, only_named_indexes=indexes.exclusive)
+            run_uv(command, indexes, show=True)
         except Unreachable as error:
             if not is_index_silent(error):
                 raise
             with contextlib.suppress(ProvisionError):  # uv's cache may hold them all
-                run_uv([*command, "--offline"], show=True, only_named_indexes=indexes.exclusive)
+                run_uv([*command, "--offline"], indexes, show=True)
                 warn(
                     f"{error.message} All wheels were in uv's cache, and were installed from there."
                 )
@@ -137,11 +137,10 @@ def unpack_wheel(
     requirement: str, target: Path, *, python: str, mirrors: Mirrors = NO_MIRRORS
 ) -> str:
     """Unpack one package without its dependencies into a folder, and return its version."""
-    indexes = index_options(mirrors=mirrors)
     command: list[str | Path] = [uv_executable(), "pip", "install", "--quiet", "--no-deps"]
     command += ["--target", target, "--python-version", python]
     command += ["--no-python-downloads", "--python", sys.executable]
-    run_uv([*command, *indexes.remote, requirement], only_named_indexes=indexes.exclusive)
+    run_uv([*command, requirement], index_settings(mirrors=mirrors))
     dist_info = next(target.glob("*.dist-info"))
     return dist_info.name.removesuffix(".dist-info").rpartition("-")[2]
 

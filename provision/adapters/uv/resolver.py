@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv.indexes import canonical_file_url, index_options
+from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable
@@ -86,26 +86,23 @@ def resolve_versions(request: ResolveRequest) -> dict[str, str]:
 
 
 def _remote_then_local(
-    request: ResolveRequest, compile_with: Callable[[ResolveRequest, Sequence[str], Path], T]
+    request: ResolveRequest, compile_with: Callable[[ResolveRequest, IndexSettings, Path], T]
 ) -> T:
     """Ask the indexes; only if they have no answer, the folders of this machine too.
 
     So a lock names files that others can download wherever that is possible.
     """
-    indexes = index_options(request.build_path, request.mirrors)
-    options = ["--python-version", request.python, "--python-platform", _python_platform(request)]
-    if request.as_of:
-        options += ["--exclude-newer", f"{request.as_of}T23:59:59.999Z"]
+    indexes = index_settings(request.build_path, request.mirrors)
     with temporary_directory("uv") as folder:
         try:
-            return compile_with(request, [*options, *indexes.remote], folder)
+            return compile_with(request, indexes, folder)
         except Unsolvable:
-            if not indexes.local:
+            if not indexes.has_local:
                 raise
-            return compile_with(request, [*options, *indexes.with_local], folder)
+            return compile_with(request, indexes.with_local, folder)
 
 
-def _compile_versions(request: ResolveRequest, options: Sequence[str], folder: Path) -> str:
+def _compile_versions(request: ResolveRequest, indexes: IndexSettings, folder: Path) -> str:
     """The resolved versions, with uv's annotations of which package requires which."""
     requirements = folder / "requirements.in"
     requirements.write_text(_lines(request.requirements))
@@ -118,20 +115,20 @@ def _compile_versions(request: ResolveRequest, options: Sequence[str], folder: P
     # uv prefers the versions that its output file holds already.
     output = folder / "versions.txt"
     output.write_text(_lines(f"{name}=={version}" for name, version in request.prefer.items()))
-    command = [*_compile_command(options), requirements, "--constraints", constraints]
+    command = [*_compile_command(request), requirements, "--constraints", constraints]
     command += ["--annotation-style", "split", "-o", output]
-    run_uv(command, only_named_indexes=request.mirrors.is_closed)
+    run_uv(command, indexes)
     return output.read_text()
 
 
 def _compile_files(
-    request: ResolveRequest, options: Sequence[str], folder: Path
+    request: ResolveRequest, indexes: IndexSettings, folder: Path
 ) -> tuple[list[dict[str, Any]], Dependencies]:
     """The entries of a pylock file, and the dependencies.
 
     uv writes these in two formats, so the versions are resolved first and then their files.
     """
-    annotated = _compile_versions(request, options, folder)
+    annotated = _compile_versions(request, indexes, folder)
     dependencies = _parse_dependencies(annotated)
     needed = _needed_wheels(request, dependencies)
     exact = folder / "exact.in"
@@ -139,16 +136,14 @@ def _compile_files(
         _lines(line for line in _requirement_lines(annotated) if _requirement_name(line) in needed)
     )
     output = folder / "pylock.toml"
-    command = [*_compile_command(options), exact, "--no-deps", "--format", "pylock.toml"]
+    command = [*_compile_command(request), exact, "--no-deps", "--format", "pylock.toml"]
     command += ["-o", output]
-    is_closed = request.mirrors.is_closed
-    offline = [] if "--offline" in options else ["--offline"]
     try:
         # All that it needs was read a moment ago; some indexes make uv read it again (torch 1.13: 7
         # s).
-        run_uv([*command, *offline], only_named_indexes=is_closed)
+        run_uv([*command, "--offline"], indexes)
     except ProvisionError:  # there may be no cache
-        run_uv(command, only_named_indexes=is_closed)
+        run_uv(command, indexes)
     return _parse_toml(output.read_text()).get("packages", []), dependencies
 
 
@@ -167,12 +162,16 @@ def _needed_wheels(request: ResolveRequest, dependencies: Dependencies) -> set[s
     return needed
 
 
-def _compile_command(options: Sequence[str]) -> list[str | Path]:
+def _compile_command(request: ResolveRequest) -> list[str | Path]:
     # Any interpreter can resolve for another version; without this, uv downloads one of that
     # version (tried: 11 s and 40 s, and from a site that is not the configured index).
     command: list[str | Path] = [uv_executable(), "pip", "compile", "--quiet", "--no-header"]
     command += ["--no-python-downloads", "--python", sys.executable]
-    return [*command, *options]
+    command += ["--python-version", request.python]
+    command += ["--python-platform", _python_platform(request)]
+    if request.as_of:
+        command += ["--exclude-newer", f"{request.as_of}T23:59:59.999Z"]
+    return command
 
 
 def _require_upload_times(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from provision.adapters.http import TIMEOUT_VARIABLE, read_timeout_s
-from provision.adapters.uv.indexes import INDEX_VARIABLES
+from provision.adapters.http import PROXY_VARIABLES, TIMEOUT_VARIABLE, read_timeout_s
+from provision.adapters.uv.configuration import uv_environment
+from provision.adapters.uv.indexes import IndexSettings, pip_settings
 from provision.core.errors import (
     IntegrityError,
     NoSpace,
@@ -20,6 +21,7 @@ from provision.core.errors import (
     Unsolvable,
 )
 from provision.core.process import clean_environment, run
+from provision.core.tempdirs import temporary_directory
 
 INDEX_SILENT = "The package index did not answer"
 DETAIL_LIMIT = 400
@@ -53,23 +55,50 @@ def uv_executable() -> str:
         ) from error
 
 
-def run_uv(
-    command: Sequence[str | Path], *, show: bool = False, only_named_indexes: bool = False
-) -> str:
+def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool = False) -> str:
     """Run uv and return what it printed. Raises its failures as our errors.
 
-    only_named_indexes: use only the indexes that the command names.
+    uv runs in a folder of ours and reads one configuration file of ours: neither the working folder
+    nor variables that we do not know can change what it does. Addresses of indexes may hold
+    passwords, so they are in that file, which only this user can read, and not on the command line.
     """
-    env = clean_environment({"UV_NO_PROGRESS": "1"} if not sys.stderr.isatty() else None)
+    with temporary_directory("uv-settings") as folder:
+        settings = folder / "uv.toml"
+        descriptor = os.open(settings, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(indexes.to_toml())
+        try:
+            command = [*command, "--config-file", settings]
+            return run(command, env=_uv_variables(), cwd=folder, show=show).stdout
+        except ToolFailed as error:
+            raise translate_failure(error) from error
+
+
+def _uv_variables() -> dict[str, str]:
+    variables = uv_environment(clean_environment())
+    if not sys.stderr.isatty():
+        variables["UV_NO_PROGRESS"] = "1"
     if os.environ.get(TIMEOUT_VARIABLE):
-        env.setdefault("UV_HTTP_TIMEOUT", str(max(1, round(read_timeout_s()))))
-    if only_named_indexes:
-        for name in INDEX_VARIABLES:
-            env.pop(name, None)
-    try:
-        return run(command, env=env, show=show).stdout
-    except ToolFailed as error:
-        raise translate_failure(error) from error
+        variables.setdefault("UV_HTTP_TIMEOUT", str(max(1, round(read_timeout_s()))))
+    for name, value in _connection_settings(pip_settings(), variables).items():
+        variables.setdefault(name, value)
+    return variables
+
+
+def _connection_settings(
+    settings: Mapping[str, str], variables: Mapping[str, str]
+) -> dict[str, str]:
+    """pip's certificates and proxy, and those of requests, under the names that uv reads."""
+    connection = {}
+    bundle = settings.get("cert") or variables.get("REQUESTS_CA_BUNDLE")
+    if bundle and not variables.get("SSL_CERT_FILE") and not variables.get("SSL_CERT_DIR"):
+        connection["SSL_CERT_FILE"] = bundle
+    if settings.get("client-cert"):
+        connection["SSL_CLIENT_CERT"] = settings["client-cert"]
+    proxy = settings.get("proxy")
+    if proxy and not any(variables.get(name) for name in PROXY_VARIABLES):
+        connection["ALL_PROXY"] = proxy
+    return connection
 
 
 def is_index_silent(error: ProvisionError) -> bool:

@@ -1,0 +1,245 @@
+"""What uv may take from its user's and site's configuration, and what it may not.
+
+uv reads uv.toml, the working folder's pyproject.toml, and about a hundred variables. Some of them
+say where packages come from and how to reach them: these are honored. Others change which versions
+are chosen or where they are installed; an environment must not depend on the folder that a command
+was started in, so uv never sees them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from provision.core.errors import InvalidSpec
+
+# Keys of uv.toml, top level or [pip], that say where packages are and how to reach them
+# (docs.astral.sh/uv/reference/settings, uv 0.13).
+HONORED_KEYS = (
+    "allow-insecure-host",
+    "cache-dir",
+    "concurrent-builds",
+    "concurrent-downloads",
+    "concurrent-installs",
+    "exclude-newer",
+    "http-proxy",
+    "https-proxy",
+    "index-strategy",
+    "keyring-provider",
+    "native-tls",
+    "no-cache",
+    "no-proxy",
+    "offline",
+    "system-certs",
+)
+INDEX_KEYS = ("index", "index-url", "extra-index-url", "find-links")
+# uv's variables of the same kind; `*` stands for any ending.
+HONORED_VARIABLES = (
+    "UV_CACHE_DIR",
+    "UV_CONCURRENT_*",
+    "UV_CREDENTIALS_DIR",
+    "UV_EXCLUDE_NEWER",
+    "UV_HTTP_*",
+    "UV_INDEX_STRATEGY",
+    "UV_INSECURE_HOST",
+    "UV_KEYRING_PROVIDER",
+    "UV_NATIVE_TLS",
+    "UV_NO_CACHE",
+    "UV_NO_PROGRESS",
+    "UV_OFFLINE",
+    "UV_REQUEST_TIMEOUT",
+    "UV_SYSTEM_CERTS",
+)
+_LOGIN_VARIABLE = re.compile(r"UV_INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)")
+# A prefix of links into a cache breaks when the cache is cleaned.
+LINK_MODES = ("clone", "copy", "hardlink")
+# Variables that name indexes: we read them ourselves.
+INDEX_VARIABLES = (
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX_URL",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+)
+# Variables whose value changes which versions are chosen; named in the output.
+_DATING_VARIABLES = ("UV_EXCLUDE_NEWER", "UV_INDEX_STRATEGY", "UV_OFFLINE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UvConfiguration:
+    """uv's settings that are honored.
+
+    indexes: tables of `[[index]]`, the first has precedence. origins: the settings, for people.
+    ignored: settings that uv would have applied and that provision leaves out.
+    """
+
+    indexes: tuple[Mapping[str, Any], ...] = ()
+    find_links: tuple[str, ...] = ()
+    further: Mapping[str, Any] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+def read_uv_settings(environ: Mapping[str, str]) -> UvConfiguration:
+    """The honored settings of uv's variables, of the user's uv.toml and of the site's.
+
+    Variables come before files. Raises InvalidSpec for a uv.toml that is not TOML.
+    """
+    indexes, find_links, origins = _from_variables(environ)
+    further: dict[str, Any] = {}
+    ignored = []
+    for path in uv_files(environ):
+        tables = _setting_tables(path)
+        for name in sorted({key for table in tables for key in table if key != "pip"}):
+            if name in INDEX_KEYS or name in HONORED_KEYS or _is_link_mode(name, tables):
+                origins.append(f"{name} of {path}")
+            else:
+                ignored.append(f"{name} of {path}")
+        for table in tables:
+            file_indexes, file_links = _indexes_of(table, path.parent)
+            indexes += file_indexes
+            find_links += file_links
+            for name, value in table.items():
+                if name in HONORED_KEYS or _is_link_mode(name, tables):
+                    further.setdefault(name, value)
+    return UvConfiguration(
+        indexes=tuple(_with_one_default(indexes)),
+        find_links=tuple(find_links),
+        further=further,
+        origins=tuple(origins),
+        ignored=(*ignored, *ignored_variables(environ)),
+    )
+
+
+def uv_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The existing uv.toml of the user, then those of the site; UV_CONFIG_FILE names one to use
+    instead."""
+    if environ.get("UV_NO_CONFIG"):
+        return ()
+    if environ.get("UV_CONFIG_FILE"):
+        return (Path(environ["UV_CONFIG_FILE"]).absolute(),)
+    user = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    sites = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
+    candidates = [Path(user) / "uv" / "uv.toml"]
+    candidates += [Path(site) / "uv" / "uv.toml" for site in sites if site]
+    candidates.append(Path("/etc/uv/uv.toml"))
+    return tuple(path for path in candidates if path.is_file())
+
+
+def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that uv may see: all but those of its own that are not honored."""
+    variables = {}
+    for name, value in environ.items():
+        if not name.startswith("UV_") or is_honored_variable(name, value):
+            variables[name] = value
+    return variables
+
+
+def is_honored_variable(name: str, value: str) -> bool:
+    """Whether one of uv's own variables reaches uv."""
+    if name == "UV_LINK_MODE":
+        return value in LINK_MODES
+    if _LOGIN_VARIABLE.fullmatch(name):
+        return True
+    return any(fnmatchcase(name, pattern) for pattern in HONORED_VARIABLES)
+
+
+def ignored_variables(environ: Mapping[str, str]) -> list[str]:
+    """uv's variables that are set and do not reach it."""
+    own = ("UV_CONFIG_FILE", "UV_NO_CONFIG", *INDEX_VARIABLES)
+    names = []
+    for name, value in sorted(environ.items()):
+        is_uv = name.startswith("UV_") and name not in own
+        if is_uv and value and not is_honored_variable(name, value):
+            names.append(name)
+    return names
+
+
+def _from_variables(
+    environ: Mapping[str, str],
+) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    """Indexes, find-links and the names of the variables that are set."""
+    indexes: list[dict[str, Any]] = []
+    for text in environ.get("UV_INDEX", "").split():
+        indexes.append(_named_index(text))
+    for url in environ.get("UV_EXTRA_INDEX_URL", "").split():
+        indexes.append({"url": url})
+    default = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
+    if default:
+        indexes.append({**_named_index(default), "default": True})
+    find_links = []
+    for location in re.split(r"[\s,]+", environ.get("UV_FIND_LINKS", "")):
+        if location:
+            find_links.append(_absolute(location, Path.cwd()))
+    names = [name for name in (*INDEX_VARIABLES, *_DATING_VARIABLES) if environ.get(name)]
+    return indexes, find_links, names
+
+
+def _named_index(text: str) -> dict[str, Any]:
+    """`URL` or `NAME=URL`, as uv's options take it."""
+    name, separator, url = text.partition("=")
+    if separator and re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        return {"name": name, "url": url}
+    return {"url": text}
+
+
+def _setting_tables(path: Path) -> list[Mapping[str, Any]]:
+    """The [pip] section, which wins for `uv pip`, and the top level."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidSpec(
+            f"uv's settings {path} cannot be read: {error}.",
+            advice="Correct the file, or set UV_NO_CONFIG=1 to leave uv's settings out.",
+        ) from error
+    section = content.get("pip")
+    return [section, content] if isinstance(section, dict) else [content]
+
+
+def _is_link_mode(name: str, tables: Iterable[Mapping[str, Any]]) -> bool:
+    if name != "link-mode":
+        return False
+    return all(table.get(name, "copy") in LINK_MODES for table in tables)
+
+
+def _indexes_of(table: Mapping[str, Any], folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    indexes = []
+    for entry in table.get("index", ()):
+        # An explicit index serves only the packages that a project assigns to it.
+        if not entry.get("explicit"):
+            indexes.append({**entry, "url": _absolute(str(entry["url"]), folder)})
+    for url in table.get("extra-index-url", ()):
+        indexes.append({"url": _absolute(url, folder)})
+    if table.get("index-url"):
+        indexes.append({"url": _absolute(table["index-url"], folder), "default": True})
+    find_links = [_absolute(location, folder) for location in table.get("find-links", ())]
+    return indexes, find_links
+
+
+def _absolute(location: str, folder: Path) -> str:
+    if "://" in location:
+        return location
+    return os.path.normpath(folder / Path(location).expanduser())
+
+
+def _with_one_default(indexes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first default wins; the defaults of later sources are left out, as uv does."""
+    chosen = []
+    has_default = False
+    for index in indexes:
+        if index.get("default"):
+            if has_default:
+                continue
+            has_default = True
+        chosen.append(index)
+    return chosen
