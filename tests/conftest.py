@@ -111,6 +111,20 @@ def no_browser() -> str | None:
     )
 
 
+@functools.cache
+def no_slurm() -> str | None:
+    from tests.integration.virtual_hosts import why_impossible
+
+    return why_impossible("munged", "slurmctld", "slurmd", "sinfo", "srun")
+
+
+@functools.cache
+def no_sshd() -> str | None:
+    from tests.integration.virtual_hosts import why_impossible
+
+    return why_impossible("sshd", "ssh", "ssh-keygen")
+
+
 ABSENT = {
     "browser": no_browser,
     "docker": no_docker,
@@ -118,4 +132,6 @@ ABSENT = {
     "torch": no_torch,
     "conda": no_records,
     "gpu": no_gpu,
+    "slurm": no_slurm,
+    "sshd": no_sshd,
 }

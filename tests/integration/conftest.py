@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import absence
+from tests.integration.slurm_cluster import slurm_cluster, slurm_session  # noqa: F401
+from tests.integration.ssh_hosts import ssh_hosts  # noqa: F401
 
 BASE = "provision-test-base:bookworm"
 MAIN = "torch2.3-cuda12.1-py311"
