@@ -61,6 +61,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_cli.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_spec.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_findings.py", *session.posargs or ["--check"])
+    session.run("python", "docs/make_node_failures.py", *session.posargs or ["--check"])
     session.run("python", "docs/check_links.py")
 
 

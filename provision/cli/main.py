@@ -27,6 +27,7 @@ from provision.cli import (
     kernel,
     lock,
     matrix,
+    nodes,
     render,
     report,
     smoke,
@@ -116,6 +117,7 @@ for command in (
     report.passport,
     channel.channel,
     matrix.matrix,
+    nodes.nodes,
     report.report,
     checkpoint.checkpoint,
 ):

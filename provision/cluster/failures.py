@@ -137,6 +137,70 @@ REASONS: dict[str, FailureReason] = {
         meaning="the file system reports an error of its own (I/O, stale handle)",
         advice="Look at the node's dmesg and mounts.",
     ),
+    "wrong-arch": FailureReason(
+        meaning="the environment has no build for the node's processor",
+        advice="Build it with --platform for that processor, or leave these nodes out.",
+    ),
+    "old-glibc": FailureReason(
+        meaning="the node's glibc is older than the environment needs",
+        advice="Choose an older build (provision matrix), or run an image there.",
+    ),
+    "old-driver": FailureReason(
+        meaning="the NVIDIA driver is too old for the environment's CUDA",
+        advice="Update the driver, or choose an older CUDA (provision matrix --driver VERSION).",
+    ),
+    "gpu-driver": FailureReason(
+        meaning="the node has NVIDIA GPUs, and its driver does not work",
+        advice="Run nvidia-smi there; after an update of the driver the node needs a restart.",
+    ),
+    "gpu-missing": FailureReason(
+        meaning="a GPU is on the bus and does not answer",
+        advice="dmesg there says why (Xid); drain the node and reset it.",
+    ),
+    "gpu-count": FailureReason(
+        meaning="the engine counts more GPUs than answer on the node",
+        advice="Compare nvidia-smi on the node with gres.conf and the node's line in slurm.conf.",
+    ),
+    "gpu-unsupported": FailureReason(
+        meaning="the build has no code for the node's GPU",
+        advice="Choose another build: provision matrix --gpu NAME.",
+    ),
+    "no-gpu": FailureReason(
+        meaning="the environment is for CUDA, and the node has no GPU",
+        advice="It works there on the CPU.",
+    ),
+    "no-exec": FailureReason(
+        meaning="programs cannot be run from the store's file system",
+        advice="Choose another path with `path:` in nodes.yml.",
+    ),
+    "no-own-name": FailureReason(
+        meaning="the node cannot resolve its own name, which ends torchrun and Gloo",
+        advice="Add the name to DNS, or to /etc/hosts on the node.",
+    ),
+    "loopback-name": FailureReason(
+        meaning="the node's own name resolves to a loopback address, where other nodes cannot reach it",
+        advice="Remove the name from the 127.0.x.x line of /etc/hosts there.",
+    ),
+    "clock-skew": FailureReason(
+        meaning="the node's clock is wrong, or this machine's is",
+        advice="Start chronyd or ntpd there; `timedatectl` shows whether it works.",
+    ),
+    "no-mount": FailureReason(
+        meaning="the node cannot mount a squashfs image: neither the kernel nor FUSE will",
+        advice="Environments are unpacked there. To mount them: install squashfuse and fuse3.",
+    ),
+    "memlock": FailureReason(
+        meaning="locked memory is limited, and InfiniBand needs it unlimited",
+        advice="Set memlock to unlimited in limits.conf, or LimitMEMLOCK of slurmd.",
+    ),
+    "not-ready": FailureReason(
+        meaning="the engine says that the node cannot take jobs",
+        advice="`kubectl describe node NAME` says why.",
+    ),
+    "unread": FailureReason(
+        meaning="a fact could not be read, so nobody knows whether the node is fit",
+        advice="A file system or the GPU driver hangs there. Try again, or look at the node's dmesg.",
+    ),
     "system-error": FailureReason(
         meaning="the node's system refused for another reason", advice="The message has its words."
     ),

@@ -6,6 +6,7 @@ provision/schemas/nodes.schema.json defines the keys of nodes.yml, and docs/clus
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -51,7 +52,8 @@ class Node:
 
     address: what ssh connects to. state: the engine's own word, e.g. `drained`; answers: False if
     the engine says that the node is down. gpus: as the engine counts them, None if it does not.
-    group: where the node comes from: a partition of Slurm, or a context of kubectl.
+    partition: of Slurm, where the node comes from; context: of kubectl. engine_facts: what
+    Kubernetes says about the node.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Node:
     gpu_type: str = ""
     partition: str = ""
     context: str = ""
+    engine_facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +155,8 @@ def _nodes_of_prefix(text: str) -> list[Node] | None:
     """The nodes of `k8s:`, `ssh:`, `exec:` and `local`; None for other texts."""
     prefix, colon, rest = text.partition(":")
     if text == LOCAL:
-        return [Node(name=LOCAL, names=NodeNames(), engine="local", address="")]
+        names = NodeNames(host=socket.gethostname())
+        return [Node(name=LOCAL, names=names, engine="local", address="")]
     if not colon:
         return None
     if prefix == "ssh":
@@ -242,6 +246,15 @@ def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
             gpus=each.gpus,
             gpu_type=each.gpu_type,
             context=context,
+            engine_facts={
+                "arch": each.arch,
+                "kernel": each.kernel,
+                "os": each.os_image,
+                "container_runtime": each.container_runtime,
+                "kubelet": each.kubelet,
+                "driver": each.driver,
+                "pressure": each.pressure,
+            },
         )
         for each in kubernetes_nodes.list_nodes(selector, context)
     ]

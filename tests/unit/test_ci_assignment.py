@@ -9,8 +9,8 @@ import functools
 import pytest
 
 from provision import catalog, resolver, sources
-from provision.catalog import Build
-from provision.ci import CiTarget, Job, Runner, assign, assignment
+from provision.catalog import Build, mismatches
+from provision.ci import CiTarget, Job, Runner, assign
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
@@ -138,14 +138,14 @@ def test_ptx_needs_the_driver_of_its_toolkit() -> None:
         build, architectures=build.architectures[: build.architectures.index("sm_90") + 1]
     )
     newer, toolkit = catalog.find_gpu("sm_120"), catalog.toolkits()[build.cuda]
-    (found,) = assignment._code_mismatches(build, newer, toolkit.toolkit_driver)
+    (found,) = mismatches.code_mismatches(build, newer, toolkit.toolkit_driver)
     assert not found.certain
     assert (
         found.why
         == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL has none"
     )
     build = dataclasses.replace(build, cuda="12.8")
-    (found,) = assignment._code_mismatches(build, newer, catalog.toolkits()["12.8"].driver_floor)
+    (found,) = mismatches.code_mismatches(build, newer, catalog.toolkits()["12.8"].driver_floor)
     assert found.certain
     assert (
         found.why
