@@ -21,6 +21,14 @@ MARK = "provision-node: "
 # keywords and returns what JSON can hold. It is imported only when it runs.
 ACTIONS = {
     "facts": "facts:collect",
+    "store-status": "store_status:status",
+    "store-history": "activation:history",
+    "store-receive": "transfer:receive",
+    "store-exchange": "transfer:exchange",
+    "store-verify": "transfer:verify",
+    "store-install": "install:install",
+    "store-activate": "activation:activate",
+    "store-release": "store:release",
 }
 # Set where the host only simulates nodes (`exec:` of --on): the name of this one. "%h" in a text
 # argument becomes this name.

@@ -1,0 +1,321 @@
+"""The store of environments on this node: where things lie, who works in it, what is active.
+
+    images/KEY.sqsh          a verified image (or KEY.tar.zst), with its sidecar KEY.json
+    images/KEY.verified      which file was verified: its hash, size, inode and time
+    staging/KEY.HASH.part    an image that is being received
+    staging/NAME.lease       the run that changes an environment
+    envs/KEY/                the mounted image or the unpacked tree, where jobs start
+    envs/KEY.installed       which image that is, and how it was put there
+    NAME -> envs/KEY         the active environment
+    journal.jsonl, lock
+
+Each change ends with one rename. A process that is killed leaves the old state or the new one.
+
+Paths are plain text, because importing pathlib takes half as long as starting Python, and a ship
+without changes runs this on every node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from .errors import NodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SUFFIXES = {"squashfs": ".sqsh", "tar": ".tar.zst"}
+# Another action of the same run may still be at work: its caller died, and it is about to see that.
+LOCK_WAIT_S = 30.0
+LOCK_POLL_S = 0.2
+# A run that was killed leaves its lease. Other hosts take it for dead after this time; the host
+# that it ran on sees at once that it is gone.
+LEASE_S = 1800.0
+PARTS_KEPT_S = 7 * 86400.0
+# `NAME-` and twelve digits of a hash.
+KEY_HASH_LENGTH = 12
+
+
+class Store:
+    """Where things lie below one path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def image(self, pack: Mapping[str, Any]) -> str:
+        return os.path.join(self.path, "images", pack["key"] + SUFFIXES[pack["format"]])
+
+    def sidecar(self, key: str) -> str:
+        return os.path.join(self.path, "images", f"{key}.json")
+
+    def verified(self, key: str) -> str:
+        return os.path.join(self.path, "images", f"{key}.verified")
+
+    def part(self, pack: Mapping[str, Any]) -> str:
+        """Named after its hash too: two packs of one key may differ in their bytes."""
+        return os.path.join(self.path, "staging", f"{pack['key']}.{pack['sha256'][:16]}.part")
+
+    def lease(self, name: str) -> str:
+        return os.path.join(self.path, "staging", f"{name}.lease")
+
+    def environment(self, key: str) -> str:
+        return os.path.join(self.path, "envs", key)
+
+    def installed(self, key: str) -> str:
+        return os.path.join(self.path, "envs", f"{key}.installed")
+
+    def link(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    @property
+    def journal(self) -> str:
+        return os.path.join(self.path, "journal.jsonl")
+
+    @property
+    def lock(self) -> str:
+        return os.path.join(self.path, "lock")
+
+
+def name_of(key: str) -> str:
+    """The environment that a key belongs to."""
+    return key[: -KEY_HASH_LENGTH - 1]
+
+
+def active_key(store: Store, name: str) -> str | None:
+    try:
+        return os.path.basename(os.readlink(store.link(name)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NodeError(
+            "not-ours", f"{store.link(name)} is not a link that provision made"
+        ) from error
+
+
+def is_verified(store: Store, pack: Mapping[str, Any]) -> bool:
+    """Whether the image is the file that was verified, by inode, size and time of its last
+    change."""
+    record = read_json(store.verified(pack["key"]))
+    if record is None or record.get("sha256") != pack["sha256"]:
+        return False
+    try:
+        return record == verified_record(os.stat(store.image(pack)), pack["sha256"])
+    except FileNotFoundError:
+        return False
+
+
+def verified_record(status: os.stat_result, sha256: str) -> dict[str, Any]:
+    return {
+        "sha256": sha256,
+        "size": status.st_size,
+        "inode": status.st_ino,
+        "mtime_ns": status.st_mtime_ns,
+    }
+
+
+def pack_of(store: Store, key: str) -> dict[str, Any]:
+    """The sidecar of an image that is here. Raises NodeError (not-here)."""
+    sidecar = read_json(store.sidecar(key))
+    if sidecar is None:
+        raise NodeError("not-here", f"{store.path} has no image {key}")
+    return sidecar
+
+
+def installed_way(store: Store, pack: Mapping[str, Any]) -> str | None:
+    """How this image was put to its path, if it is there: a mount ends with a reboot."""
+    record = read_json(store.installed(pack["key"]))
+    if record is None or record.get("sha256") != pack["sha256"]:
+        return None
+    way = str(record["way"])
+    directory = store.environment(pack["key"])
+    try:
+        is_present = os.path.isdir(directory) if way == "tree" else is_mounted(directory)
+    except OSError:  # the process that served a FUSE mount was killed
+        return None
+    return way if is_present else None
+
+
+def is_mounted(directory: str) -> bool:
+    """Whether a file system is mounted there. Raises OSError where that does not answer, which
+    os.path.ismount hides."""
+    try:
+        return os.stat(directory).st_dev != os.stat(os.path.dirname(directory)).st_dev
+    except FileNotFoundError:
+        return False
+
+
+def received_bytes(store: Store, pack: Mapping[str, Any]) -> int:
+    """How much of an image has been received."""
+    try:
+        return os.stat(store.part(pack)).st_size
+    except FileNotFoundError:
+        return 0
+
+
+@contextlib.contextmanager
+def locked(store: Store, name: str, run: Mapping[str, str]) -> Iterator[None]:
+    """Work in the store alone, as a part of this run.
+
+    run: `id`; `source`, the host and folder that it runs from, where only one run of an environment
+    is at work at a time; and `by`, as a person reads it. Raises NodeError (in-use).
+    """
+    for directory in ("images", "staging", "envs"):
+        os.makedirs(os.path.join(store.path, directory), exist_ok=True)
+    descriptor = os.open(store.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _wait_for_lock(descriptor, store)
+        _take_lease(store, name, run)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, store: Store) -> None:
+    end = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise NodeError(
+                    "in-use", f"another process works in {store.path}: {_lock_holder(store)}"
+                ) from None
+            time.sleep(LOCK_POLL_S)
+        except OSError:
+            # A file system without locks. The lease still keeps other runs out.
+            return
+
+
+def _lock_holder(store: Store) -> str:
+    """The run of the newest lease."""
+    leases = []
+    staging = os.path.join(store.path, "staging")
+    for file in os.listdir(staging):
+        lease = read_json(os.path.join(staging, file)) if file.endswith(".lease") else None
+        if lease is not None:
+            leases.append(lease)
+    newest = max(leases, key=lambda lease: float(lease["at"]), default=None)
+    return str(newest["by"]) if newest else "unknown"
+
+
+def _take_lease(store: Store, name: str, run: Mapping[str, str]) -> None:
+    lease = read_json(store.lease(name))
+    if lease is not None and lease["id"] != run["id"] and lease["source"] != run["source"]:
+        age_s = time.time() - lease["at"]
+        if 0 <= age_s < LEASE_S:
+            raise NodeError(
+                "in-use",
+                f"{lease['by']} is shipping {name} here (last seen {age_s / 60:.0f} min ago; "
+                f"taken for dead after {LEASE_S / 60:.0f} min)",
+            )
+    write_json(store.lease(name), {**run, "at": time.time()})
+
+
+def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, Any]:
+    """End a run here: another may begin."""
+    store = Store(path)
+    lease = read_json(store.lease(name))
+    if lease is not None and lease["id"] == run["id"]:
+        remove_file(store.lease(name))
+    return {}
+
+
+def require_caller() -> None:
+    """Raise NodeError (killed) if nobody reads our answer any more: the caller was killed, or the
+    connection is gone. Then the lock must not stay with us."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    for _, events in poll.poll(0):
+        if events & (select.POLLERR | select.POLLHUP):
+            raise NodeError("killed", "the caller is gone")
+
+
+def append_journal(store: Store, event: str, run: Mapping[str, str], **fields: Any) -> None:
+    line = json.dumps({"at": time.time(), "event": event, "run": run["id"], **fields}) + "\n"
+    descriptor = os.open(
+        store.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+    )
+    try:
+        os.write(descriptor, line.encode("utf-8"))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_journal(store: Store, name: str) -> list[dict[str, Any]]:
+    """What happened to an environment here, oldest first. A line that was cut off by a power failure
+    is skipped."""
+    events = []
+    try:
+        with open(store.journal, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("name") == name and "key" in event:
+            events.append(event)
+    return events
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """A document that we wrote; None if there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def write_json(path: str, document: Mapping[str, Any]) -> None:
+    """Replace a document; it is on the disk when this returns."""
+    staged = f"{path}.new"
+    with open(staged, "w", encoding="utf-8") as file:
+        json.dump(document, file, sort_keys=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(staged, path)
+    sync_directory(os.path.dirname(path))
+
+
+def remove_file(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable. Some network file systems cannot."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def installed_keys(store: Store, name: str) -> list[str]:
+    """The environments of this name that were installed here."""
+    keys = []
+    try:
+        files = os.listdir(os.path.join(store.path, "envs"))
+    except FileNotFoundError:
+        return []
+    for file in files:
+        key, suffix = os.path.splitext(file)
+        if suffix == ".installed" and name_of(key) == name:
+            keys.append(key)
+    return sorted(keys)

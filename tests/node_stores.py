@@ -1,0 +1,84 @@
+"""Small packs and stores for tests of what runs on nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zstandard
+
+from provision_runtime.node import activation, install, transfer
+from provision_runtime.node.digests import prefix_digests
+from provision_runtime.node.store import Store
+
+RUN = {"id": "run-1", "source": "laptop:1000:/data", "by": "ann@laptop"}
+NAME = "toy"
+# A Python that starts. What a real one does is for the tests with real prefixes.
+PYTHON = "#!/bin/sh\necho 3.11.7\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedToy:
+    """An image, and what its sidecar says of it."""
+
+    pack: Mapping[str, Any]
+    image: bytes
+
+    @property
+    def key(self) -> str:
+        return str(self.pack["key"])
+
+
+def pack_toy(folder: Path, version: str, python: str = PYTHON) -> PackedToy:
+    """A tar.zst of a prefix whose files differ between versions."""
+    prefix = folder / f"prefix-{version}"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin" / "python").write_text(python)
+    (prefix / "bin" / "python").chmod(0o755)
+    (prefix / "version").write_text(version * 1000)
+    text = io.BytesIO()
+    with tarfile.open(fileobj=text, mode="w") as archive:
+        archive.add(prefix, arcname=".")
+    image = zstandard.compress(text.getvalue())
+    return PackedToy(pack=sidecar(version, "tar", image, prefix), image=image)
+
+
+def sidecar(version: str, pack_format: str, image: bytes, prefix: Path) -> dict[str, Any]:
+    digest = hashlib.sha256(version.encode()).hexdigest()[:12]
+    return {
+        "name": NAME,
+        "key": f"{NAME}-{digest}",
+        "format": pack_format,
+        "size": len(image),
+        "sha256": hashlib.sha256(image).hexdigest(),
+        "root": prefix_digests(str(prefix), deep=True)["root"],
+    }
+
+
+def receive(
+    store: Store,
+    toy: PackedToy,
+    monkeypatch: pytest.MonkeyPatch,
+    data: bytes | None = None,
+    offset: int = 0,
+    run: Mapping[str, str] = RUN,
+) -> dict[str, Any]:
+    """Send an image, or other data, to the store."""
+    if data is None:
+        data = toy.image[offset:]
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+    return transfer.receive(store.path, toy.pack, toy.pack, run, offset)
+
+
+def ship(store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Receive, install and activate an image."""
+    receive(store, toy, monkeypatch)
+    install.install(store.path, NAME, toy.key, RUN)
+    return activation.activate(store.path, NAME, toy.key, RUN)

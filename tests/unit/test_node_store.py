@@ -1,0 +1,350 @@
+"""The store of environments on a node: receiving, verifying, installing, activating, pruning."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from provision_runtime.node import activation, install, store_status, transfer, zstd
+from provision_runtime.node import store as stores
+from provision_runtime.node.errors import NodeError
+from provision_runtime.node.store import Store
+from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, ship
+
+OTHER_RUN = {"id": "run-2", "source": "desktop:1000:/data", "by": "bob@desktop"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> PackedToy:
+    return pack_toy(tmp_path, "1")
+
+
+def status(store: Store, toy: PackedToy) -> dict[str, object]:
+    return store_status.status(store.path, toy.pack)
+
+
+def listing(store: Store, folder: str) -> list[str]:
+    return [path.name for path in Path(store.path, folder).iterdir()]
+
+
+def test_status_of_a_path_that_does_not_exist_changes_nothing(store: Store, toy: PackedToy) -> None:
+    answer = status(store, toy)
+    assert (answer["active"], answer["verified"], answer["installed"]) == (None, False, None)
+    assert answer["received"] == 0
+    assert answer["refusal"] is None
+    assert not Path(store.path).exists()
+
+
+def test_status_says_why_a_path_cannot_be_written(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert status(Store(str(tmp_path)), toy)["refusal"] == "permission-denied"
+
+
+def test_an_image_that_was_cut_off_is_continued_and_then_verified(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NodeError) as error:
+        receive(store, toy, monkeypatch, toy.image[:100])
+    assert error.value.reason == "cut-off"
+    assert status(store, toy)["received"] == 100
+    assert not status(store, toy)["verified"]
+    assert receive(store, toy, monkeypatch, offset=100)["received"] == len(toy.image) - 100
+    assert status(store, toy)["verified"]
+    assert listing(store, "staging") == [f"{NAME}.lease"]
+
+
+def test_wrong_bytes_never_reach_the_images_and_the_next_transfer_begins_anew(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = bytes([toy.image[0] ^ 1]) + toy.image[1:]
+    with pytest.raises(NodeError) as error:
+        receive(store, toy, monkeypatch, wrong)
+    assert error.value.reason == "wrong-bytes"
+    assert listing(store, "images") == []
+    assert status(store, toy)["received"] == 0
+
+
+def test_bytes_that_arrived_without_us_are_verified_too(store: Store, toy: PackedToy) -> None:
+    Path(store.path, "staging").mkdir(parents=True)
+    Path(store.part(toy.pack)).write_bytes(toy.image)
+    transfer.verify(store.path, toy.pack, toy.pack, RUN)
+    assert status(store, toy)["verified"]
+
+
+def test_an_image_that_was_copied_with_the_whole_store_is_verified_in_place(
+    store: Store, toy: PackedToy
+) -> None:
+    Path(store.path, "images").mkdir(parents=True)
+    Path(store.image(toy.pack)).write_bytes(toy.image)
+    assert status(store, toy)["has_image"]
+    transfer.verify(store.path, toy.pack, toy.pack, RUN)
+    assert status(store, toy)["verified"]
+
+
+def test_an_image_that_changed_after_its_verification_is_not_verified(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, toy, monkeypatch)
+    with Path(store.image(toy.pack)).open("r+b") as file:
+        file.write(b"other")
+    os.utime(store.image(toy.pack), ns=(0, 0))
+    assert not status(store, toy)["verified"]
+    with pytest.raises(NodeError) as error:
+        install.install(store.path, NAME, toy.key, RUN)
+    assert error.value.reason == "not-verified"
+
+
+def test_a_tree_is_unpacked_checked_and_started(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, toy, monkeypatch)
+    assert install.install(store.path, NAME, toy.key, RUN) == {"way": "tree", "is_new": True}
+    assert install.install(store.path, NAME, toy.key, RUN) == {"way": "tree", "is_new": False}
+    assert Path(store.environment(toy.key), "version").read_text() == "1" * 1000
+
+
+def test_an_image_whose_files_are_not_those_packed_is_refused(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, PackedToy(pack={**toy.pack, "root": "0" * 64}, image=toy.image), monkeypatch)
+    with pytest.raises(NodeError) as error:
+        install.install(store.path, NAME, toy.key, RUN)
+    assert error.value.reason == "wrong-bytes"
+    assert listing(store, "envs") == []
+
+
+def test_an_environment_whose_python_does_not_start_is_taken_away(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "libc.so.6: version GLIBC_2.99 not found"
+    toy = pack_toy(tmp_path, "1", python=f'#!/bin/sh\necho "{message}" >&2; exit 1\n')
+    receive(store, toy, monkeypatch)
+    with pytest.raises(NodeError, match="GLIBC_2") as error:
+        install.install(store.path, NAME, toy.key, RUN)
+    assert error.value.reason == "does-not-start"
+    assert listing(store, "envs") == []
+
+
+def test_libzstd_decompresses_what_zstd_does(tmp_path: Path) -> None:
+    """Larger than its buffers, and well compressible, so that much output comes of little input."""
+    library = zstd.load_library()
+    if library is None:
+        pytest.skip("this machine has no libzstd")
+    content = b"0" * 5_000_000 + os.urandom(3_000_000) + b"end"
+    (tmp_path / "image").write_bytes(zstandard.compress(content))
+    with (tmp_path / "plain").open("wb") as file:
+        zstd.decompress(library, str(tmp_path / "image"), file.fileno())
+    assert (tmp_path / "plain").read_bytes() == content
+    (tmp_path / "image").write_bytes(b"not zstd")
+    with (tmp_path / "plain").open("wb") as file, pytest.raises(NodeError):
+        zstd.decompress(library, str(tmp_path / "image"), file.fileno())
+
+
+def test_activation_needs_an_installed_environment(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, toy, monkeypatch)
+    with pytest.raises(NodeError) as error:
+        activation.activate(store.path, NAME, toy.key, RUN)
+    assert error.value.reason == "not-installed"
+    assert activation.history(store.path, NAME)["active"] is None
+
+
+def test_what_is_active_already_is_all_that_status_says(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship(store, toy, monkeypatch)
+    assert status(store, toy) == {"active": toy.key, "verified": True, "installed": "tree"}
+    assert Path(store.link(NAME)).readlink() == Path("envs", toy.key)
+
+
+def test_a_path_of_that_name_that_is_no_link_is_never_replaced(
+    store: Store, toy: PackedToy
+) -> None:
+    Path(store.link(NAME)).mkdir(parents=True)
+    with pytest.raises(NodeError) as error:
+        status(store, toy)
+    assert error.value.reason == "not-ours"
+
+
+def test_the_last_three_are_kept_and_one_that_is_staged(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toys = [pack_toy(tmp_path, str(number)) for number in range(5)]
+    receive(store, toys[4], monkeypatch)
+    install.install(store.path, NAME, toys[4].key, RUN)
+    results = [ship(store, toy, monkeypatch) for toy in toys[:4]]
+    assert [result["removed"] for result in results] == [[], [], [], [toys[0].key]]
+    assert stores.installed_keys(store, NAME) == sorted(toy.key for toy in toys[1:])
+    assert not Path(store.image(toys[0].pack)).exists()
+    assert not Path(store.environment(toys[0].key)).exists()
+
+
+def test_what_a_process_uses_is_not_removed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toys = [pack_toy(tmp_path, str(number)) for number in range(4)]
+    ship(store, toys[0], monkeypatch)
+    job = subprocess.Popen(["sleep", "60"], cwd=store.environment(toys[0].key))
+    try:
+        results = [ship(store, toy, monkeypatch) for toy in toys[1:]]
+        assert results[-1]["removed"] == []
+        assert results[-1]["in_use"] == [toys[0].key]
+    finally:
+        job.kill()
+        job.wait()
+    assert activation.activate(store.path, NAME, toys[3].key, RUN)["removed"] == [toys[0].key]
+
+
+def test_rollback_goes_to_the_one_before_and_back_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (pack_toy(tmp_path, version) for version in "12")
+    ship(store, first, monkeypatch)
+    assert activation.history(store.path, NAME)["previous"] is None
+    ship(store, second, monkeypatch)
+    assert activation.history(store.path, NAME)["previous"] == first.key
+    activation.activate(store.path, NAME, first.key, RUN)
+    assert activation.history(store.path, NAME) == {
+        "active": first.key,
+        "previous": second.key,
+        "installed": sorted([first.key, second.key]),
+    }
+
+
+def test_a_run_from_elsewhere_is_refused_until_the_lease_is_old(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, toy, monkeypatch)
+    with pytest.raises(NodeError, match="ann@laptop is shipping toy here") as error:
+        install.install(store.path, NAME, toy.key, OTHER_RUN)
+    assert error.value.reason == "in-use"
+    lease = stores.read_json(store.lease(NAME))
+    assert lease is not None
+    stores.write_json(store.lease(NAME), {**lease, "at": lease["at"] - stores.LEASE_S})
+    install.install(store.path, NAME, toy.key, OTHER_RUN)
+
+
+def test_a_later_run_from_the_same_place_takes_the_lease(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, toy, monkeypatch)
+    install.install(store.path, NAME, toy.key, {**RUN, "id": "run-3"})
+    stores.release(store.path, NAME, RUN)
+    assert Path(store.lease(NAME)).exists()
+    stores.release(store.path, NAME, {**RUN, "id": "run-3"})
+    assert not Path(store.lease(NAME)).exists()
+
+
+def test_a_lock_that_is_held_is_waited_for_and_then_reported(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "LOCK_WAIT_S", 0.0)
+    with stores.locked(store, NAME, RUN), pytest.raises(NodeError, match="ann@laptop") as error:
+        receive(store, toy, monkeypatch)
+    assert error.value.reason == "in-use"
+
+
+def test_a_line_of_the_journal_that_was_cut_off_is_skipped(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship(store, toy, monkeypatch)
+    with Path(store.journal).open("a") as file:
+        file.write('{"event": "activated", "name": "toy", "key"')
+    assert [event["event"] for event in stores.read_journal(store, NAME)] == [
+        "verified",
+        "installed",
+        "activated",
+    ]
+
+
+def serve_in_thread(
+    store: Store, toy: PackedToy, port: int, tokens: list[str], idle_s: float = 20
+) -> tuple[threading.Thread, dict[str, object]]:
+    answer: dict[str, object] = {}
+
+    def run() -> None:
+        try:
+            answer.update(transfer.serve(store.path, toy.pack, port, tokens, idle_s))
+        except NodeError as error:
+            answer["reason"] = error.reason
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, answer
+
+
+def free_port() -> int:
+    with socket.create_server(("", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_a_node_fetches_from_another_and_goes_on_where_it_was_cut_off(
+    store: Store, toy: PackedToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, toy, monkeypatch)
+    other = Store(str(tmp_path / "other"))
+    with pytest.raises(NodeError):
+        receive(other, toy, monkeypatch, toy.image[:50])
+    port = free_port()
+    thread, answer = serve_in_thread(store, toy, port, ["secret"])
+    server = {"node": "n1", "addresses": ["127.0.0.1"], "port": port}
+    result = transfer.fetch(other.path, toy.pack, toy.pack, RUN, server, "secret")
+    thread.join()
+    assert result == {"received": len(toy.image) - 50, "source": "n1"}
+    assert answer == {"sent": len(toy.image) - 50, "not_served": 0}
+    assert status(other, toy)["verified"]
+
+
+def test_a_server_gives_nothing_without_its_token(
+    store: Store, toy: PackedToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, toy, monkeypatch)
+    port = free_port()
+    thread, answer = serve_in_thread(store, toy, port, ["secret"], idle_s=0.5)
+    server = {"node": "n1", "addresses": ["127.0.0.1"], "port": port}
+    with pytest.raises(NodeError) as error:
+        transfer.fetch(str(tmp_path / "other"), toy.pack, toy.pack, RUN, server, "guess")
+    thread.join()
+    assert error.value.reason == "peer-failed"
+    assert answer == {"sent": 0, "not_served": 1}
+
+
+def test_a_server_that_is_not_there_is_named(
+    toy: PackedToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "CONNECT_S", 0.0)
+    server = {"node": "n1", "addresses": ["127.0.0.1"], "port": free_port()}
+    with pytest.raises(NodeError, match="n1 at 127") as error:
+        transfer.fetch(str(tmp_path / "other"), toy.pack, toy.pack, RUN, server, "secret")
+    assert error.value.reason == "peer-unreachable"
+
+
+def test_only_a_verified_image_is_served(store: Store, toy: PackedToy) -> None:
+    with pytest.raises(NodeError) as error:
+        transfer.serve(store.path, toy.pack, free_port(), ["secret"], 1)
+    assert error.value.reason == "not-verified"
+
+
+def test_a_port_that_is_taken_is_said(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, toy, monkeypatch)
+    with socket.create_server(("", 0)) as listener:
+        port = int(listener.getsockname()[1])
+        with pytest.raises(NodeError) as error:
+            transfer.serve(store.path, toy.pack, port, ["secret"], 1)
+    assert error.value.reason == "port-in-use"
