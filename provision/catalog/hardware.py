@@ -13,6 +13,7 @@ from provision.catalog.data_files import load
 from provision.catalog.releases import Build, version_key
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
+from provision.core.types import Lock, LockedPackage, Resolution
 
 Compatibility = Literal["yes", "no", "unknown"]
 # ptx: only by compiling the build's PTX when it starts.
@@ -26,6 +27,11 @@ DECORATION = re.compile(
 # CUDA C++ Programming Guide, Binary Compatibility: code for one minor version runs on later ones of
 # the same major, but not between Tegra and other GPUs.
 TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (11, 0)})
+
+_GLIBC = re.compile(r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?")
+_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
+# 2.5, 2.12 and 2.17: older than any machine that runs our builds.
+_OLD_MANYLINUX = re.compile(r"manylinux(?:1|2010|2014)_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +191,30 @@ def runs_on_machine(build: Build, glibc: str) -> Compatibility:
     if build.glibc is None:
         return "unknown"
     return "yes" if version_key(glibc) >= version_key(build.glibc) else "no"
+
+
+def required_glibc(resolution: Resolution, lock: Lock) -> str:
+    """The oldest glibc that the locked packages run with.
+
+    It may be newer than the resolution's: this machine's Python, if it was packaged, may need a
+    newer one, and the wheels were chosen for that.
+    """
+    versions = [resolution.glibc]
+    for package in lock.packages:
+        versions += _glibc_of_package(package)
+    return max(versions, key=version_key)
+
+
+def _glibc_of_package(package: LockedPackage) -> list[str]:
+    """The versions of glibc that a package requires: from the dependencies of a conda package, or
+    from the file name of a wheel (at most one)."""
+    if package.manager == "conda":
+        matches = (_GLIBC.fullmatch(dependency) for dependency in package.depends)
+        return [match[1] for match in matches if match]
+    if _OLD_MANYLINUX.search(package.filename):
+        return []
+    tags = [f"{major}.{minor}" for major, minor in _MANYLINUX.findall(package.filename)]
+    return [min(tags, key=version_key)] if tags else []
 
 
 def _support_by_toolkit(cuda: str, gpu: Gpu) -> GpuSupport:

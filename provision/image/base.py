@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by
 from provision.image.oci_layout import DIGEST
-from provision.image.tar import UNREADABLE, BoundedTarInfo, hidden_by
 
 Use = Literal["base", "builder"]
 

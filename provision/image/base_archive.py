@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from provision.core import tar
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
-from provision.image import oci_layout, tar
+from provision.image import oci_layout
 from provision.image.base import ON_DISK, BaseImage
 from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES, NAME
 

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from provision.catalog import version_key
+from provision.adapters.installed_files import without_folder
+from provision.catalog import required_glibc
 from provision.core.container import PREFIX
 from provision.core.mirrors import without_credentials
 from provision.core.types import Lock, LockedPackage, Resolution
-from provision.image import conda_files, config, layers, oci_layout
+from provision.image import config, layers, oci_layout
 from provision.image.base import BaseImage
 from provision.image.layers import LayerEntry
 
 # The version of the format in which packages become a layer's bytes. Raise it whenever the same
 # packages give other bytes; otherwise builds reuse outdated layers.
 LAYER_VERSION = 3
-
-_GLIBC = re.compile(r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?")
-_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
-# 2.5, 2.12 and 2.17: older than any usable base.
-_OLD_MANYLINUX = re.compile(r"manylinux(?:1|2010|2014)_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +44,7 @@ class Recipe:
 
     @property
     def glibc(self) -> str:
-        """The oldest glibc that the locked packages run with.
-
-        It may be newer than the resolution's: this machine's Python, if it was packaged, may need a
-        newer one, and the wheels were chosen for that.
-        """
-        versions = [self.resolution.glibc]
-        for package in self.lock.packages:
-            versions += _required_glibc(package)
-        return max(versions, key=version_key)
+        return required_glibc(self.resolution, self.lock)
 
     @property
     def digest(self) -> str:
@@ -111,18 +98,6 @@ def _digest_of(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(oci_layout.canonical(document)).hexdigest()
 
 
-def _required_glibc(package: LockedPackage) -> list[str]:
-    """The versions of glibc that a package requires: from the dependencies of a conda package, or
-    from the file name of a wheel (at most one)."""
-    if package.manager == "conda":
-        matches = (_GLIBC.fullmatch(dependency) for dependency in package.depends)
-        return [match[1] for match in matches if match]
-    if _OLD_MANYLINUX.search(package.filename):
-        return []
-    tags = [f"{major}.{minor}" for major, minor in _MANYLINUX.findall(package.filename)]
-    return [min(tags, key=version_key)] if tags else []
-
-
 def _identity(package: LockedPackage) -> list[str]:
     """A wheel is identified by its hash, a conda package also by the lock's other fields, because
     they get into conda-meta; of a local channel's address, only its end does."""
@@ -130,7 +105,7 @@ def _identity(package: LockedPackage) -> list[str]:
     if package.manager == "pip":
         return identity
     if package.url.startswith("file:"):
-        url = conda_files.without_folder(package.url, parts=2)
+        url = without_folder(package.url, parts=2)
     else:
         url = without_credentials(package.url)
     return [*identity, package.build, package.md5 or "", url, *package.depends]

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from provision.adapters.installed_files import HOST_FILES, without_host_paths
 from provision.core.container import PREFIX, PYTHON, WORKSPACE
 from provision.core.errors import IntegrityError, StaleLock
-from provision.core.mirrors import without_credentials
 from provision.core.types import Prefix
 from provision.image.layers import LayerEntry, file_entry
 
@@ -27,10 +27,6 @@ COMMAND_SCRIPT = f"""\
 exec {PYTHON} -I -m provision_runtime smoke "$@"
 """
 
-# Files that installers write for themselves, and files that differ between hosts: a cache marker,
-# the origin of a wheel. Byte code is skipped too: its header holds its source's time.
-SKIPPED_FILES = frozenset({"CACHEDIR.TAG", "direct_url.json", "uv_cache.json", "uv_build.json"})
-_HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
 # conda recognizes an environment by this file. rattler leaves it empty, and so do we, because conda
 # would write times into it.
 _HISTORY = "conda-meta/history"
@@ -133,27 +129,6 @@ def own_entries(runtime: Mapping[str, bytes], python: str) -> list[LayerEntry]:
     return sorted(entries, key=lambda entry: entry.path)
 
 
-def without_host_paths(text: str) -> bytes:
-    """A conda-meta record without this host's package cache and local channels, and without
-    credentials of channels."""
-    record = {key: value for key, value in json.loads(text).items() if key not in _HOST_KEYS}
-    for key in ("url", "channel"):
-        address = record.get(key)
-        if not isinstance(address, str):
-            continue
-        if address.startswith("file:"):
-            record[key] = without_folder(address, parts=2 if key == "url" else 0)
-        else:
-            record[key] = without_credentials(address)
-    return (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
-
-
-def without_folder(url: str, *, parts: int) -> str:
-    """Only the last parts of a local channel's address: subdir and file name."""
-    split = url.split("/")
-    return "/".join(["file:///local-channel", *split[len(split) - parts :]])
-
-
 def check_prefix(prefix: Prefix, lock_sha256: str) -> None:
     """Raise StaleLock if a prefix was not made from this lock."""
     if prefix.lock_sha256 != lock_sha256:
@@ -185,7 +160,7 @@ def _walk(folder: Path) -> Iterator[Path]:
     names = {item.name for item in items}
     for item in items:
         is_bytecode = item.name.endswith(".pyc") and item.name[:-1] in names
-        if item.name == "__pycache__" or is_bytecode or item.name in SKIPPED_FILES:
+        if item.name == "__pycache__" or is_bytecode or item.name in HOST_FILES:
             continue
         if item.is_dir(follow_symlinks=False):
             yield from _walk(Path(item.path))

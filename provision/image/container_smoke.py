@@ -18,12 +18,12 @@ from provision.adapters.docker import (
     none_if_missing,
     wait_for_exit,
 )
+from provision.core import tar
 from provision.core.atomic import atomic_write
 from provision.core.container import STACK
 from provision.core.errors import TimedOut
 from provision.core.host import has_ended, process_identity
 from provision.core.types import Image
-from provision.image import tar
 from provision.image.docker import find_engine_id
 
 REPORT_DIR = "/tmp/provision-smoke"

@@ -19,9 +19,10 @@ from provision.adapters.docker import (
     save_image,
     uses_containerd_store,
 )
+from provision.core import tar
 from provision.core.errors import IntegrityError, InUse, InvalidSpec, ToolFailed, ToolMissing
 from provision.core.types import Image, Progress
-from provision.image import layer_cache, oci_layout, tar
+from provision.image import layer_cache, oci_layout
 from provision.image.base import BaseImage, chosen_base
 from provision.image.config import LOCK_LABEL, TITLE_LABEL, is_ours, repository
 from provision.image.export import docker_archive

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from provision.core import tar
 from provision.core.errors import InUse, InvalidSpec, disk_full_raises
 from provision.core.file_locks import try_lock
 from provision.core.types import Image, Progress
-from provision.image import layer_cache, oci_layout, tar
+from provision.image import layer_cache, oci_layout
 
 OutputKind = Literal["docker", "oci", "oci-archive", "docker-archive"]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_write
+from provision.core.tar import CHUNK
 from provision.image import oci_layout
-from provision.image.tar import CHUNK
 
 FILE = "layers.json"
 

@@ -22,10 +22,10 @@ from typing import IO, cast
 
 from packaging.utils import canonicalize_name
 
+from provision.core import tar
 from provision.core.errors import IntegrityError
+from provision.core.tar import CHUNK, Kind
 from provision.core.types import Layer, LockedPackage
-from provision.image import tar
-from provision.image.tar import CHUNK, Kind
 
 LARGE = 5_000_000
 

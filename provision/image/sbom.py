@@ -22,9 +22,9 @@ from provision.core import sbom
 from provision.core.container import PREFIX
 from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.sbom import Sbom, SbomPackage
+from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by
 from provision.core.types import Image
 from provision.image import config, oci_layout
-from provision.image.tar import UNREADABLE, BoundedTarInfo, hidden_by
 
 # The base's own records.
 DPKG_STATUS, DPKG_STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d/"

@@ -17,11 +17,11 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from provision.adapters.http import sha256_of
+from provision.adapters.installed_files import HOST_FILES, script_body
 from provision.adapters.uv.installer import fingerprint
 from provision.core.container import PREFIX, PYTHON
 from provision.core.errors import IntegrityError
 from provision.core.types import LockedPackage, Prefix
-from provision.image.conda_files import SKIPPED_FILES
 from provision.image.layers import LayerEntry, file_entry, verify
 
 RecordRow = tuple[str, str, str]  # path from site-packages, hash, size
@@ -68,7 +68,7 @@ class InstalledWheel:
             is_bytecode = path.endswith(".pyc") and path[:-1] in sources
             if is_bytecode or "__pycache__" in path.split("/"):
                 continue
-            if posixpath.basename(path) not in SKIPPED_FILES:
+            if posixpath.basename(path) not in HOST_FILES:
                 rows.append(row)
         return rows
 
@@ -253,7 +253,7 @@ def _with_image_interpreter(entry: LayerEntry, prefix: Prefix) -> LayerEntry:
             return entry
     content = entry.source.read_bytes()
     verify(entry, hashlib.sha256(content).hexdigest())
-    body = _script_body(content, prefix.path)
+    body = script_body(content, prefix.path)
     if body is None:
         return entry
     rewritten = f"#!{PYTHON}\n".encode() + body
@@ -270,17 +270,6 @@ def _with_image_interpreter(entry: LayerEntry, prefix: Prefix) -> LayerEntry:
         hashes=frozenset(),
         sizes=frozenset(),
     )
-
-
-def _script_body(script: bytes, prefix: Path) -> bytes | None:
-    """What follows the interpreter line that an installer wrote, or its three lines of sh if the
-    path is too long for the kernel or has a space. None if the script does not start with the
-    prefix's interpreter."""
-    python = re.escape(os.fsencode(prefix)) + rb"/bin/python[0-9.]*"
-    plain = rb"#!" + python + rb"[^\n]*\n"
-    through_sh = rb"#!/bin/sh\n'''exec' ['\"]?" + python + rb"['\"]? [^\n]*\n' '''\n"
-    match = re.match(plain + rb"|" + through_sh, script)
-    return script[match.end() :] if match else None
 
 
 # RECORD

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.adapters.installed_files import without_host_paths
 from provision.core.errors import IntegrityError
 from provision.image import conda_files, layers
 from provision.image.layers import LayerEntry
@@ -31,7 +32,7 @@ def test_conda_records_lose_their_host_paths_and_nothing_else() -> None:
         "link": {"source": "/home/me/cache/python", "type": 1},
         "files": ["bin/python"],
     }
-    text = conda_files.without_host_paths(json.dumps(record))
+    text = without_host_paths(json.dumps(record))
     assert json.loads(text) == {
         "name": "python",
         "url": "file:///local-channel/linux-64/python-3.11.7-h_0.conda",
@@ -39,7 +40,7 @@ def test_conda_records_lose_their_host_paths_and_nothing_else() -> None:
         "files": ["bin/python"],
     }
     remote = {"url": "https://conda.example.org/c/linux-64/x.conda", "channel": "c"}
-    assert json.loads(conda_files.without_host_paths(json.dumps(remote))) == remote
+    assert json.loads(without_host_paths(json.dumps(remote))) == remote
 
 
 def test_conda_files_and_links(tmp_path: Path) -> None:

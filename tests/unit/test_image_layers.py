@@ -14,10 +14,10 @@ import pytest
 import zstandard
 
 from provision.core.errors import IntegrityError
+from provision.core.tar import CHUNK
 from provision.core.types import LockedPackage, Manager
 from provision.image import layers
 from provision.image.layers import LayerEntry
-from provision.image.tar import CHUNK
 
 
 def ignore(amount: int) -> None:

@@ -27,8 +27,8 @@ from provision.core.errors import (
     ToolMissing,
     Unreachable,
 )
+from provision.core.tar import CHUNK
 from provision.image.registry.reference import RegistryReference
-from provision.image.tar import CHUNK
 
 TIMEOUT_S = (10.0, 120.0)  # to connect; between two signs of life
 TRIES = 5

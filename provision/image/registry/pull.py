@@ -12,6 +12,7 @@ from pathlib import Path
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError, NoSpace, ProvisionError, disk_full_raises
+from provision.core.tar import CHUNK
 from provision.core.types import Image, Layer, Progress
 from provision.image import base_archive, layer_cache, layers, oci_layout
 from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES
@@ -31,7 +32,6 @@ from provision.image.registry.client import (
 )
 from provision.image.registry.manifest import Descriptor, RemoteImage
 from provision.image.registry.reference import RegistryReference
-from provision.image.tar import CHUNK
 from provision_runtime.report.text import format_bytes
 
 ACCEPT = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}

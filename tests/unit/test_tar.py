@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from provision.image import tar
+from provision.core import tar
 
 
 def read(archive: bytes) -> list[tarfile.TarInfo]:
