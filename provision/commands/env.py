@@ -144,6 +144,7 @@ class _Products:
     prefixes: tuple[Prefix, ...]
     kernel: Kernel | None
     layout: Path | None
+    references: tuple[str, ...]  # of images in the Docker engine that this user loaded
 
     def describe(self) -> list[str]:
         lines = [f"prefix {prefix.path}" for prefix in self.prefixes]
@@ -151,6 +152,7 @@ class _Products:
             lines.append(f"kernel {self.kernel.path}")
         if self.layout:
             lines.append(f"image layout {self.layout}")
+        lines += [f"image {reference}" for reference in self.references]
         return lines
 
 
@@ -173,8 +175,8 @@ def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
             prefixes.remove(prefix)
         prefix_registry.forget_prefix(folders, name)
         shutil.rmtree(folders.packed / name, ignore_errors=True)
-        references = _remove_image(name, folders.images / name)
-        return products.describe() + [f"image {reference}" for reference in references]
+        _remove_image(folders.images / name)
+        return products.describe()
 
 
 def _products(context: Context, name: str) -> _Products:
@@ -186,6 +188,7 @@ def _products(context: Context, name: str) -> _Products:
         prefixes=tuple(prefix for prefix in candidates if prefix),
         kernel=kernel,
         layout=layout if layout.exists() else None,
+        references=_loaded_references(layout),
     )
     if not products.describe():
         names = ", ".join(row.name for row in environments(context)) or "none"
@@ -196,15 +199,22 @@ def _products(context: Context, name: str) -> _Products:
     return products
 
 
-def _remove_image(name: str, layout: Path) -> tuple[str, ...]:
-    """Remove an image from disk and from the engine; returns its references there."""
-    images.remove_leftovers(layout)  # of a killed build
-    if not layout.exists():
+def _loaded_references(layout: Path) -> tuple[str, ...]:
+    if not images.record_path(layout).exists():
         return ()
     client = images.connect_engine()[0]
-    removed = () if client is None else images.remove_images(name, client)
-    shutil.rmtree(layout)
-    return tuple(removed)
+    return () if client is None else images.removable_references(layout, client)
+
+
+def _remove_image(layout: Path) -> None:
+    """Remove an image from disk and from the engine."""
+    images.remove_leftovers(layout)  # of a killed build
+    if images.record_path(layout).exists():
+        client = images.connect_engine()[0]
+        if client is not None:
+            images.remove_images(layout, client)
+    if layout.exists():
+        shutil.rmtree(layout)
 
 
 def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:

@@ -38,11 +38,13 @@ from provision.image.container_smoke import SmokeFiles, run_smoke
 from provision.image.docker import (
     find_engine_base,
     load_image,
+    removable_references,
     remove_images,
     send_image,
     tag_image,
     unmet_requirements,
 )
+from provision.image.engine_record import record_path
 from provision.image.export import (
     COMPRESSIBLE,
     Output,
@@ -118,7 +120,9 @@ __all__ = [
     "push_image",
     "read_disk_base",
     "read_packages",
+    "record_path",
     "referrer_content",
+    "removable_references",
     "remove_images",
     "remove_leftovers",
     "repository",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from provision.adapters.docker import (
     Client,
     engine_errors,
+    engine_identity,
     get_image,
     has_image,
     has_nvidia_runtime,
@@ -24,7 +26,8 @@ from provision.core.errors import IntegrityError, InUse, InvalidSpec, ToolFailed
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
 from provision.image.base import BaseImage, chosen_base
-from provision.image.config import LOCK_LABEL, TITLE_LABEL, is_ours, repository
+from provision.image.config import LOCK_LABEL
+from provision.image.engine_record import EngineRecord, read_record, write_record
 from provision.image.export import docker_archive
 
 # No config or manifest is larger: registries accept no more.
@@ -116,12 +119,57 @@ def load_image(image: Image, client: Client, progress: Progress) -> bool:
     if is_new:
         send_image(image, client, progress)
         engine_id = _find_in_engine(image, client)
-    name, _, tag = image.reference.rpartition(":")
-    with engine_errors(f"tag {image.reference}"):
-        for each in (tag, "latest"):
-            client.api.tag(engine_id, name, each)
-    _remove_untagged(name, client)
+    assert engine_id is not None
+    _tag_as_ours(image, client, engine_id, progress, is_new=is_new)
     return is_new
+
+
+def _tag_as_ours(
+    image: Image, client: Client, engine_id: str, progress: Progress, *, is_new: bool
+) -> None:
+    """Give our image its tags and record them. A tag of another user's image is not moved."""
+    engine = engine_identity(client)
+    record = read_record(image.layout, engine)
+    references = dict(record.references)
+    repo = image.reference.rpartition(":")[0]
+    for reference in (image.reference, f"{repo}:latest"):
+        tagged = get_image(client, reference)
+        if tagged is not None and tagged.id == engine_id:
+            continue
+        if tagged is not None and references.get(reference) != tagged.id:
+            progress.warn(
+                f"{reference} in the Docker engine is an image that this user did not load, and "
+                f"stays as it is; start yours by its id: {engine_id[:19]}"
+            )
+            continue
+        with engine_errors(f"tag {reference}"):
+            client.api.tag(engine_id, repo, reference.rpartition(":")[2])
+        references[reference] = engine_id
+    loaded = dict.fromkeys([*record.images, engine_id] if is_new else record.images)
+    images = _remove_superseded(client, list(loaded), engine_id)
+    write_record(image.layout, engine, EngineRecord(references=references, images=images))
+
+
+def _remove_superseded(
+    client: Client, loaded: Sequence[str], current: str | None
+) -> tuple[str, ...]:
+    """Remove our images that lost their tags to a newer build, unless something uses them.
+
+    Returns the ids that are still in the engine.
+    """
+    remaining = []
+    for image_id in loaded:
+        candidate = get_image(client, image_id)
+        if candidate is None:
+            continue
+        if image_id == current or candidate.tags:
+            remaining.append(image_id)
+            continue
+        with contextlib.suppress(InUse), engine_errors(f"remove {image_id}"):
+            none_if_missing(functools.partial(client.images.remove, image_id))
+        if get_image(client, image_id) is not None:
+            remaining.append(image_id)
+    return tuple(remaining)
 
 
 def send_image(image: Image, client: Client, progress: Progress) -> None:
@@ -199,31 +247,32 @@ def unmet_requirements(client: Client, reference: str) -> tuple[str, ...]:
     return () if has_nvidia_runtime(client) else ("gpus", "memlock")
 
 
-def remove_images(name: str, client: Client) -> tuple[str, ...]:
-    """Remove an environment's images from the engine; returns their references. InUse if a
-    container uses one."""
-    repo = repository(name)
-    with engine_errors(f"list images of {repo}"):
-        tags = [tag for image in client.images.list(name=repo) for tag in image.tags]
-    own_tags = sorted(tag for tag in tags if tag.rpartition(":")[0] == repo)
-    for tag in own_tags:
-        with engine_errors(f"remove {tag}"):
-            client.images.remove(tag)
-    _remove_untagged(repo, client)
-    return tuple(own_tags)
+def removable_references(layout: Path, client: Client) -> tuple[str, ...]:
+    """The tags that this user's provision made for the images of a layout, and that still name
+    the images that it loaded."""
+    record = read_record(layout, engine_identity(client))
+    references = []
+    for reference, image_id in sorted(record.references.items()):
+        tagged = get_image(client, reference)
+        if tagged is not None and tagged.id == image_id:
+            references.append(reference)
+    return tuple(references)
 
 
-def _remove_untagged(repo: str, client: Client) -> None:
-    """Remove the environment's images that lost their tags to a newer build, unless a container
-    uses them."""
-    labels = [LOCK_LABEL, f"{TITLE_LABEL}={repo.partition('/')[2]}"]
-    with engine_errors(f"list images of {repo}"):
-        untagged = client.api.images(filters={"dangling": True, "label": labels}, quiet=True)
-    for image_id in untagged:
-        with contextlib.suppress(InUse), engine_errors(f"remove {image_id}"):
-            steps = none_if_missing(functools.partial(client.api.history, image_id))
-            if is_ours([step["CreatedBy"] for step in steps or ()]):
-                none_if_missing(functools.partial(client.images.remove, image_id))
+def remove_images(layout: Path, client: Client) -> tuple[str, ...]:
+    """Remove this user's images of a layout from the engine; returns the references that went.
+
+    Images and tags of other users stay. InUse if a container uses one.
+    """
+    engine = engine_identity(client)
+    record = read_record(layout, engine)
+    references = removable_references(layout, client)
+    for reference in references:
+        with engine_errors(f"remove {reference}"):
+            client.images.remove(reference)
+    _remove_superseded(client, record.images, None)
+    write_record(layout, engine, EngineRecord())
+    return references
 
 
 # Sending

@@ -357,7 +357,7 @@ def build(
 def loaded(toy_image: Image, docker_client: Any) -> Iterator[Image]:
     assert image.load_image(toy_image, docker_client, Watching())
     yield toy_image
-    image.remove_images("toy", docker_client)
+    image.remove_images(toy_image.layout, docker_client)
 
 
 def members(layout: Image, group: str) -> dict[str, tarfile.TarInfo]:
@@ -616,7 +616,7 @@ def test_engine_reports_image_and_config(loaded: Image, docker_client: Any) -> N
 def test_user_tags_stay(loaded: Image, docker_client: Any) -> None:
     image.tag_image(docker_client, replace(loaded, reference="provision-test-lab/toy:2"))
     try:
-        image.remove_images("toy", docker_client)
+        image.remove_images(loaded.layout, docker_client)
         assert docker_client.images.get(loaded.image_id).tags == ["provision-test-lab/toy:2"]
         assert not image.load_image(loaded, docker_client, Watching())  # it is there
     finally:
@@ -659,7 +659,7 @@ def test_engine_that_needs_all_layers_gets_them(
     loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
-    image.remove_images("toy", docker_client)
+    image.remove_images(loaded.layout, docker_client)
     monkeypatch.setattr(docker, "_shared_layers", lambda image, client: len(image.layers))
     watching = Watching()
     assert image.load_image(loaded, docker_client, watching)
@@ -673,19 +673,62 @@ def test_retagging_build_leaves_no_dangling_image(
     prefix: Prefix,
     base: image.BaseImage,
     runtime: Path,
-    loaded: Image,
     docker_client: Any,
     tmp_path: Path,
 ) -> None:
-    newer = build(parts, lock, prefix, base, runtime, tmp_path / "toy", epoch=1)
-    assert newer.reference == loaded.reference
-    image.load_image(newer, docker_client, Watching())
-    ours = docker_client.api.images(
-        filters={"label": "org.opencontainers.image.title=toy"}, quiet=True, all=True
+    layout = tmp_path / "toy"
+    older = build(parts, lock, prefix, base, runtime, layout, epoch=1)
+    older = replace(older, reference="provision/retagged:1")
+    image.load_image(older, docker_client, Watching())
+    newer = replace(
+        build(parts, lock, prefix, base, runtime, layout, epoch=2), reference=older.reference
     )
-    assert ours.count(newer.image_id) == 1
-    assert loaded.image_id not in ours
-    assert image.load_image(loaded, docker_client, Watching())
+    image.load_image(newer, docker_client, Watching())
+    try:
+        ids = {each.id for each in docker_client.images.list(all=True)}
+        assert newer.image_id in ids
+        assert older.image_id not in ids
+        assert image.removable_references(layout, docker_client) == (
+            "provision/retagged:1",
+            "provision/retagged:latest",
+        )
+    finally:
+        image.remove_images(layout, docker_client)
+    assert newer.image_id not in {each.id for each in docker_client.images.list(all=True)}
+    assert not image.record_path(layout).exists()
+
+
+def test_images_of_another_user_stay(
+    parts: EnvironmentParts,
+    lock: Lock,
+    prefix: Prefix,
+    base: image.BaseImage,
+    runtime: Path,
+    docker_client: Any,
+    tmp_path: Path,
+) -> None:
+    """Two users, each with data of their own, one engine, the same environment's name."""
+    theirs = build(parts, lock, prefix, base, runtime, tmp_path / "theirs" / "toy", epoch=3)
+    theirs = replace(theirs, reference="provision/shared:1")
+    ours = build(parts, lock, prefix, base, runtime, tmp_path / "ours" / "toy", epoch=4)
+    image.load_image(theirs, docker_client, Watching())
+    try:
+        for reference in ("provision/shared:2", "provision/shared:1"):
+            watching = Watching()
+            image.load_image(replace(ours, reference=reference), docker_client, watching)
+            assert any("did not load" in text for text in watching.said)
+        assert docker_client.images.get("provision/shared:latest").id == theirs.image_id
+        assert docker_client.images.get("provision/shared:1").id == theirs.image_id
+        # The same image, loaded by one user and built by the other.
+        same = build(parts, lock, prefix, base, runtime, tmp_path / "same" / "toy", epoch=3)
+        assert not image.load_image(
+            replace(same, reference="provision/shared:1"), docker_client, Watching()
+        )
+        assert image.remove_images(same.layout, docker_client) == ()
+        assert image.remove_images(ours.layout, docker_client) == ("provision/shared:2",)
+        assert docker_client.images.get("provision/shared:1").id == theirs.image_id
+    finally:
+        image.remove_images(theirs.layout, docker_client)
 
 
 def test_image_derived_by_a_user_stays(loaded: Image, docker_client: Any) -> None:
@@ -821,11 +864,11 @@ def test_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> None:
     container = docker_client.containers.create(loaded.reference, ["true"])
     try:
         with pytest.raises(InUse, match="container is in the way"):
-            image.remove_images("toy", docker_client)
+            image.remove_images(loaded.layout, docker_client)
     finally:
         container.remove()
     image.load_image(loaded, docker_client, Watching())  # some tags may be gone
-    assert len(image.remove_images("toy", docker_client)) >= 2
+    assert len(image.remove_images(loaded.layout, docker_client)) >= 2
     assert image.load_image(loaded, docker_client, Watching())
 
 

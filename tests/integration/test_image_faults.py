@@ -142,4 +142,4 @@ def test_damaged_layer_refused_by_the_engine_is_named(tmp_path: Path) -> None:
         assert image.load_image(again, client, Listening())
         assert client.images.get(first_image.image_id).tags
     finally:
-        image.remove_images("damaged", client)
+        image.remove_images(again.layout, client)

@@ -1,0 +1,82 @@
+"""Which images this user's provision loaded into which Docker engine.
+
+Several users may share an engine, and their environments have the same names, because names come
+from the request. So a name or a label does not tell whose an image is; this record does. It lies
+next to the image's layout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.core.atomic import atomic_write
+from provision.core.errors import IntegrityError
+from provision.core.schema import schema_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRecord:
+    """What was loaded into one engine.
+
+    references: the tags that we made, with the image's id in the engine. images: the ids of all
+    images that we sent and have not removed.
+    """
+
+    references: Mapping[str, str] = field(default_factory=dict)
+    images: tuple[str, ...] = ()
+
+
+def record_path(layout: Path) -> Path:
+    return layout.parent / f".{layout.name}.engine.json"
+
+
+def read_record(layout: Path, engine: str) -> EngineRecord:
+    """The record of a layout for the engine with that id. Raises IntegrityError if it is damaged."""
+    entry = _read_engines(layout).get(engine)
+    if entry is None:
+        return EngineRecord()
+    return EngineRecord(references=entry["references"], images=tuple(entry["images"]))
+
+
+def write_record(layout: Path, engine: str, record: EngineRecord) -> None:
+    """Replace the record for one engine; an empty record is removed."""
+    engines = _read_engines(layout)
+    engines.pop(engine, None)
+    if record.references or record.images:
+        engines[engine] = {
+            "references": dict(record.references),
+            "images": list(record.images),
+        }
+    path = record_path(layout)
+    if engines:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps({"schema": 1, "engines": engines}, indent=1) + "\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_engines(layout: Path) -> dict[str, Any]:
+    path = record_path(layout)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise _damaged(path, f"it is not JSON ({error})") from error
+    problem = schema_error(document, "engine-images")
+    if problem:
+        raise _damaged(path, problem)
+    engines: dict[str, Any] = document["engines"]
+    return engines
+
+
+def _damaged(path: Path, problem: str) -> IntegrityError:
+    return IntegrityError(
+        f"{path} is damaged: {problem}.",
+        advice="It only says which images of the Docker engine are yours. Delete it, and remove "
+        "those images with `docker rmi`.",
+    )
