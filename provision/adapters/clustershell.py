@@ -12,6 +12,7 @@ import math
 import re
 import resource
 import shlex
+import statistics
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -36,6 +37,8 @@ SSH_OPTIONS = (
     f"-oServerAliveInterval={KEEPALIVE_S}",
     f"-oServerAliveCountMax={KEEPALIVES}",
 )
+# How often nodes that are late are looked for.
+LATE_CHECK_S = 0.5
 # Files of a running command: three pipes, and one more while it starts.
 _FILES_PER_COMMAND = 4
 _FILES_OF_OURS = 64
@@ -66,6 +69,7 @@ def run(
     fanout: int = 64,
     connect_s: float = 10,
     timeout_s: float,
+    late_factor: float = 0.0,
     ssh_options: Sequence[str] = (),
     on_output: Callable[[NodeOutput], None] | None = None,
 ) -> list[NodeOutput]:
@@ -74,7 +78,9 @@ def run(
     stdin: what the command reads, or a function from a node to that. worker: "exec" runs the
     command on this machine once for each node, with `%h` replaced by the node's name (and `%%` by
     `%`). connect_s: how long ssh may take to connect. timeout_s: how long a node may take, counted
-    from its own start; its ssh is then killed. on_output: called with each output as it comes.
+    from its own start; its ssh is then killed. late_factor: a node may also take this many times
+    the median of those that have ended, if that is more. on_output: called with each output as it
+    comes.
     """
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
     from ClusterShell.Task import Task
@@ -92,17 +98,23 @@ def run(
         task.set_info("connect_timeout", math.ceil(connect_s))
         own_options = task.info("ssh_options") or ""
         task.set_info("ssh_options", f"{shlex.join([*ssh_options, *SSH_OPTIONS])} {own_options}")
-        for text, group_nodes in _by_stdin(nodes, stdin).items():
+        # ClusterShell can change its mind about a whole worker only.
+        groups = _by_stdin(nodes, stdin, one_each=late_factor > 0)
+        for text, group_nodes in groups:
             group_worker = worker_class(
                 NodeSet.fromlist(group_nodes, resolver=RESOLVER_NOGROUP),
                 handler=collector,
                 command=command,
                 stderr=True,
-                timeout=timeout_s,
+                timeout=None if late_factor else timeout_s,
             )
             group_worker.write(text)
             group_worker.set_write_eof()
             task.schedule(group_worker)
+        if late_factor:
+            limit = _TimeLimit(timeout_s=timeout_s, late_factor=late_factor)
+            handler = _late_handler(collector, limit)
+            task.timer(LATE_CHECK_S, handler, interval=LATE_CHECK_S, autoclose=True)
         task.resume()
     finally:
         task.abort(kill=True)
@@ -168,14 +180,30 @@ def _refuse_huge_ranges(text: str) -> None:
 
 
 def _by_stdin(
-    nodes: Sequence[str], stdin: bytes | Callable[[str], bytes]
-) -> dict[bytes, list[str]]:
+    nodes: Sequence[str], stdin: bytes | Callable[[str], bytes], one_each: bool
+) -> list[tuple[bytes, list[str]]]:
+    """What to write, and to which nodes."""
+    if one_each:
+        return [(stdin if isinstance(stdin, bytes) else stdin(node), [node]) for node in nodes]
     if isinstance(stdin, bytes):
-        return {stdin: list(nodes)} if nodes else {}
+        return [(stdin, list(nodes))] if nodes else []
     groups: dict[bytes, list[str]] = {}
     for node in nodes:
         groups.setdefault(stdin(node), []).append(node)
-    return groups
+    return list(groups.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TimeLimit:
+    """How long a node may take, after others took these times."""
+
+    timeout_s: float
+    late_factor: float
+
+    def seconds(self, durations: Sequence[float]) -> float:
+        if not durations:
+            return self.timeout_s
+        return max(self.timeout_s, self.late_factor * statistics.median(durations))
 
 
 def _most_commands() -> int:
@@ -193,11 +221,13 @@ def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
     class Collector(EventHandler):  # type: ignore[misc]
         def __init__(self) -> None:
             self.outputs: dict[str, NodeOutput] = {}
+            self.running: dict[str, Any] = {}
             self._started: dict[str, float] = {}
             self._lines: dict[tuple[str, str], list[bytes]] = {}
 
         def ev_pickup(self, worker: Any, node: str) -> None:
             self._started[node] = time.time()
+            self.running[node] = worker
 
         def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
             self._lines.setdefault((node, sname), []).append(msg)
@@ -209,7 +239,18 @@ def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
             for node in list(worker.iter_keys_timeout()):
                 self._add(node, None)
 
+        def abort_late(self, limit: _TimeLimit) -> None:
+            """End the nodes that have taken too long; each has a worker of its own."""
+            outputs = self.outputs.values()
+            durations = [each.ended - each.started for each in outputs if each.status is not None]
+            latest_start = time.time() - limit.seconds(durations)
+            for node, worker in list(self.running.items()):
+                if self._started[node] < latest_start:
+                    worker.abort()
+                    self._add(node, None)
+
         def _add(self, node: str, status: int | None) -> None:
+            del self.running[node]
             errors = b"\n".join(self._lines.pop((node, "stderr"), []))
             output = NodeOutput(
                 node=node,
@@ -224,3 +265,14 @@ def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
                 on_output(output)
 
     return Collector()
+
+
+def _late_handler(collector: Any, limit: _TimeLimit) -> Any:
+    """A ClusterShell timer's handler that ends nodes over the limit."""
+    from ClusterShell.Event import EventHandler
+
+    class LateHandler(EventHandler):  # type: ignore[misc]
+        def ev_timer(self, timer: Any) -> None:
+            collector.abort_late(limit)
+
+    return LateHandler()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,8 @@ from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster.failures import REASONS, NodeFailure, classify
 from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
 from provision.cluster.program import node_command, node_program
-from provision.core.errors import InvalidSpec
+from provision.core import process
+from provision.core.errors import InvalidSpec, TimedOut
 from provision_runtime.node.program import MARK, SIMULATED_NAME
 
 Arguments = Mapping[str, Any] | Callable[[Node], Mapping[str, Any]]
@@ -45,13 +47,15 @@ def run_action(
     *,
     stage: str,
     timeout_s: float,
+    late_factor: float = 0.0,
     defaults: NodeDefaults | None = None,
     on_answer: OnAnswer | None = None,
 ) -> list[NodeAnswer]:
     """Run an action of `provision_runtime/node/program.py` on nodes; answers in their order.
 
     arguments: the same for all nodes, or a function of the node. stage: under which failures are
-    reported. timeout_s: for each node, from its own start. defaults: those of the selection, unless
+    reported. timeout_s: for each node, from its own start; late_factor: or this many times the
+    median of the others, if that is more (not over srun). defaults: those of the selection, unless
     given. on_answer: called with each answer as it comes.
     """
     if isinstance(nodes, NodeSelection):
@@ -61,7 +65,7 @@ def run_action(
     by_transport: dict[str, list[Node]] = {}
     for node in nodes:
         by_transport.setdefault(transport(node, defaults), []).append(node)
-    run = _Run(action, arguments, stage, timeout_s, defaults, on_answer)
+    run = _Run(action, arguments, stage, timeout_s, late_factor, defaults, on_answer)
     for name, group in by_transport.items():
         {
             "ssh": run.over_ssh,
@@ -71,6 +75,50 @@ def run_action(
             "kubernetes": run.refuse_kubernetes,
         }[name](group)
     return [run.answers[node.name] for node in nodes]
+
+
+def run_with_data(
+    node: Node,
+    action: str,
+    arguments: Mapping[str, Any],
+    feed: Callable[[int], None],
+    *,
+    stage: str,
+    timeout_s: float,
+    defaults: NodeDefaults,
+) -> NodeAnswer:
+    """Run an action on one node that reads more than its program from standard input.
+
+    feed: writes these data to a descriptor, in another thread. Raises InvalidSpec for a Kubernetes
+    node.
+    """
+    program = node_program(action, arguments)
+    command = node_command(len(program), python=defaults.python)
+
+    def write(descriptor: int) -> None:
+        process.write_all(descriptor, program)
+        feed(descriptor)
+
+    started = time.time()
+    status: int | None = None
+    stdout, stderr = "", ""
+    try:
+        result = process.run(
+            node_argv(node, command, defaults), feed=write, timeout_s=timeout_s, check=False
+        )
+        status, stdout, stderr = result.returncode, result.stdout, result.stderr
+    except TimedOut:
+        pass
+    output = NodeOutput(
+        node=node.name,
+        # As a shell says it, and so ClusterShell.
+        status=128 - status if status is not None and status < 0 else status,
+        stdout=stdout.encode(),
+        stderr=stderr,
+        started=started,
+        ended=time.time(),
+    )
+    return answer_of(node, output, stage)
 
 
 def transport(node: Node, defaults: NodeDefaults) -> str:
@@ -141,11 +189,13 @@ class _Run:
         arguments: Arguments,
         stage: str,
         timeout_s: float,
+        late_factor: float,
         defaults: NodeDefaults,
         on_answer: OnAnswer | None,
     ) -> None:
         self._action, self._arguments, self._stage = action, arguments, stage
-        self._timeout_s, self._defaults, self._on_answer = timeout_s, defaults, on_answer
+        self._timeout_s, self._late_factor = timeout_s, late_factor
+        self._defaults, self._on_answer = defaults, on_answer
         self.answers: dict[str, NodeAnswer] = {}
 
     def over_ssh(self, nodes: Sequence[Node]) -> None:
@@ -176,7 +226,7 @@ class _Run:
         """nodes: by what ClusterShell calls them."""
 
         def on_output(output: NodeOutput) -> None:
-            self._add(self._answer(nodes[output.node], output))
+            self._add(answer_of(nodes[output.node], output, self._stage))
 
         clustershell.run(
             list(nodes),
@@ -186,6 +236,7 @@ class _Run:
             fanout=self._defaults.fanout,
             connect_s=self._defaults.connect_s,
             timeout_s=self._timeout_s,
+            late_factor=self._late_factor,
             ssh_options=self._defaults.ssh_options,
             on_output=on_output,
         )
@@ -209,7 +260,7 @@ class _Run:
         for node in nodes:
             if node.name not in inside:
                 message = f"the allocation is {allocated}"
-                self._add(self._failed(node, "not-in-allocation", message))
+                self._add(_failed(node, self._stage, "not-in-allocation", message))
         if callable(self._arguments):
             for node in members.values():
                 self._srun_step(
@@ -241,55 +292,59 @@ class _Run:
         messages = srun_messages(output.stderr)
         for name, node in nodes.items():
             if name in answers:
-                self._add(self._answer_of(node, answers[name], output))
+                self._add(_answer_of_document(node, answers[name], output, self._stage))
                 continue
             status, message = messages.get(name, (output.status, output.stderr))
             reason, text = classify(status, "", message)
-            self._add(self._failed(node, reason, text, output))
+            self._add(_failed(node, self._stage, reason, text, output))
 
     def refuse_kubernetes(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            self._add(self._failed(node, "not-run", REASONS["not-run"].meaning))
-
-    def _answer(self, node: Node, output: NodeOutput) -> NodeAnswer:
-        documents = _documents(output.stdout)
-        if documents:
-            return self._answer_of(node, documents[-1], output)
-        stdout = output.stdout.decode(errors="replace")
-        reason, message = classify(output.status, stdout, output.stderr)
-        return self._failed(node, reason, message, output)
-
-    def _answer_of(self, node: Node, document: Mapping[str, Any], output: NodeOutput) -> NodeAnswer:
-        failure = None
-        error = document.get("error")
-        if error is not None:
-            failure = NodeFailure(
-                stage=self._stage, reason=error["reason"], message=error["message"]
-            )
-        return NodeAnswer(
-            node=node,
-            result=document.get("result"),
-            failure=failure,
-            identity=tuple(document.get("identity", ())),
-            sent=output.started,
-            received=output.ended,
-        )
-
-    def _failed(
-        self, node: Node, reason: str, message: str, output: NodeOutput | None = None
-    ) -> NodeAnswer:
-        return NodeAnswer(
-            node=node,
-            result=None,
-            failure=NodeFailure(stage=self._stage, reason=reason, message=message),
-            sent=output.started if output else 0.0,
-            received=output.ended if output else 0.0,
-        )
+            self._add(_failed(node, self._stage, "not-run", REASONS["not-run"].meaning))
 
     def _add(self, answer: NodeAnswer) -> None:
         self.answers[answer.node.name] = answer
         if self._on_answer is not None:
             self._on_answer(answer)
+
+
+def answer_of(node: Node, output: NodeOutput, stage: str) -> NodeAnswer:
+    """What the node program answered in what it printed, or why there is no answer."""
+    documents = _documents(output.stdout)
+    if documents:
+        return _answer_of_document(node, documents[-1], output, stage)
+    stdout = output.stdout.decode(errors="replace")
+    reason, message = classify(output.status, stdout, output.stderr)
+    return _failed(node, stage, reason, message, output)
+
+
+def _answer_of_document(
+    node: Node, document: Mapping[str, Any], output: NodeOutput, stage: str
+) -> NodeAnswer:
+    failure = None
+    error = document.get("error")
+    if error is not None:
+        failure = NodeFailure(stage=stage, reason=error["reason"], message=error["message"])
+    return NodeAnswer(
+        node=node,
+        result=document.get("result"),
+        failure=failure,
+        identity=tuple(document.get("identity", ())),
+        sent=output.started,
+        received=output.ended,
+    )
+
+
+def _failed(
+    node: Node, stage: str, reason: str, message: str, output: NodeOutput | None = None
+) -> NodeAnswer:
+    return NodeAnswer(
+        node=node,
+        result=None,
+        failure=NodeFailure(stage=stage, reason=reason, message=message),
+        sent=output.started if output else 0.0,
+        received=output.ended if output else 0.0,
+    )
 
 
 def srun_messages(stderr: str) -> dict[str, tuple[int | None, str]]:

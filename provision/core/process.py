@@ -78,18 +78,21 @@ def run(
     check: bool = True,
     show: bool = False,
     on_stderr_line: Callable[[str], None] | None = None,
+    feed: Callable[[int], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
     show: if our standard error is a terminal, the child has one too and its progress bars are
     passed on. on_stderr_line: called, in another thread, with each line of the child's standard
-    error as it comes. Raises ToolMissing if it cannot be started, ToolFailed on a non-zero status
-    (unless check is False), TimedOut after timeout_s. In any case, Ctrl-C included, the child and
-    its own children are gone afterwards.
+    error as it comes. feed: writes to the descriptor of the child's standard input, in another
+    thread; a BrokenPipeError there is no error. Raises ToolMissing if it cannot be started,
+    ToolFailed on a non-zero status (unless check is False), TimedOut after timeout_s. In any case,
+    Ctrl-C included, the child and its own children are gone afterwards.
     """
     argv = [os.fspath(part) for part in command]
-    with _open_stderr_reader(show, on_stderr_line) as reader:
-        child = _start(argv, env, cwd, reader.child_end if reader else subprocess.PIPE)
+    with _open_stderr_reader(show, on_stderr_line) as reader, _open_feeder(feed) as stdin:
+        stderr = reader.child_end if reader else subprocess.PIPE
+        child = _start(argv, env, cwd, stdin, stderr)
         _running.add(child)
         try:
             out, err = child.communicate(timeout=timeout_s)
@@ -111,14 +114,14 @@ def run(
 
 
 def _start(
-    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stderr: int
+    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int, stderr: int
 ) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
             argv,
             env=dict(env) if env is not None else clean_environment(),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
@@ -241,3 +244,38 @@ def _open_stderr_reader(
         yield reader
     finally:
         reader.close()
+
+
+@contextlib.contextmanager
+def _open_feeder(feed: Callable[[int], None] | None) -> Iterator[int]:
+    """The child's standard input, into which another thread writes.
+
+    The thread ends when the child does: its writes fail then.
+    """
+    if feed is None:
+        yield subprocess.DEVNULL
+        return
+    child_end, our_end = os.pipe2(os.O_CLOEXEC)
+
+    def write() -> None:
+        try:
+            feed(our_end)
+        except BrokenPipeError:
+            pass  # the child reads no more; its own status and messages say why
+        finally:
+            os.close(our_end)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield child_end
+    finally:
+        os.close(child_end)
+        thread.join(timeout=GRACE_S)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes to a pipe."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import TimedOut, ToolFailed, ToolMissing
-from provision.core.process import clean_environment, run
+from provision.core.process import clean_environment, run, write_all
 
 
 def gone(pid: int) -> bool:
@@ -73,3 +73,18 @@ def test_foreign_variables_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PYTHONPATH" not in clean_environment()
     assert clean_environment({"PYTHONPATH": ""})["PYTHONPATH"] == ""
     assert clean_environment()["PATH"] == os.environ["PATH"]
+
+
+def test_a_child_is_fed_while_it_runs() -> None:
+    def feed(descriptor: int) -> None:
+        for number in range(3):
+            write_all(descriptor, f"line {number}\n".encode())
+
+    assert run(["cat"], feed=feed).stdout == "line 0\nline 1\nline 2\n"
+
+
+def test_a_child_that_does_not_read_what_it_is_fed_is_judged_by_its_status() -> None:
+    def feed(descriptor: int) -> None:
+        write_all(descriptor, b"0" * 10_000_000)
+
+    assert run(["sh", "-c", "exit 7"], feed=feed, check=False).returncode == 7

@@ -1,0 +1,92 @@
+"""Nodes that take much longer than others, and actions that read data after their program."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from provision.adapters import clustershell
+from provision.adapters.clustershell import _TimeLimit
+from provision.cluster.inventory import NodeDefaults, select_nodes
+from provision.cluster.remote import run_with_data
+from provision.core import process
+from provision_runtime.node.store import Store
+from tests.node_stores import RUN, pack_toy
+
+
+@pytest.mark.parametrize(
+    ("durations", "seconds"),
+    [
+        pytest.param([], 10, id="nobody has ended yet"),
+        pytest.param([1, 2, 3], 10, id="the others were quick"),
+        pytest.param([1, 20, 30], 60, id="the others were slow too"),
+    ],
+)
+def test_a_node_may_take_its_time_or_three_times_that_of_others(
+    durations: list[float], seconds: float
+) -> None:
+    assert _TimeLimit(timeout_s=10, late_factor=3).seconds(durations) == seconds
+
+
+def test_a_late_node_is_ended_and_the_others_are_not() -> None:
+    outputs = clustershell.run(
+        ["n1", "n2", "n3"],
+        "case %h in n2) exec sleep 600;; *) cat; echo %h;; esac",
+        stdin=b"in\n",
+        worker="exec",
+        timeout_s=0.1,
+        late_factor=3,
+    )
+    assert [(each.node, each.status, each.stdout) for each in outputs] == [
+        ("n1", 0, b"in\nn1"),
+        ("n2", None, b""),
+        ("n3", 0, b"in\nn3"),
+    ]
+
+
+def test_an_image_is_streamed_behind_the_program(tmp_path: Path) -> None:
+    toy = pack_toy(tmp_path, "1")
+    [node] = select_nodes("exec:n1").nodes
+    defaults = NodeDefaults(path=PurePosixPath(tmp_path, "%h"))
+    arguments = {
+        "path": str(defaults.path),
+        "pack": toy.pack,
+        "sidecar": toy.pack,
+        "run": RUN,
+        "offset": 0,
+    }
+
+    def feed(descriptor: int) -> None:
+        process.write_all(descriptor, toy.image)
+
+    answer = run_with_data(
+        node, "store-receive", arguments, feed, stage="ship", timeout_s=60, defaults=defaults
+    )
+    assert answer.failure is None
+    assert answer.result == {"received": len(toy.image), "source": "caller"}
+    image = Store(str(tmp_path / "n1")).image(toy.pack)
+    assert Path(image).read_bytes() == toy.image
+
+
+def test_an_image_that_is_cut_off_behind_the_program_is_said(tmp_path: Path) -> None:
+    toy = pack_toy(tmp_path, "1")
+    [node] = select_nodes("exec:n1").nodes
+    arguments = {
+        "path": str(tmp_path / "store"),
+        "pack": toy.pack,
+        "sidecar": toy.pack,
+        "run": RUN,
+        "offset": 0,
+    }
+    answer = run_with_data(
+        node,
+        "store-receive",
+        arguments,
+        lambda descriptor: process.write_all(descriptor, toy.image[:7]),
+        stage="ship",
+        timeout_s=60,
+        defaults=NodeDefaults(),
+    )
+    assert answer.failure is not None
+    assert (answer.failure.stage, answer.failure.reason) == ("ship", "cut-off")
