@@ -22,8 +22,10 @@ def sections(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
     )
     yield f"\n## {' '.join(path)}\n\n```\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
-        for name in sorted(command.commands):
-            yield from sections(command.commands[name], (*path, name))
+        for name in command.list_commands(context):
+            verb = command.get_command(context, name)
+            assert verb is not None
+            yield from sections(verb, (*path, name))
 
 
 def main() -> int:

@@ -1,16 +1,16 @@
 """The command line.
 
 A command turns its options into a request, calls one function of `commands`, and prints the result;
-`options.verb` turns errors into exit codes. Nothing heavy is imported at the top, so that
-`provision --help` is quick. docs/cli.md is generated from here, and a test compares it.
+`options.verb` turns errors into exit codes. A command imports only its own module, and `provision
+--help` imports none of them. docs/cli.md is generated from here, and a test compares it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
-import json
 import os
 import signal
 import sys
@@ -18,21 +18,23 @@ import sys
 import click
 
 from provision import __version__
-from provision.cli import (
-    build,
-    channel,
-    checkpoint,
-    env,
-    image,
-    kernel,
-    lock,
-    matrix,
-    nodes,
-    render,
-    report,
-    smoke,
-)
-from provision.cli.options import INTERRUPTED
+
+# Verb -> the module of provision.cli that has it, and what `provision --help` says about it.
+VERBS = {
+    "build": ("build", "Build an environment: lock, prefix, image, smoke test, kernel."),
+    "channel": ("channel", "Make local conda channels and mirrors."),
+    "checkpoint": ("checkpoint", "Inspect and prune the checkpoints of training jobs."),
+    "env": ("env", "Create, list, remove and compare environments on this machine."),
+    "image": ("image", "Build, push, pull, inspect and run images of environments."),
+    "kernel": ("kernel", "Add, list and remove the Jupyter kernels of environments."),
+    "lock": ("lock", "Lock every conda and pip package by URL and hash."),
+    "matrix": ("matrix", "Show which PyTorch builds exist, and what each needs."),
+    "nodes": ("nodes", "List and check the nodes of a cluster."),
+    "passport": ("report", "Show the record of what was built and measured."),
+    "render": ("render", "Write the generated files of an environment."),
+    "report": ("report", "Make an HTML report of environments and smoke tests."),
+    "smoke": ("smoke", "Run the DDP smoke test."),
+}
 
 
 def main() -> None:
@@ -75,14 +77,48 @@ def _run() -> int:
     except click.ClickException as error:
         error.show()
         if "--json" in sys.argv:
+            import json
+
             message = error.format_message()
             print(json.dumps({"error": "UsageError", "message": message, "advice": ""}))
         return error.exit_code
     except click.exceptions.Abort:
+        from provision.cli.options import INTERRUPTED
+
         return INTERRUPTED
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class VerbGroup(click.Group):
+    """The verbs, each imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *VERBS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in VERBS:
+            self._import(cmd_name)
+        elif cmd_name not in self.commands:
+            # click suggests the names that are similar.
+            for name in VERBS:
+                self._import(name)
+        return super().get_command(ctx, cmd_name)
+
+    def _import(self, name: str) -> None:
+        module, _ = VERBS[name]
+        self.add_command(getattr(importlib.import_module(f"provision.cli.{module}"), name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        summaries = {name: summary for name, (_, summary) in VERBS.items()}
+        for name, command in self.commands.items():
+            summaries[name] = command.get_short_help_str(formatter.width)
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(summaries.items()))
+
+
+@click.group(
+    cls=VerbGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="provision")
 def cli() -> None:
     """Build PyTorch environments: locked, installed, packed as images, smoke-tested, registered.
@@ -104,21 +140,3 @@ def completion(shell: str) -> None:
     completion_class = get_completion_class(shell)
     assert completion_class is not None
     click.echo(completion_class(cli, {}, "provision", "_PROVISION_COMPLETE").source())
-
-
-for command in (
-    build.build,
-    render.render,
-    lock.lock,
-    image.image,
-    smoke.smoke,
-    env.env,
-    kernel.kernel,
-    report.passport,
-    channel.channel,
-    matrix.matrix,
-    nodes.nodes,
-    report.report,
-    checkpoint.checkpoint,
-):
-    cli.add_command(command)

@@ -9,13 +9,23 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from provision import render
-from provision.adapters import conda, http, uv
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
-from provision.core.paths import Folders
+from provision.core.paths import SPEC, Folders
 from provision.core.types import Progress
+
+# `matrix explain` needs only the errors below, and no solver.
+if TYPE_CHECKING:
+    from provision.adapters import conda
+    from provision.render import Templates
+
+
+def _new_solver() -> conda.Solver:
+    from provision.adapters import conda
+
+    return conda.Solver()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +37,7 @@ class Context:
 
     folders: Folders
     progress: Progress
-    solver: conda.Solver = field(default_factory=conda.Solver)
+    solver: conda.Solver = field(default_factory=_new_solver)
     wait: bool = True  # for another process that works on the same environment
 
     @property
@@ -35,15 +45,18 @@ class Context:
         return self.solver.mirrors
 
     @functools.cached_property
-    def templates(self) -> render.Templates:
+    def templates(self) -> Templates:
         """Templates of generated files. Reports which of them are the lab's own."""
-        return render.Templates(self.folders.templates, self.progress.say)
+        from provision.render import Templates
+
+        return Templates(self.folders.templates, self.progress.say)
 
 
 def mirrors_of(configured: Sequence[MirrorSetting]) -> Mirrors:
     """The configured mirrors. Their channel names and folders are looked up at first use."""
     if not configured:
         return NO_MIRRORS
+    from provision.adapters import conda, http, uv
 
     def manifest(folder: str) -> str:
         settings = None if folder.startswith("file:") else uv.pip_settings()
@@ -69,10 +82,10 @@ def missing_file(path: Path, *, advice: str) -> InvalidSpec:
 
 def existing_environments(envs: Path) -> str:
     """A sentence with the names of all environments in a folder."""
-    names: set[str] = set()
     from provision.lockfile import FILE
 
-    for file in (render.SPEC, FILE):
+    names: set[str] = set()
+    for file in (SPEC, FILE):
         names.update(path.parent.name for path in envs.glob(f"*/{file}"))
     if not names:
         return "There are no environments."

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import minor, version_key
+from provision.core.paths import SPEC
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import BuildSource
-from provision.render import SPEC
 from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec
 from provision.resolver import spec as specs

@@ -10,17 +10,18 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from provision import channel, resolver, sources
-from provision.adapters import conda
+from provision import resolver, sources
 from provision.commands.context import Context, warn_once
-from provision.core import host
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Lock, Machine, Resolution
 from provision.resolver import spec as specs
+
+if TYPE_CHECKING:
+    from provision.adapters import conda
 
 PythonSource = Literal["channel", "host"]
 
@@ -45,6 +46,8 @@ def combine(path: Path, options: Mapping[str, Any], *, name: str) -> Spec:
 def check_requirements(spec: Spec) -> Spec:
     """The spec. Raises InvalidSpec if the solver's parser refuses a conda requirement."""
     if spec.conda:
+        from provision.adapters import conda
+
         mistakes = conda.spec_errors(spec.conda)
         if mistakes:
             raise InvalidSpec(" ".join(mistakes))
@@ -58,7 +61,11 @@ def resolve(spec: Spec) -> Resolution:
 
 def machine_for(spec: Spec) -> Machine | None:
     """This machine, if the spec requests the newest CUDA and names no machine itself."""
-    return host.this_machine() if _depends_on_machine(spec) else None
+    if not _depends_on_machine(spec):
+        return None
+    from provision.core import host
+
+    return host.this_machine()
 
 
 def _depends_on_machine(spec: Spec) -> bool:
@@ -128,6 +135,8 @@ def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
 
     Raises ToolMissing if the request or the build excludes that Python.
     """
+    from provision import channel
+
     version = channel.host_minor()
     if spec.python is not None and spec.python != version:
         raise ToolMissing(

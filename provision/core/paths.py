@@ -1,10 +1,15 @@
-"""Where provision keeps its files on this machine."""
+"""Where provision keeps its files on this machine, and the names of an environment's own files."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+# In an environment's folder: what its user writes, and what we make of it for the solvers.
+SPEC = "spec.yml"
+ENVIRONMENT = "environment.yml"
+VIRTUAL_PACKAGES = "virtual-packages.yml"
 
 
 @dataclass(frozen=True, kw_only=True)

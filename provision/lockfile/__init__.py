@@ -5,6 +5,7 @@ What commands need is named here: the inputs (input_files), the packages that sa
 lock file itself (conda_lock_v1), which can be verified, compared, updated and exported.
 """
 
+from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import (
     FILE,
     LockEntry,
@@ -29,8 +30,6 @@ from provision.lockfile.export import (
 )
 from provision.lockfile.external_solver import SOLVERS, ExternalSolver, SolverName, find_solver
 from provision.lockfile.input_files import (
-    ENVIRONMENT,
-    VIRTUAL_PACKAGES,
     LockInputs,
     check_inputs,
     read_inputs,

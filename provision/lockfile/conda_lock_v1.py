@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.paths import ENVIRONMENT
 from provision.core.platforms import PLATFORMS, Platform, host_platform
 from provision.core.schema import schema_error
 from provision.core.types import Lock, LockedPackage, Manager
 from provision.core.yaml_text import YamlError, parse_yaml
 from provision.lockfile.content_hash import content_hashes
-from provision.lockfile.input_files import ENVIRONMENT, LockInputs
+from provision.lockfile.input_files import LockInputs
 
 FILE = "conda-lock.yml"
 

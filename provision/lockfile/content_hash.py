@@ -17,14 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from provision.catalog import DATA
+from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import Platform
 from provision.core.tempdirs import temporary_directory
-from provision.lockfile.input_files import (
-    ENVIRONMENT,
-    VIRTUAL_PACKAGES,
-    LockInputs,
-    VirtualPackages,
-)
+from provision.lockfile.input_files import LockInputs, VirtualPackages
 
 # The forms of conda requirements and channels that we render; conda-lock hashes all others.
 VERSION = r"[0-9]+(?:\.[0-9]+)*"

@@ -24,11 +24,11 @@ from provision.core.errors import (
     Unsolvable,
 )
 from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
+from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.process import clean_environment, run
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 from provision.lockfile.conda_lock_v1 import FILE, read
-from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES
 
 SolverName = Literal["conda", "mamba", "micromamba"]
 SOLVERS: tuple[SolverName, ...] = ("conda", "mamba", "micromamba")

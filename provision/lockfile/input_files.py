@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 
 from provision.adapters import conda
 from provision.core.errors import InvalidSpec
+from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.yaml_text import YamlError, parse_yaml
 
-ENVIRONMENT = "environment.yml"
-VIRTUAL_PACKAGES = "virtual-packages.yml"
 # The top-level keys that we render.
 PLAIN_KEYS = {"name", "channels", "dependencies"}
 SELECTOR = re.compile(r"#.*\[")

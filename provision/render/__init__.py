@@ -3,12 +3,10 @@
 `files` renders and writes each file, `templates` owns Jinja and a lab's own templates.
 """
 
+from provision.core.paths import ENVIRONMENT, SPEC, VIRTUAL_PACKAGES
 from provision.render.files import (
     CONTRACTS,
     DOCKERFILE,
-    ENVIRONMENT,
-    SPEC,
-    VIRTUAL_PACKAGES,
     WORKFLOWS,
     changed_files,
     edited_files,

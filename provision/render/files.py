@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, StaleLock
+from provision.core.paths import ENVIRONMENT, SPEC, VIRTUAL_PACKAGES
 from provision.core.types import Resolution
 from provision.render.templates import Templates, as_command, as_comment, render_page
 
@@ -23,10 +24,7 @@ DIGEST = "# sha256 of what follows: "
 REPORT_MADE_BY = "Made by provision report"
 OUR_TEMPLATES = Templates()
 
-ENVIRONMENT = "environment.yml"
-VIRTUAL_PACKAGES = "virtual-packages.yml"
 DOCKERFILE = "Dockerfile"
-SPEC = "spec.yml"
 TABLE = "matrix.html"
 REPORT = "report.html"
 CONTRACTS = {

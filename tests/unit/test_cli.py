@@ -33,7 +33,10 @@ def invoke(*arguments: str) -> Result:
 def commands(
     group: click.Group, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
@@ -76,11 +79,27 @@ def test_every_modifying_command_has_dry_run(path: tuple[str, ...], command: cli
     )
 
 
+def test_help_has_the_summary_of_every_command() -> None:
+    output = invoke("--help").output
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert f"  {name:12}{command.get_short_help_str(100)}\n" in output
+
+
+def test_unknown_command_suggests_similar_ones() -> None:
+    result = invoke("biuld")
+    assert result.exit_code == 2
+    assert "build" in result.output
+
+
 def test_help_loads_nothing_heavy() -> None:
     script = "import sys\nfrom provision.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout
+    assert "'provision.cli.build'" not in loaded
     for heavy in (
         "rattler",
         "docker",

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
+from provision.core.paths import VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import LockFile
-from provision.lockfile.input_files import VIRTUAL_PACKAGES
 from provision.lockfile.verify.entries import (
     FindingKind,
     LockFinding,

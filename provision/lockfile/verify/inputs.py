@@ -14,10 +14,11 @@ from typing import Any
 
 from provision.catalog import DATA
 from provision.core.errors import InvalidSpec
+from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.yaml_text import YamlError, parse_yaml
 from provision.lockfile.conda_lock_v1 import INPUTS, LockFile
 from provision.lockfile.content_hash import load_conda_lock, own_hashes
-from provision.lockfile.input_files import ENVIRONMENT, VIRTUAL_PACKAGES, read_inputs
+from provision.lockfile.input_files import read_inputs
 from provision.lockfile.verify.entries import LockFinding
 
 

@@ -15,8 +15,8 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.uv import WheelMetadata
+from provision.core.paths import VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockEntry, LockFile
-from provision.lockfile.input_files import VIRTUAL_PACKAGES
 from provision.lockfile.joint_solve import WHEEL_NAMES
 from provision.lockfile.verify.entries import (
     LockFinding,
