@@ -40,9 +40,9 @@ def kernel_json(prefix: Prefix, display_name: str) -> dict[str, Any]:
 
 def kernels_folder() -> Path:
     """The folder of this user's kernelspecs."""
-    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_core.paths import jupyter_data_dir
 
-    return Path(KernelSpecManager().user_kernel_dir)
+    return Path(jupyter_data_dir()) / "kernels"
 
 
 def kernelspec_folder(name: str) -> Path:

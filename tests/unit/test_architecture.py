@@ -61,7 +61,7 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "fsspec": ("provision_runtime/checkpoint/backends/fsspec_store.py",),
     "jinja2": ("provision/render/",),
     "jsonschema_rs": ("provision/core/schema.py",),
-    "jupyter_client": ("provision/environment/kernel.py",),
+    "jupyter_core": ("provision/environment/kernel.py",),
     "rattler": ("provision/adapters/conda/",),
     "rattler_build": ("provision/channel/",),
     "requests": (
@@ -85,7 +85,7 @@ HEAVY = {
     "jsonschema_rs",
     "yaml",
     "rich",
-    "jupyter_client",
+    "jupyter_core",
     "elftools",
 }
 

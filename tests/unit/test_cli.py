@@ -107,7 +107,7 @@ def test_help_loads_nothing_heavy() -> None:
         "yaml",
         "conda_lock",
         "rich",
-        "jupyter_client",
+        "jupyter_core",
         "asyncio",
     ):
         assert f"'{heavy}'" not in loaded
