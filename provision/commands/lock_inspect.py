@@ -20,8 +20,6 @@ from provision.core import prefix_registry
 from provision.core.errors import InvalidSpec, Unreachable
 from provision.core.mirrors import without_login
 from provision.core.sbom import prefix_licenses
-from provision.environment import prefix as prefixes
-from provision.image import source_date_epoch
 from provision.resolver import spec as specs
 
 T = TypeVar("T")
@@ -150,6 +148,8 @@ def export_lock(
         licenses_by_url = _licenses(context, name, lock)
     epoch = None
     if os.environ.get("SOURCE_DATE_EPOCH"):
+        from provision.image import source_date_epoch
+
         epoch = source_date_epoch(os.environ)
     exported_platform = locks.export_platform(lock, platform)
     text = locks.export_lock(
@@ -162,6 +162,8 @@ def export_lock(
 
 def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str, str]:
     """Licenses by URL, from the packages in the lock's own prefix; a lock itself holds none."""
+    from provision.environment import prefix as prefixes
+
     prefix = prefixes.find(name, prefix_registry.prefix_path(context.folders, name))
     if prefix is None or prefix.lock_sha256 != lock.sha256:
         context.progress.say(

@@ -15,7 +15,6 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.parser import HeaderParser
 from pathlib import Path
 
 from provision.core import sbom
@@ -136,6 +135,8 @@ def sbom_documents(document: Sbom) -> list[tuple[str, bytes]]:
 
 def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
     """The runtime package, which no lock names; images of earlier versions have none."""
+    from email.parser import HeaderParser
+
     from packageurl import PackageURL
 
     packages = []

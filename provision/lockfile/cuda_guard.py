@@ -14,7 +14,6 @@ from provision.adapters import conda
 from provision.adapters.conda import ChannelRecord, ChannelRecords
 from provision.core.errors import CheckFailed, ProvisionError, Unsolvable
 from provision.core.types import LockedPackage, Resolution
-from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose.unsat_core import PinReasons
 
 MAX_BUILDS_SHOWN = 6
@@ -109,6 +108,8 @@ def _conflict(
         try:
             solver.solve(exact_request)
         except Unsolvable as error:
+            from provision.lockfile.diagnose import conda as diagnose_conda
+
             exact_reasons = dataclasses.replace(
                 reasons, reasons={**reasons.reasons, exact: "the right build"}
             )

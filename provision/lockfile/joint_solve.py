@@ -21,8 +21,6 @@ from provision.core.errors import InvalidSpec, Unsolvable
 from provision.core.platforms import Platform, host_platform
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
-from provision.lockfile.diagnose import conda as diagnose_conda
-from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from provision.lockfile.external_solver import ExternalSolver
 from provision.lockfile.input_files import LockInputs
@@ -151,6 +149,8 @@ class JointSolve:
         try:
             return self.solver.solve(request)
         except Unsolvable as error:
+            from provision.lockfile.diagnose import conda as diagnose_conda
+
             raise diagnose_conda.explain(error, request, self.solver, self.reasons) from error
 
     def bounds(self) -> tuple[str, ...]:
@@ -186,6 +186,8 @@ class JointSolve:
         try:
             return wheels.resolve(request)
         except Unsolvable as error:
+            from provision.lockfile.diagnose import uv as diagnose_uv
+
             raise diagnose_uv.explain(error, request, self.reasons) from error
 
     def _explain_build(self, resolution: Resolution) -> str:
