@@ -1,5 +1,5 @@
 """How rattler is called: we wait for its Rust threads to end, reduce its errors to their innermost
-cause, retry after broken connections, and end downloads that stall.
+cause, say which errors may pass, and end downloads that stall.
 
 rattler itself waits forever on a server that has fallen silent (py-rattler 0.28: tried).
 """
@@ -16,7 +16,6 @@ from provision.adapters.http import (
     SLOWEST_BYTES_PER_S,
     TIMEOUT_VARIABLE,
     read_timeout_s,
-    short_backoff,
 )
 from provision.core.mirrors import without_login
 
@@ -75,23 +74,6 @@ def may_pass(error: BaseException) -> bool:
     """Whether a retry may help: not after a timeout, which would happen again."""
     text = str(error).lower()
     return TIMED_OUT not in text and any(phrase in text for phrase in PASSING_ERRORS)
-
-
-def retry(
-    work: Callable[[], T],
-    kind: type[Exception],
-    is_retried: Callable[[BaseException], bool] = may_pass,
-) -> T:
-    """Do network work, with as many retries as other downloads. Raises its last error."""
-    backoff = short_backoff()
-    while True:
-        try:
-            return work()
-        except kind as error:
-            backoff.count_failure()
-            if backoff.is_exhausted or not is_retried(error):
-                raise
-            backoff.wait()
 
 
 def network_advice(error: BaseException) -> str:

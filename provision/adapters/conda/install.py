@@ -20,10 +20,9 @@ from provision.adapters.conda.calls import (
     is_network_error,
     may_pass,
     new_client,
-    retry,
     run,
 )
-from provision.adapters.http import TIMEOUT_VARIABLE, sha256_of
+from provision.adapters.http import TIMEOUT_VARIABLE, retry, sha256_of
 from provision.core.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url, without_login
 from provision.core.platforms import PLATFORM

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.adapters.conda.calls import innermost_cause, new_client, retry, run
+from provision.adapters.conda.calls import innermost_cause, may_pass, new_client, run
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
+from provision.adapters.http import retry
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import Platform
@@ -156,7 +157,7 @@ def _rows_of_channel(
         return run(gateway.query([source], subdirs, names, recursive=False))
 
     try:
-        answers = retry(query, GatewayError)
+        answers = retry(query, GatewayError, may_pass)
     except GatewayError as error:
         raise Unreachable(f"{innermost_cause(error)}.") from error
     rows = {}

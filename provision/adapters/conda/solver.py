@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from provision.adapters.conda.calls import (
     details,
     innermost_cause,
+    may_pass,
     network_advice,
     new_client,
-    retry,
     run,
 )
 from provision.adapters.conda.matchspec import channel_url
-from provision.adapters.http import read_timeout_s
+from provision.adapters.http import read_timeout_s, retry
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
 from provision.core.platforms import PLATFORM, Platform
@@ -150,7 +150,7 @@ class Solver:
             )
 
         try:
-            return retry(solve, GatewayError)
+            return retry(solve, GatewayError, may_pass)
         except SolverError as error:
             raise Unsolvable(
                 f"No set of packages in {', '.join(request.channels)} satisfies "

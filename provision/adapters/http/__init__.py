@@ -23,7 +23,7 @@ from provision.adapters.http.retry import (
     TIMEOUT_VARIABLE,
     Backoff,
     read_timeout_s,
-    short_backoff,
+    retry,
 )
 from provision.adapters.http.session import CONNECTIONS, PROXY_VARIABLES
 
@@ -40,6 +40,6 @@ __all__ = [
     "in_parallel",
     "partial_path",
     "read_timeout_s",
+    "retry",
     "sha256_of",
-    "short_backoff",
 ]

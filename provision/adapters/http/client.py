@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
-from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry
+from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable, from_system
 from provision.core.mirrors import path_from_url, without_login
@@ -84,7 +84,7 @@ class HttpClient:
                 _require_success(response, url)
                 return self._body(response)
 
-        return retry(fetch, url)
+        return retry_request(fetch, url)
 
     def byte_range(self, url: str, begin: int, end: int) -> tuple[bytes, int]:
         """The bytes of a server's file from `begin` up to `end`, and the size of the whole file.
@@ -105,7 +105,7 @@ class HttpClient:
                     )
                 return self._body(response), int(sent_range[2])
 
-        return retry(fetch, url)
+        return retry_request(fetch, url)
 
     def _body(self, response: requests.Response) -> bytes:
         body = bytearray()
@@ -125,7 +125,7 @@ class HttpClient:
         if url.startswith("file:"):
             return _local_availability(path_from_url(url), sha256)
         try:
-            status = retry(lambda: self._status(url), url)
+            status = retry_request(lambda: self._status(url), url)
         except Unreachable as error:
             return Availability(
                 state="silent", detail=error.message.rpartition(": ")[2].rstrip(".")
@@ -197,7 +197,7 @@ class HttpClient:
             _check_hash(download, partial)
 
     def _fetch_rest(self, download: Download, partial: Path) -> None:
-        retry(
+        retry_request(
             lambda: self._append(download.url, partial),
             download.url,
             received=lambda: _size(partial),

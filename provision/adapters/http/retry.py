@@ -91,33 +91,55 @@ class MinimumRate:
         self._start, self._bytes = time.monotonic(), 0
 
 
-def retry(work: Callable[[], T], url: str, *, received: Callable[[], int] = lambda: 0) -> T:
-    """Do network work, and retry it after a broken connection.
+def retry(
+    work: Callable[[], T],
+    errors: type[Exception] | tuple[type[Exception], ...],
+    may_pass: Callable[[Exception], bool],
+    *,
+    received: Callable[[], int] = lambda: 0,
+) -> T:
+    """Do network work, and repeat it after errors that may pass. Raises the last error.
 
     received: the number of bytes received so far; a try that brought PROGRESS_BYTES resets the
-    count of failures. Raises Unreachable when no try is left.
+    count of failures.
     """
     backoff = short_backoff()
     most_bytes = received()
     while True:
         try:
             return work()
-        except _transport_errors() as error:
+        except errors as error:
             size = received()
             if size - most_bytes >= PROGRESS_BYTES and not isinstance(error, TooSlow):
                 backoff.reset()
             else:
                 backoff.count_failure()
             most_bytes = max(most_bytes, size)
-            # requests' errors about the URL itself are ValueErrors: a retry cannot help.
-            if backoff.is_exhausted or isinstance(error, ValueError):
-                raise Unreachable(
-                    f"{without_login(url)} could not be fetched: {_reason(error)}.", advice=ADVICE
-                ) from error
+            if backoff.is_exhausted or not may_pass(error):
+                raise
             backoff.wait()
 
 
-def _transport_errors() -> tuple[type[BaseException], ...]:
+def retry_request(work: Callable[[], T], url: str, *, received: Callable[[], int] = lambda: 0) -> T:
+    """Do work with requests, and repeat it after a broken connection.
+
+    received: as for `retry`. Raises Unreachable when no try is left.
+    """
+    errors = _transport_errors()
+    try:
+        return retry(work, errors, _is_about_connection, received=received)
+    except errors as error:
+        raise Unreachable(
+            f"{without_login(url)} could not be fetched: {_reason(error)}.", advice=ADVICE
+        ) from error
+
+
+def _is_about_connection(error: Exception) -> bool:
+    """requests' errors about the URL itself are ValueErrors: a retry cannot help."""
+    return not isinstance(error, ValueError)
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
     """How a connection may fail. urllib3's own errors come through where requests does not wrap
     them."""
     import requests
