@@ -1,17 +1,23 @@
 """Files and directories that change in one step: readers see the old one or the new one, whole.
 
-A file is replaced by `atomic_write`. A directory is built under `staging_path` and takes its place
-with `replace_directory`.
+A file is replaced by `atomic_write`, a large one by `atomic_stream`. A directory is built under
+`staging_path` and takes its place with `replace_directory`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
+
+from provision.core.file_locks import try_lock
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 POLL_S = 0.05
@@ -37,6 +43,50 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
         except BaseException:
             Path(file.name).unlink()
             raise
+
+
+@contextlib.contextmanager
+def atomic_stream(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which replaces `path` at the end of the block; after an error, `path` is as
+    it was.
+
+    For large files that can be made again: the bytes are not forced to the disk. Removes first what
+    killed writers of the same path left.
+    """
+    _remove_unfinished(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with unfinished.open("wb") as file:
+            try_lock(file.fileno())
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what killed processes wrote of this file. A process on another host of a shared disk
+    has locked its own."""
+    for other in path.parent.iterdir():
+        match = re.fullmatch(rf"\.{re.escape(path.name)}\.([0-9]{{1,9}})\.new", other.name)
+        if match is None or not other.is_file() or other.is_symlink():
+            continue
+        if _is_other_process(int(match[1])):
+            continue
+        with contextlib.suppress(OSError), other.open("r+b") as file:
+            if try_lock(file.fileno()) == "locked":
+                other.unlink()
+
+
+def _is_other_process(pid: int) -> bool:
+    """Whether a process of that number runs here, other than this one."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return pid != os.getpid()
 
 
 def staging_path(path: Path) -> Path:

@@ -3,7 +3,6 @@ HPC runtimes read."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Literal, cast
 
 from provision.core import tar
+from provision.core.atomic import atomic_stream
 from provision.core.errors import InUse, InvalidSpec, disk_full_raises
-from provision.core.file_locks import try_lock
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
 
@@ -216,39 +215,7 @@ def docker_archive(
 
 
 def _write_archive(chunks: Iterable[bytes], path: Path, size: int, progress: Progress) -> None:
-    _remove_unfinished(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with unfinished.open("wb") as file, progress.meter(f"writing {path.name}", size) as meter:
-            try_lock(file.fileno())
-            for chunk in chunks:
-                file.write(chunk)
-                meter.advance(len(chunk))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Remove what killed runs wrote of this file. A run on another host of a shared disk has
-    locked its own."""
-    for other in path.parent.iterdir():
-        match = re.fullmatch(rf"\.{re.escape(path.name)}\.([0-9]{{1,9}})\.new", other.name)
-        if match is None or not other.is_file() or other.is_symlink():
-            continue
-        if _is_other_process(int(match[1])):
-            continue
-        with contextlib.suppress(OSError), other.open("r+b") as file:
-            if try_lock(file.fileno()) == "locked":
-                other.unlink()
-
-
-def _is_other_process(pid: int) -> bool:
-    """Whether a process of that number runs here, other than this one."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return pid != os.getpid()
+    with atomic_stream(path) as file, progress.meter(f"writing {path.name}", size) as meter:
+        for chunk in chunks:
+            file.write(chunk)
+            meter.advance(len(chunk))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters.http import sha256_of
-from provision.core.atomic import atomic_write
+from provision.core.atomic import atomic_stream, atomic_write
 from provision.core.tar import CHUNK
 from provision.image import oci_layout
 
@@ -90,7 +90,6 @@ def link_first(candidates: Iterable[CachedLayer], layout: Path) -> str | None:
     for layer in candidates:
         target = oci_layout.blobs(layout) / layer.path.name
         # OSError: the file was removed, or is on another disk, or the disk has no hard links. The
-
         # layer is made then.
         with contextlib.suppress(OSError):
             if not layer.is_unchanged:
@@ -109,13 +108,8 @@ def link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        temporary = target.with_name(f".{target.name}.copying")
-        try:
-            with temporary.open("wb") as file:
-                file.writelines(verified_chunks(source))
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with atomic_stream(target) as file:
+            file.writelines(verified_chunks(source))
 
 
 def quarantine_corrupt(

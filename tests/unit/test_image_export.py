@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -183,19 +182,6 @@ def test_an_empty_folder_is_replaced(image: Image, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     export.export_image(image, export.parse_output(f"oci:{tmp_path / 'empty'}"), Silent())
     assert base_archive.read_disk_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
-
-
-def test_unfinished_archives_of_killed_runs_are_removed(image: Image, tmp_path: Path) -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    names = [f".toy.tar.{pid}.new" for pid in (gone.pid, os.getpid(), os.getppid())] + [
-        ".toy.tar.new",
-        f".other.{gone.pid}.new",
-    ]
-    for name in names:
-        (tmp_path / name).write_bytes(b"half")
-    export.export_image(image, export.parse_output(f"oci-archive:{tmp_path / 'toy.tar'}"), Silent())
-    assert {path.name for path in tmp_path.iterdir()} == {"image", "toy.tar", *names[2:]}
 
 
 @pytest.mark.parametrize("text", ["", "oci", "oci:", "registry:x", "docker:x"])
