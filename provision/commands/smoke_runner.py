@@ -214,7 +214,7 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
     try:
         text = (folder / REPORT).read_text(encoding="utf-8")
         document = _json_object(text)
-    except (OSError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         refusal = _usage_error(output) if status == USAGE else ""
         if refusal:
             raise InvalidSpec(
@@ -228,7 +228,7 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
         ) from error
     try:
         _check_schema(document)
-        verdict = report_model.loads(text).verdict
+        verdict = report_model.parse(document).verdict
     except report_model.ReportUnreadable as error:
         verdict = report_model.UNKNOWN
         replacement = report_model.document(_untrusted_report(str(error)))
@@ -243,7 +243,7 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
 def _json_object(text: str) -> dict[str, Any]:
     document = json.loads(text)
     if not isinstance(document, dict):
-        raise TypeError(f"{REPORT} holds JSON, but not an object")
+        raise ValueError(f"{REPORT} holds JSON, but not an object")
     return document
 
 

@@ -232,14 +232,14 @@ def read_smoke_attachment(content: bytes) -> dict[str, Any]:
             "A verdict that is attached to the image is not JSON.",
             advice="Report it to those who push to this registry.",
         ) from error
-    if isinstance(document, dict) and document.get("schema") == SMOKE_SCHEMA:
-        has_fields = {"place", "verdict", "measured_on"} <= document.keys()
-        if has_fields and isinstance(document.get("report"), dict):
-            return document
-    raise IntegrityError(
-        f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}.",
-        advice="Read it with the provision that made it.",
-    )
+    violation = schema_error(document, "smoke-attachment")
+    if violation is not None:
+        raise IntegrityError(
+            f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}: at "
+            f"{violation}.",
+            advice="Read it with the provision that made it.",
+        )
+    return dict(document)
 
 
 def _now() -> str:

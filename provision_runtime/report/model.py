@@ -23,6 +23,46 @@ UNKNOWN = "unknown"
 WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 
 
+# What the fields of the JSON hold. The published schema, with which the host checks, says more.
+_TYPES = {
+    "a text": (str,),
+    "an integer": (int,),
+    "a number": (int, float),
+    "a list": (list,),
+    "an object": (dict,),
+}
+_REPORT_FIELDS = {
+    "schema": "an integer",
+    "kind": "a text",
+    "verdict": "a text",
+    "started_at": "a text",
+    "duration_s": "a number",
+    "backend": "a text",
+    "device": "a text",
+    "world_size": "an integer",
+    "hosts": "a list",
+    "profile": "a text",
+    "skipped": "a list",
+    "facts": "an object",
+    "phases": "a list",
+}
+_PHASE_FIELDS = {
+    "name": "a text",
+    "verdict": "a text",
+    "duration_s": "a number",
+    "message": "a text",
+    "data": "an object",
+    "findings": "a list",
+}
+_FINDING_FIELDS = {
+    "id": "a text",
+    "verdict": "a text",
+    "ranks": "a list",
+    "message": "a text",
+    "advice": "a text",
+}
+
+
 class ReportUnreadable(ValueError):
     """The text is not a report of the schema that this code reads."""
 
@@ -95,29 +135,68 @@ def dumps(report: Report) -> str:
 
 
 def loads(text: str) -> Report:
-    """Raises ReportUnreadable."""
+    """Raises ReportUnreadable, with the entry and the field."""
     try:
-        return _parse_report(json.loads(text))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReportUnreadable(
-            f"not a smoke report of schema {SCHEMA}: {type(error).__name__}: {error}"
-        ) from error
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ReportUnreadable(f"not JSON: {error}") from error
+    return parse(content)
 
 
-def _parse_report(content: Any) -> Report:
-    if not isinstance(content, dict):
-        raise TypeError("the document is not an object")
-    if (content["schema"], content["kind"]) != (SCHEMA, KIND):
-        raise ValueError(f"schema {content['schema']!r} of kind {content['kind']!r}")
+def parse(content: Any) -> Report:
+    """The report that a JSON document holds. Raises ReportUnreadable."""
+    if isinstance(content, dict):
+        schema, kind = content.get("schema"), content.get("kind")
+        if (schema, kind) != (SCHEMA, KIND):
+            raise _unreadable(f"it has schema {schema!r} and kind {kind!r}")
+    _check_fields(content, "the top level", _REPORT_FIELDS)
+    for name in ("hosts", "skipped"):
+        _check_items(content[name], name, str)
+    phases = []
+    for number, entry in enumerate(content["phases"]):
+        phases.append(_parse_phase(entry, f"phases[{number}]"))
     fields = {name: content[name] for name in Report.__dataclass_fields__ if name != "phases"}
-    report = Report(phases=[_parse_phase(phase) for phase in content["phases"]], **fields)
+    report = Report(phases=phases, **fields)
     if content["verdict"] != report.verdict:
-        raise ValueError(
+        raise _unreadable(
             f"its verdict is {content['verdict']!r}, but that of its phases is {report.verdict!r}"
         )
     return report
 
 
-def _parse_phase(content: dict[str, Any]) -> ReportedPhase:
-    findings = [ReportedFinding(**finding) for finding in content["findings"]]
+def _parse_phase(content: Any, entry: str) -> ReportedPhase:
+    _check_fields(content, entry, _PHASE_FIELDS)
+    findings = []
+    for number, fields in enumerate(content["findings"]):
+        finding_entry = f"{entry}.findings[{number}]"
+        _check_fields(fields, finding_entry, _FINDING_FIELDS)
+        _check_items(fields["ranks"], f"{finding_entry}.ranks", int)
+        findings.append(ReportedFinding(**fields))
     return ReportedPhase(**{**content, "findings": findings})
+
+
+def _check_fields(content: Any, entry: str, fields: dict[str, str]) -> None:
+    """Raise ReportUnreadable unless this is an object with exactly these fields."""
+    if not isinstance(content, dict):
+        raise _unreadable(f"at {entry}: it is not an object")
+    for name, kind in fields.items():
+        if name not in content:
+            raise _unreadable(f"at {entry}: the field {name} is missing")
+        value = content[name]
+        if not isinstance(value, _TYPES[kind]) or isinstance(value, bool):
+            raise _unreadable(f"at {entry}: the field {name} is {value!r}, not {kind}")
+        if name == "verdict" and value not in WORST_FIRST:
+            raise _unreadable(f"at {entry}: the verdict is {value!r}")
+    for name in content:
+        if name not in fields:
+            raise _unreadable(f"at {entry}: there is no field {name}")
+
+
+def _check_items(values: list[Any], entry: str, kind: type) -> None:
+    for number, value in enumerate(values):
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise _unreadable(f"at {entry}[{number}]: it is {value!r}")
+
+
+def _unreadable(problem: str) -> ReportUnreadable:
+    return ReportUnreadable(f"not a smoke report of schema {SCHEMA}: {problem}")

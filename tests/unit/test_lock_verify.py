@@ -519,6 +519,45 @@ def test_hash_without_virtual_packages_is_not_compared(verified: Verify, tmp_pat
     assert verified(content, machine=None) == []
 
 
+@pytest.mark.parametrize(
+    "source,text",
+    [
+        ("environment.yml", "dependencies: 3\n"),
+        ("environment.yml", "channels: [conda-forge]\n"),
+        ("environment.yml", "channels: [conda-forge]\ndependencies: ['*::numpy']\n"),
+        (
+            "environment.yml",
+            "channels: [conda-forge]\ndependencies: [python, pip: [\"x; y='1'\"]]\n",
+        ),
+        ("environment.yml", "[\n"),
+        ("meta.yaml", "package: {name: lab}\nrequirements: {run: [python]}\n"),
+    ],
+)
+def test_inputs_that_conda_lock_cannot_read_are_noted(
+    tmp_path: Path, source: str, text: str
+) -> None:
+    (tmp_path / source).write_text(text)
+    content = sound()
+    content["metadata"]["sources"] = [source]
+    path = tmp_path / lockfile.FILE
+    path.write_text(yaml.safe_dump(content))
+    report = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab")
+    assert [finding for finding in report.findings if finding.kind == "inputs"] == []
+    assert source in only_note(report, "content hash")
+
+
+def test_recipe_next_to_a_lock_is_not_run(tmp_path: Path) -> None:
+    """conda-lock would render it without a sandbox."""
+    code = "cycler.__init__.__globals__.os.mkdir('" + str(tmp_path / "ran") + "')"
+    (tmp_path / "meta.yaml").write_text("{{ " + code + " }}\n")
+    content = sound()
+    content["metadata"]["sources"] = ["meta.yaml"]
+    path = tmp_path / lockfile.FILE
+    path.write_text(yaml.safe_dump(content))
+    lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_skipped_checks_are_noted(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -97,6 +99,31 @@ def test_shared_sample_round_trip() -> None:
 def test_invalid_report_is_refused(text: str) -> None:
     with pytest.raises(model.ReportUnreadable):
         model.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("phases", 0, "findings"), {}, "at phases[0]: the field findings is {}, not a list"),
+        (("phases", 0), [], "at phases[0]: it is not an object"),
+        (("phases", 0, "duration_s"), True, "at phases[0]: the field duration_s is True"),
+        (("phases", 0, "verdict"), "fine", "at phases[0]: the verdict is 'fine'"),
+        (("hosts", 0), 1, "at hosts[0]: it is 1"),
+        (("world_size",), "2", "at the top level: the field world_size is '2', not an integer"),
+        (("extra",), 1, "at the top level: there is no field extra"),
+        (("schema",), 1, "it has schema 1 and kind 'smoke'"),
+    ],
+)
+def test_refusal_names_entry_and_field(
+    path: tuple[str | int, ...], value: object, problem: str
+) -> None:
+    document: Any = json.loads(model.dumps(sample("pass")))
+    holder = document
+    for step in path[:-1]:
+        holder = holder[step]
+    holder[path[-1]] = value
+    with pytest.raises(model.ReportUnreadable, match=re.escape(problem)):
+        model.parse(document)
 
 
 def test_contradictory_report_is_refused() -> None:

@@ -122,15 +122,14 @@ def input_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
     for source in sources:
         if not source.is_file() or source.suffix not in (".yml", ".yaml"):
             return None
+        if source.name == "meta.yaml":
+            return None  # a recipe: a Jinja template, which conda-lock would run outside a sandbox
     if INPUTS in lock.custom_metadata and not (lock.path.parent / VIRTUAL_PACKAGES).is_file():
         return None  # ours always have such a file, and the hash includes it
     if _has_own_hashes(lock, sources):
         return {platform: {content_hash} for platform, content_hash in lock.content_hash.items()}
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            return _conda_lock_hashes(lock, sources)
-    except Exception:  # conda-lock's parsers raise many kinds for files they refuse
-        return None
+    with contextlib.redirect_stderr(io.StringIO()):
+        return _conda_lock_hashes(lock, sources)
 
 
 def _has_own_hashes(lock: LockFile, sources: Sequence[Path]) -> bool:
@@ -149,7 +148,8 @@ def _has_own_hashes(lock: LockFile, sources: Sequence[Path]) -> bool:
     return dict(lock.content_hash) == (own_hashes(inputs) or {})
 
 
-def _conda_lock_hashes(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, set[str]]:
+def _conda_lock_hashes(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, set[str]] | None:
+    """None if conda-lock cannot read the inputs."""
     load_conda_lock()
     from conda_lock.content_hash import backwards_compatible_content_hashes
     from conda_lock.src_parser import make_lock_spec
@@ -159,13 +159,18 @@ def _conda_lock_hashes(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, 
     )
 
     names = (DATA / "pypi-conda-names.yml").absolute().as_uri()
-    spec = make_lock_spec(
-        src_files=list(sources), platform_overrides=list(lock.platforms), mapping_url=names
-    )
-    machines: list[Any] = []
     virtual_packages = lock.path.parent / VIRTUAL_PACKAGES
-    if virtual_packages.is_file():
-        machines.append(virtual_package_repo_from_specification(virtual_packages))
+    machines: list[Any] = []
+    try:
+        spec = make_lock_spec(
+            src_files=list(sources), platform_overrides=list(lock.platforms), mapping_url=names
+        )
+        if virtual_packages.is_file():
+            machines.append(virtual_package_repo_from_specification(virtual_packages))
+    except Exception:
+        # Only conda-lock's parsers run here, on files that may be anybody's. They let everything
+        # through that conda's, poetry's and YAML's parsers raise, and accidents with wrong types.
+        return None
     machines.append(default_virtual_package_repodata())
     machines.append(default_virtual_package_repodata(cuda_version=""))
     hashes: dict[str, set[str]] = {platform: set() for platform in lock.platforms}
