@@ -92,30 +92,27 @@ def render_page(name: str, values: Mapping[str, Any], *, escaped: bool = False) 
 
 
 def _render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
-    """Reports any kind of error in a lab's template with its place, since the lab must fix it."""
     import jinja2
 
-    template_errors = (
-        jinja2.TemplateError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
+    environment = _with_github_brackets(_lab_environment(path.parent), name)
+    advice = (
+        "Correct it, or remove it to use provision's own. "
+        f"The values of a template of {name} are: {', '.join(sorted(values))}."
     )
     try:
-        environment = _with_github_brackets(_lab_environment(path.parent), name)
-        return environment.get_template(path.name).render(values)
-    except template_errors as error:
-        file, line = _location(error, path)
-        place = f"{file}, line {line}" if line else file
-        raise InvalidSpec(
-            f"{place}: {_describe(error)}.",
-            advice="Correct it, or remove it to use provision's own. "
-            f"The values of a template of {name} are: {', '.join(sorted(values))}.",
-        ) from error
+        template = environment.get_template(path.name)
+    except jinja2.TemplateSyntaxError as error:
+        place = f"{error.filename or path}, line {error.lineno}"
+        raise InvalidSpec(f"{place}: {_describe(error)}.", advice=advice) from error
+    except (OSError, UnicodeDecodeError, jinja2.TemplateError) as error:
+        raise InvalidSpec(f"{path}: {_describe(error)}.", advice=advice) from error
+    try:
+        return template.render(values)
+    except Exception as error:
+        place = _lab_place(error, path.parent)
+        if not place:
+            raise  # no line of theirs was running: it is our bug
+        raise InvalidSpec(f"{place}: {_describe(error)}.", advice=advice) from error
 
 
 def _describe(error: Exception) -> str:
@@ -127,23 +124,24 @@ def _describe(error: Exception) -> str:
     return text.splitlines()[0].rstrip(".")
 
 
-def _location(error: Exception, path: Path) -> tuple[str, int | None]:
-    """The lab's file and line that caused an error.
+def _lab_place(error: Exception, folder: Path) -> str:
+    """The file and line of a lab's template that was running when an error came; empty if there was
+    none. A template can raise anything that Python's expressions can.
 
     Jinja leaves the lines of templates in the traceback.
     """
     import jinja2
 
-    if isinstance(error, jinja2.TemplateSyntaxError):
-        return error.filename or str(path), error.lineno
-    location: tuple[str, int | None] = (str(path), None)
+    if isinstance(error, jinja2.TemplateSyntaxError):  # of an included template
+        return f"{error.filename}, line {error.lineno}"
+    place = ""
     traceback = error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
-        if Path(file).parent.is_relative_to(path.parent):
-            location = (file, traceback.tb_lineno)
+        if Path(file).parent.is_relative_to(folder):
+            place = f"{file}, line {traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return location
+    return place
 
 
 @functools.cache

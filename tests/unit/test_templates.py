@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import UserDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -99,6 +100,9 @@ def test_template_requirements_are_checked(lab: Path) -> None:
         ('a\n{% include "../envs/lab/spec.yml" %}\n', 2, "there is no template"),
         ("a\n{{ ''.__class__.__mro__ }}\n", 2, "unsafe"),
         ("a\n{{ channels.append(1) }}\n", 2, "has no attribute 'append'"),
+        ("a\n{{ [1] | dictsort }}\n", 2, "has no attribute 'items'"),
+        ("a\n{{ '{}'.format() }}\n", 2, "out of range"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}\n{{ a() }}\n", 1, "recursion"),
     ],
 )
 def test_template_mistakes_are_named_with_file_and_line(
@@ -110,6 +114,20 @@ def test_template_mistakes_are_named_with_file_and_line(
     assert f"{path}, line {line}: " in result.stderr and message in result.stderr
     assert "conda, name, needs_torch_index" in result.stderr  # what it is given
     assert not (lab / "envs" / "lab" / "environment.yml").exists()
+
+
+class BrokenValues(UserDict[str, str]):
+    """Fails before a template reads a value."""
+
+    def keys(self) -> NoReturn:
+        raise KeyError("a bug of ours")
+
+
+def test_error_outside_of_a_lab_template_is_not_blamed_on_it(lab: Path) -> None:
+    template(lab, "environment.yml", "{{ name }}\n")
+    templates = render.Templates(lab / "templates")
+    with pytest.raises(KeyError, match="a bug of ours"):
+        templates.render("environment.yml", BrokenValues(name="lab"))
 
 
 def test_mistake_in_an_included_file_names_that_file(lab: Path) -> None:
