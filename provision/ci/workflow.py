@@ -32,14 +32,21 @@ SCHEDULE = "17 4 * * 1"
 
 SAFE_PATH = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
 CRON = r"[0-9A-Za-z*,/-]+( [0-9A-Za-z*,/-]+){4}"
-INSTALL = r"\.|[A-Za-z0-9][A-Za-z0-9 ._\[\],<>=!~+-]*"
+# What pip may install on a runner. Not a name: whoever owns that name on the runner's index could
+# run code there. A checkout, a wheel in the repository, a commit, or a wheel with its hash.
+INSTALL = (
+    r"\.",
+    r"(\./)?[A-Za-z0-9_][A-Za-z0-9._/+-]*\.whl",
+    r"git\+(https|ssh)://[A-Za-z0-9._~:/@%+-]+@[0-9a-f]{40}",
+    r"https?://[A-Za-z0-9._~:/@%+-]+\.whl#sha256=[0-9a-f]{64}",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowSettings:
     """The settings of a workflow besides its jobs."""
 
-    install: str  # what pip installs: provision==V, or . for the checkout
+    install: str  # what pip installs; one of the forms of INSTALL
     envs: str = "envs"  # relative to the repository's root
     schedule: str = SCHEDULE
     workflow: str | None = None  # the workflow file's path, if it is in the repository
@@ -47,10 +54,12 @@ class WorkflowSettings:
     def mistakes(self) -> list[str]:
         """All invalid settings, in sentences."""
         mistakes = []
-        if not re.fullmatch(INSTALL, self.install):
+        if not any(re.fullmatch(form, self.install) for form in INSTALL):
+            problem = f"`{self.install}` is none of these." if self.install else "It is missing."
             mistakes.append(
-                "--install must be a requirement like provision==1.2, or `.` for the checkout, "
-                f"not `{self.install}`."
+                "--install must say where runners get provision: `.` (the checkout is provision "
+                "itself), a wheel in the repository (tools/NAME.whl), git+https://HOST/REPO@COMMIT "
+                f"or https://HOST/NAME.whl#sha256=HASH. {problem}"
             )
         if not re.fullmatch(SAFE_PATH, self.envs) or ".." in self.envs.split("/"):
             mistakes.append(

@@ -158,8 +158,8 @@ def lock(
     "--install",
     metavar="REQ",
     help=(
-        "Requirement that pip installs on the runner, or `.` for the checkout.  [default: this "
-        "version of provision]"
+        "Where runners get provision: `.`, a wheel in the repository, git+https://HOST/REPO@COMMIT, "
+        "or https://HOST/NAME.whl#sha256=HASH.  [required]"
     ),
 )
 @click.option(
@@ -197,7 +197,7 @@ def ci(
 
     \b
     Builds that options select, instead of the environments in the envs folder:
-    provision matrix ci --format github --torch '>=2.6' --source wheels
+    provision matrix ci --format github --install tools/provision.whl --torch '>=2.6'
     """
     from provision.commands import ci as command
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from provision import __version__, ci, render, resolver
+from provision import ci, render, resolver
 from provision import lockfile as locks
 from provision.commands.batch import environment_names
 from provision.commands.context import Context
@@ -175,7 +175,7 @@ def command_line_options(content: Mapping[str, Any]) -> Iterator[str]:
 def _settings(context: Context, request: WorkflowRequest) -> ci.WorkflowSettings:
     schedule = {"schedule": request.schedule} if request.schedule else {}
     return ci.WorkflowSettings(
-        install=request.install or f"provision=={__version__}",
+        install=request.install or "",
         envs=_relative(context.folders.envs),
         workflow=_relative(request.out) if request.out else None,
         **schedule,

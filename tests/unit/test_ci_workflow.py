@@ -58,6 +58,7 @@ SPECS = {
 }
 FILES = {"github": ".github/workflows/provision.yml", "gitlab": ".gitlab-ci.yml"}
 FORMATS = list(FILES)
+INSTALL = f"https://wheels.invalid/provision_gpu-1.0-py3-none-any.whl#sha256={'0' * 64}"
 
 
 @pytest.fixture
@@ -75,11 +76,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def invoke(*message: str) -> Result:
+    if "--install" not in message:
+        message = (*message, "--install", INSTALL)
     return CliRunner().invoke(cli, ["matrix", "ci", *message])
 
 
 def shown(format: str, *message: str) -> str:
-    result = invoke("--format", format, "--install", "provision==1.0", *message)
+    result = invoke("--format", format, *message)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -340,8 +343,11 @@ def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Pat
 @pytest.mark.parametrize(
     "message,said",
     [
-        (("--install", "x; rm -rf /"), "--install must be a requirement"),
-        (("--install", "x\n- run: y"), "--install must be a requirement"),
+        (("--install", "x; rm -rf /"), "--install must say where"),
+        (("--install", "tools/x.whl\n- run: y"), "--install must say where"),
+        (("--install", ""), "--install must say where runners get provision"),
+        (("--install", "provision==0.1.0"), "`provision==0.1.0` is none of these"),
+        (("--install", "git+https://code.invalid/provision@main"), "is none of these"),
         (("--schedule", "daily"), "--schedule must be five fields of cron"),
         (("--envs", ".."), "There is no"),
         (("--runners", "none.yml"), "There is no none.yml"),
