@@ -11,6 +11,8 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.10"
+# uv installs a session's tools in seconds, pip in a minute.
+nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.sessions = ["lint", "types", "docs", "tests", "hosts", "integration"]
 nox.options.reuse_existing_virtualenvs = True
 
@@ -31,8 +33,11 @@ TEST_TOOLS = [
     "cyclonedx-python-lib[json-validation]>=11",
     "spdx-tools>=0.8",
 ]
-# Two files at a time: integration tests mostly wait for an engine, an index or a deadline.
 PARALLEL = ("-n", "2", "--dist", "loadfile")
+# Integration tests mostly wait, for an engine, an index or a deadline: two files for each core.
+OVERLAPPING = ("-n", "4", "--dist", "loadfile")
+# Compiled code of tests and their ranks; without it every rank compiles all of torch.
+WITH_BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 # An object store on this machine and a client. Only moto's S3: `moto[server]` installs all services.
 STORE_TOOLS = ["moto>=5", "flask", "flask-cors", "py-partiql-parser", "s3fs"]
 # What tools/update_data reads and writes with.
@@ -87,7 +92,11 @@ def _unit_tests_on(session: nox.Session, name: str, python: Path) -> Path:
     session.run(str(python), "-m", "venv", "--clear", str(venv))
     bin_folder = venv / "bin"
     tools = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "fsspec", "jsonschema"]
-    session.run(str(bin_folder / "python"), "-m", "pip", "install", "--quiet", ".", *tools)
+    install = [str(bin_folder / "python"), "-m", "pip", "install"]
+    uv = shutil.which("uv", path=Path(sys.executable).parent)
+    if uv:
+        install = [uv, "pip", "install", "--python", str(bin_folder / "python")]
+    session.run(*install, "--quiet", ".", *tools)
     session.run(str(bin_folder / "python"), "-m", "pytest", "-q", *PARALLEL, "tests/unit")
     return bin_folder
 
@@ -143,12 +152,12 @@ def _integration_tests(session: nox.Session, expression: str) -> None:
         "pytest",
         "tests/integration",
         "--durations=25",
-        *(session.posargs or ("-m", expression, *PARALLEL)),
-        env=_python_with_torch(session),
+        *(session.posargs or ("-m", expression, *OVERLAPPING)),
+        env={**WITH_BYTECODE, **_python_with_torch(session)},
     )
 
 
-def _python_with_torch(session: nox.Session) -> dict[str, str]:
+def _python_with_torch(session: nox.Session) -> dict[str, str | None]:
     """Where the tests of the runtime find torch: an environment that provision itself builds.
 
     If it cannot be built (no index), those tests skip and say why.
@@ -171,6 +180,10 @@ def _python_with_torch(session: nox.Session) -> dict[str, str]:
     python = prefix / "bin" / "python"
     if not python.exists():
         return {}
+    session.run(
+        str(python), "-m", "compileall", "-q", "-j", "0", str(prefix / "lib"),
+        external=True, success_codes=range(20),
+    )  # fmt: skip
     # In a folder of its own, so that the environment stays as it was locked.
     s3fs = str(folder / "s3fs")
     session.run(
