@@ -26,6 +26,7 @@ from packaging.utils import canonicalize_name
 from provision.adapters.conda import RepodataRow
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
+from provision.core.json_text import parse_json
 from provision.core.mirrors import MANIFEST, SIMPLE, without_login
 from provision.core.schema import schema_error
 from provision.core.types import Manager
@@ -117,7 +118,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {"schema": 1, "channels": {}, "wheels": {}}
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
         problem = schema_error(manifest, "mirror")
     except ValueError as error:  # not JSON, or not UTF-8
         problem = str(error)
@@ -175,7 +176,7 @@ def _write_repodata(subdir: Path, rows: Mapping[str, RepodataRow], *, prune: boo
 def _earlier_rows(subdir: Path) -> dict[str, Any]:
     """The rows of an earlier run; empty if its repodata is missing or damaged."""
     try:
-        repodata = json.loads((subdir / REPODATA).read_text(encoding="utf-8"))
+        repodata = parse_json((subdir / REPODATA).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     rows: dict[str, Any] = {}

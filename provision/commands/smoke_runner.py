@@ -7,7 +7,6 @@ passed.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from provision.core.errors import CheckFailed, InvalidSpec
+from provision.core.json_text import parse_json
 from provision.core.process import clean_environment, run
 from provision.core.schema import schema_error
 from provision.core.types import Place, Prefix, Resolution, SmokeResult, Verdict
@@ -214,7 +214,7 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
     try:
         text = (folder / REPORT).read_text(encoding="utf-8")
         document = _json_object(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         refusal = _usage_error(output) if status == USAGE else ""
         if refusal:
             raise InvalidSpec(
@@ -241,7 +241,7 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    document = json.loads(text)
+    document = parse_json(text)
     if not isinstance(document, dict):
         raise ValueError(f"{REPORT} holds JSON, but not an object")
     return document

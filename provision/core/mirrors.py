@@ -9,7 +9,6 @@ knows no URL itself: the caller says which URL a channel's name stands for (ratt
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
+from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
 
 ALL_CHANNELS = "*"  # as a name: every channel that is known by its name only
@@ -241,8 +241,8 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
     """The content of a mirror folder, by its manifest. Raises IntegrityError if the text is no
     manifest."""
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text)
+    except ValueError as error:
         raise _not_a_manifest(folder, "it is not JSON") from error
     problem = schema_error(content, "mirror")
     if problem:

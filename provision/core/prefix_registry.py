@@ -8,6 +8,7 @@ from pathlib import Path
 
 from provision.core.atomic import atomic_write
 from provision.core.file_locks import exclusive_lock
+from provision.core.json_text import parse_json
 from provision.core.paths import Folders
 
 LOCATIONS = "elsewhere.json"
@@ -71,7 +72,7 @@ def _read(folders: Folders) -> dict[str, list[str]]:
     """The recorded paths by name. A damaged file counts as empty: --prefix can restore its
     content."""
     try:
-        content = json.loads((folders.data / LOCATIONS).read_text(encoding="utf-8"))
+        content = parse_json((folders.data / LOCATIONS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     if not isinstance(content, dict):

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from packaging.utils import canonicalize_name
 
+from provision.core.json_text import parse_json
 from provision.core.types import Manager
 
 SbomFormat = Literal["cyclonedx", "spdx"]
@@ -308,7 +309,7 @@ def read_licenses(files: Iterable[tuple[str, bytes]]) -> Licenses:
     for path, content in files:
         with contextlib.suppress(ValueError):  # what is not JSON, or not UTF-8, names no license
             if path.endswith(".json"):
-                record = json.loads(content)
+                record = parse_json(content)
                 if isinstance(record, dict) and record.get("license") and record.get("name"):
                     name = canonicalize_name(str(record["name"]))
                     licenses["conda", name] = str(record["license"])

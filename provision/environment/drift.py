@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import uv
 from provision.adapters.http import sha256_of
+from provision.core.json_text import parse_json
 from provision.core.types import Lock, Prefix
 from provision.environment import runtime_package
 
@@ -125,7 +125,7 @@ def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
     """The records in conda-meta, without unreadable ones: their packages count as missing."""
     for path in sorted((prefix.path / "conda-meta").glob("*.json")):
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = parse_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if isinstance(record, dict) and {"name", "version", "build"} <= record.keys():

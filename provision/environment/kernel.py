@@ -11,6 +11,7 @@ from typing import Any
 
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse
+from provision.core.json_text import parse_json
 from provision.core.types import Kernel, Prefix, Resolution
 from provision.environment.prefix import activation_variables
 
@@ -91,8 +92,9 @@ def _is_ours(spec: dict[str, Any] | None) -> bool:
     metadata, variables = spec.get("metadata"), spec.get("env")
     if not isinstance(metadata, dict) or not isinstance(metadata.get(OWNER), dict):
         return False
-    has_name = isinstance(spec.get("display_name"), str)
-    return has_name and isinstance(variables, dict) and "CONDA_PREFIX" in variables
+    if not isinstance(variables, dict) or not isinstance(variables.get("CONDA_PREFIX"), str):
+        return False
+    return isinstance(spec.get("display_name"), str)
 
 
 def install(prefix: Prefix, display_name: str) -> Kernel:
@@ -156,7 +158,7 @@ def remove_kernel_of(prefix: Prefix) -> bool:
 
 def _read(folder: Path) -> dict[str, Any] | None:
     try:
-        spec = json.loads((folder / "kernel.json").read_text())
+        spec = parse_json((folder / "kernel.json").read_text())
     except (OSError, ValueError):
         return None
     return spec if isinstance(spec, dict) else None

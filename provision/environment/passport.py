@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 from provision import __version__
 from provision.core.errors import IntegrityError
+from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 from provision.environment import runtime_package
@@ -38,7 +39,8 @@ def compose(
 ) -> dict[str, Any]:
     """The passport of a build.
 
-    Includes the products and verdicts of an earlier build of the same lock that this one skipped.
+    Includes the products and verdicts of an earlier build of the same lock that this one skipped,
+    except a verdict on another image.
     """
     resolution, lock = result.resolution, result.lock
     earlier: Mapping[str, Any] = {}
@@ -49,6 +51,8 @@ def compose(
     if result.kernel is not None:
         kernel = {"name": result.kernel.name, "path": str(result.kernel.path)}
     smoke = dict(earlier.get("smoke", {}))
+    if "image" in smoke and not _is_of_image(smoke["image"], image):
+        del smoke["image"]
     for smoke_result in result.smoke:
         smoke[smoke_result.where] = _verdict(smoke_result, image)
     pins = []
@@ -146,6 +150,11 @@ def _verdict(result: SmokeResult, image: Mapping[str, Any] | None) -> dict[str, 
     return verdict
 
 
+def _is_of_image(verdict: Mapping[str, Any], image: Mapping[str, Any] | None) -> bool:
+    """Whether a verdict was measured in this image."""
+    return image is not None and verdict.get("image_id") == image["image_id"]
+
+
 def with_smoke(
     passport: Mapping[str, Any],
     results: Sequence[SmokeResult],
@@ -168,10 +177,21 @@ def with_smoke(
 
 def to_image(passport: Mapping[str, Any]) -> Image:
     """The image that the passport names."""
-    fields = dict(passport["image"])
-    fields["layout"] = Path(fields["layout"])
-    fields["layers"] = tuple(Layer(**layer) for layer in fields["layers"])
-    return Image(**fields)
+    image = passport["image"]
+    layers = [
+        Layer(group=layer["group"], digest=layer["digest"], size=layer["size"])
+        for layer in image["layers"]
+    ]
+    return Image(
+        reference=image["reference"],
+        manifest_digest=image["manifest_digest"],
+        image_id=image["image_id"],
+        base=image["base"],
+        base_digest=image["base_digest"],
+        lock_sha256=image["lock_sha256"],
+        layout=Path(image["layout"]),
+        layers=tuple(layers),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,8 +246,8 @@ def read_smoke_attachment(content: bytes) -> dict[str, Any]:
     Raises IntegrityError for anything else: anyone who may push can attach it.
     """
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(content)
+    except ValueError as error:
         raise IntegrityError(
             "A verdict that is attached to the image is not JSON.",
             advice="Report it to those who push to this registry.",
@@ -264,11 +284,11 @@ def read(folder: Path) -> dict[str, Any] | None:
     path = folder / FILE
     advice = "Build again: that writes a new passport."
     try:
-        passport = json.loads(path.read_text(encoding="utf-8"))
+        passport = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path} is not JSON.", advice=advice) from error
+    except ValueError as error:
+        raise IntegrityError(f"{path} is not JSON: {error}.", advice=advice) from error
     violation = schema_error(passport, "passport")
     if violation is not None:
         raise IntegrityError(

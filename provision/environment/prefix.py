@@ -23,6 +23,7 @@ from provision.core.atomic import (
     staging_path,
 )
 from provision.core.errors import IntegrityError, InUse, InvalidSpec, from_system
+from provision.core.json_text import parse_json
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
@@ -67,7 +68,7 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
     if not file.exists():
         file = path / EARLIER_MARKER
     try:
-        marker = json.loads(file.read_text(encoding="utf-8"))
+        marker = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(marker, dict):

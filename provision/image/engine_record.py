@@ -15,6 +15,7 @@ from typing import Any
 
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
+from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
 
 
@@ -62,7 +63,7 @@ def write_record(layout: Path, engine: str, record: EngineRecord) -> None:
 def _read_engines(layout: Path) -> dict[str, Any]:
     path = record_path(layout)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError as error:

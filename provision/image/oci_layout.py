@@ -19,6 +19,7 @@ from typing import Any
 
 from provision.core.errors import IntegrityError, InUse
 from provision.core.file_locks import open_lock_file, try_lock
+from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
 from provision.core.types import Layer
 
@@ -77,9 +78,9 @@ def canonical(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
 def parse_document(content: bytes, schema: str) -> Any:
     """A JSON document that fits its schema, or InvalidDocument."""
     try:
-        document = json.loads(content)
+        document = parse_json(content)
         error = schema_error(document, schema)
-    except (ValueError, RecursionError) as failure:
+    except ValueError as failure:
         raise InvalidDocument("it is not JSON, or nested too deeply") from failure
     if error is not None:
         raise InvalidDocument(error)

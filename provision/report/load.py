@@ -100,7 +100,7 @@ def _parse_finite(text: str) -> float:
 
 def _smoke_run(path: Path, place: str, verdict: Mapping[str, Any]) -> SmokeRun:
     report = verdict["report"]
-    host = verdict["measured_on"].get("host", "an unnamed host")
+    host = verdict["measured_on"]["host"]
     if report.get("schema") == SCHEMA_VERSIONS[REPORT]:
         _check(report, REPORT, f"{path}: the smoke report of the {place}")
         return SmokeRun(place=place, verdict=verdict["verdict"], host=host, report=report)

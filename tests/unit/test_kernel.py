@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from provision.core.errors import InUse
 from provision.core.types import Prefix
 from provision.environment import kernel as kernels
 from provision.resolver import spec
+from tests.damage import NOTHING, changed
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +53,13 @@ def test_add_list_current_remove(jupyter: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [json.dumps({"argv": [], "display_name": "x", "language": "python"}), "not json", ""]
+    "content",
+    [
+        json.dumps({"argv": [], "display_name": "x", "language": "python"}),
+        "not json",
+        "",
+        "[" * 10**5,
+    ],
 )
 def test_name_of_a_foreign_kernel_is_refused(jupyter: Path, content: str) -> None:
     (jupyter / "lab").mkdir(parents=True)
@@ -61,6 +69,17 @@ def test_name_of_a_foreign_kernel_is_refused(jupyter: Path, content: str) -> Non
     with pytest.raises(InUse, match="provision created no Jupyter kernel `lab`"):
         kernels.remove("lab")
     assert (jupyter / "lab" / "kernel.json").read_text() == content
+
+
+@pytest.mark.parametrize("value", [NOTHING, None, 5, [], {}])
+@pytest.mark.parametrize("path", [("env",), ("env", "CONDA_PREFIX"), ("display_name",)])
+def test_a_damaged_kernel_is_not_ours(jupyter: Path, path: tuple[str, ...], value: Any) -> None:
+    kernels.install(PREFIX, "Python (lab)")
+    damaged = changed(kernels.kernel_json(PREFIX, "Python (lab)"), path, value)
+    (jupyter / "lab" / "kernel.json").write_text(json.dumps(damaged))
+    assert kernels.list_kernels() == []
+    with pytest.raises(InUse, match="was not created by provision"):
+        kernels.install(PREFIX, "Python (lab)")
 
 
 def test_leftovers_of_a_killed_add_do_not_block(jupyter: Path) -> None:

@@ -1,16 +1,36 @@
-"""How a passport reports pins and the versions chosen for them."""
+"""What a passport says, what a later build takes over, and that a damaged one is refused."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from provision import resolver
+from provision.cli.format.environment import passport_lines
 from provision.core.errors import IntegrityError
-from provision.core.types import Lock, LockedPackage, Manager, Pin
+from provision.core.types import (
+    BuildResult,
+    Image,
+    Layer,
+    Lock,
+    LockedPackage,
+    Manager,
+    Pin,
+    Place,
+    Prefix,
+    Resolution,
+    SmokeResult,
+)
 from provision.environment import passport
+from provision.resolver import spec
+from tests import evidence
+from tests.damage import NOTHING, changed, paths
 
 
 def package(manager: Manager, name: str, version: str) -> LockedPackage:
@@ -83,3 +103,111 @@ def test_refused_verdict_names_the_field(change: dict[str, Any], place: str) -> 
 def test_attachment_that_is_no_verdict_is_refused(content: bytes) -> None:
     with pytest.raises(IntegrityError):
         passport.read_smoke_attachment(content)
+
+
+IMAGE = Image(
+    reference="provision/lab:1",
+    layout=Path("/images/lab"),
+    manifest_digest=f"sha256:{1:064}",
+    image_id=f"sha256:{2:064}",
+    base="debian:12",
+    base_digest=f"sha256:{3:064}",
+    lock_sha256=LOCK.sha256,
+    layers=(Layer(group="python", digest=f"sha256:{4:064}", size=10),),
+)
+
+
+def smoke_result(where: Place) -> SmokeResult:
+    report = evidence.report(evidence.phase(verdict="fail", findings=[evidence.finding()]))
+    return SmokeResult(where=where, verdict="fail", report=report, evidence=Path("/smoke"))
+
+
+REQUEST = {"torch": "2.3", "cuda": "12.1"}
+
+
+@functools.cache
+def resolution() -> Resolution:
+    return resolver.resolve(spec.combine({}, REQUEST, name="lab"))
+
+
+def compose(
+    folder: Path,
+    image: Image | None,
+    smoke: tuple[SmokeResult, ...],
+    previous: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The passport that a build of this image writes."""
+    result = BuildResult(
+        name="lab",
+        folder=folder,
+        resolution=resolution(),
+        pins=(Pin(manager="conda", requirement="numpy", reason="a reason", source="a source"),),
+        lock=LOCK,
+        prefix=Prefix(name="lab", path=folder / "prefix", lock_sha256=LOCK.sha256),
+        image=image,
+        kernel=None,
+        smoke=smoke,
+    )
+    composed = passport.stamp(passport.compose(result, REQUEST, previous), None)
+    assert composed is not None
+    return composed
+
+
+def test_a_build_keeps_the_verdicts_of_the_same_image(tmp_path: Path) -> None:
+    first = compose(tmp_path, IMAGE, (smoke_result("prefix"), smoke_result("image")))
+    later = compose(tmp_path, IMAGE, (smoke_result("prefix"),), previous=first)
+    assert later["smoke"].keys() == {"prefix", "image"}
+    without_image = compose(tmp_path, None, (), previous=first)
+    assert without_image["image"] == first["image"]
+    assert without_image["smoke"].keys() == {"prefix", "image"}
+
+
+def test_a_build_drops_the_verdict_of_another_image(tmp_path: Path) -> None:
+    first = compose(tmp_path, IMAGE, (smoke_result("prefix"), smoke_result("image")))
+    other = dataclasses.replace(IMAGE, image_id=f"sha256:{5:064}")
+    later = compose(tmp_path, other, (), previous=first)
+    assert later["smoke"].keys() == {"prefix"}
+
+
+DAMAGES = [NOTHING, None, 5, -1, "x", "", "\ud800", [], {}, [1], {"a": 1}, True]
+
+
+def test_a_damaged_passport_is_refused_with_its_field_or_fits_every_reader(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    results = (smoke_result("prefix"), smoke_result("image"))
+    whole = compose(tmp_path, IMAGE, results)
+    whole["kernel"] = {"name": "lab", "path": "/kernels/lab"}
+    whole["runtime"] = {"name": "provision-runtime", "version": "1", "sha256": "0" * 64}
+    for path in paths(whole):
+        for value in DAMAGES:
+            if path == () and value is NOTHING:
+                continue
+            damaged = changed(whole, path, value) if path else value
+            evidence.write(folder / passport.FILE, damaged)
+            try:
+                document = passport.read(folder)
+            except IntegrityError as error:
+                place = r"the top level|\b" + re.escape(str(path[0])) if path else "the top level"
+                assert re.search(
+                    rf"lab/passport\.json is not a passport .*at .*({place})", str(error)
+                )
+                continue
+            if document is None:  # of an environment of another name
+                continue
+            assert passport_lines(document)
+            passport.with_smoke(document, results, None)
+            passport.stamp(document, document)
+            compose(tmp_path, None, results, previous=document)
+            if document["image"]:
+                passport.smoke_attachments(document, passport.to_image(document))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"schema": 1,', b"\xff\xfe\x00", b"\x00" * 9, b"[" * 10**5]
+)
+def test_a_passport_that_is_not_json_is_refused_with_the_problem(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / passport.FILE).write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"passport\.json is not JSON: .+"):
+        passport.read(tmp_path)

@@ -34,7 +34,7 @@ def test_prefixes_elsewhere_are_recorded_and_forgotten(folders: Folders, tmp_pat
     assert prefix_path(folders, "lab") == folders.prefixes / "lab"
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"lab": 3}', '{"lab": [3]}', "{"])
+@pytest.mark.parametrize("content", ["", "[]", '{"lab": 3}', '{"lab": [3]}', "{", "[" * 10**5])
 def test_a_damaged_record_counts_as_empty(folders: Folders, content: str) -> None:
     (folders.data / "elsewhere.json").write_text(content)
     assert prefix_path(folders, "lab") == folders.prefixes / "lab"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import math
@@ -21,6 +20,7 @@ from provision.cli.main import cli
 from provision.core.errors import IntegrityError
 from provision.report import charts
 from tests import evidence
+from tests.damage import NOTHING, changed, paths
 from tests.evidence import MIB, collectives, finding, passport, phase, row
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "report" / "report.html"
@@ -321,32 +321,6 @@ def test_damaged_passport_has_its_exit_code(tmp_path: Path) -> None:
     assert run().exit_code == 2
 
 
-def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of every value in a document; of a list only its first and last."""
-    keys = [path]
-    if isinstance(value, dict):
-        keys += [inner for key, item in value.items() for inner in paths(item, (*path, key))]
-    elif isinstance(value, list) and value:
-        keys += [
-            inner for place in {0, len(value) - 1} for inner in paths(value[place], (*path, place))
-        ]
-    return keys
-
-
-def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy with another value at that place; NOTHING takes it out."""
-    whole = copy.deepcopy(document)
-    holder = whole
-    for step in path[:-1]:
-        holder = holder[step]
-    if value is NOTHING:
-        del holder[path[-1]]
-    else:
-        holder[path[-1]] = value
-    return whole
-
-
-NOTHING = object()
 WHOLE = rich()
 VALUES = st.one_of(
     st.just(NOTHING), st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20),

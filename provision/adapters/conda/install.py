@@ -24,6 +24,7 @@ from provision.adapters.conda.calls import (
 )
 from provision.adapters.http import TIMEOUT_VARIABLE, retry, sha256_of
 from provision.core.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
+from provision.core.json_text import parse_json
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url, without_login
 from provision.core.platforms import PLATFORM
 from provision.core.types import LockedPackage, Progress
@@ -327,7 +328,7 @@ def _commands(unpacked: Path) -> Iterator[str]:
 def _read_json(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    document: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     return document
 
 

@@ -8,7 +8,6 @@ Authentication".
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from provision.core.errors import (
     ToolMissing,
     Unreachable,
 )
+from provision.core.json_text import parse_json
 from provision.core.tar import CHUNK
 from provision.image.registry.reference import RegistryReference
 
@@ -277,8 +277,8 @@ def _error_message(response: RegistryResponse) -> str:
     """The registry's own message: the specification has a list of errors with code and message."""
     text = response.content[:500].decode(errors="replace") or str(response.reason)
     try:
-        document = json.loads(response.content)
-    except (ValueError, RecursionError):
+        document = parse_json(response.content)
+    except ValueError:
         return text
     errors = document.get("errors") if isinstance(document, dict) else None
     if not isinstance(errors, list):
@@ -357,8 +357,8 @@ def _request_token(
 
 def _parse_token(reference: RegistryReference, response: RegistryResponse) -> str:
     try:
-        document = json.loads(response.content)
-    except (ValueError, RecursionError):
+        document = parse_json(response.content)
+    except ValueError:
         document = None
     if isinstance(document, dict):
         token = document.get("token") or document.get("access_token")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
 from provision.image import oci_layout
 from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES
@@ -93,8 +94,8 @@ def media_type(content: bytes, content_type: str) -> str:
     """The media type of a manifest or an index: its own, or the one of the HTTP header."""
     header = content_type.partition(";")[0].strip()
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
+        document = parse_json(content)
+    except ValueError:
         return header
     if isinstance(document, dict) and isinstance(document.get("mediaType"), str):
         return str(document["mediaType"])
