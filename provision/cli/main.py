@@ -24,6 +24,7 @@ VERBS = {
     "build": ("build", "Build an environment: lock, prefix, image, smoke test, kernel."),
     "channel": ("channel", "Make local conda channels and mirrors."),
     "checkpoint": ("checkpoint", "Inspect and prune the checkpoints of training jobs."),
+    "drift": ("drift", "Compare nodes and name those that deviate."),
     "env": ("env", "Create, list, remove and compare environments on this machine."),
     "image": ("image", "Build, push, pull, inspect and run images of environments."),
     "kernel": ("kernel", "Add, list and remove the Jupyter kernels of environments."),

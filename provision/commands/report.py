@@ -19,11 +19,11 @@ def gather(envs: Path, targets: Sequence[str]) -> Page:
 
     Each is read once.
     """
-    paths = dict.fromkeys(_evidence_file(envs, target) for target in targets)
+    paths = dict.fromkeys(evidence_file(envs, target) for target in targets)
     return report.build_page([report.load(path) for path in paths])
 
 
-def _evidence_file(envs: Path, target: str) -> Path:
+def evidence_file(envs: Path, target: str) -> Path:
     """A target's file: of an environment its passport, of a folder the passport or smoke report."""
     named_passport = envs / target / passport.FILE
     if named_passport.is_file():

@@ -29,6 +29,8 @@ ACTIONS = {
     "store-install": "install:install",
     "store-activate": "activation:activate",
     "store-release": "store:release",
+    "drift-facts": "drift_facts:node_facts",
+    "distributions": "drift_facts:distributions",
 }
 # Set where the host only simulates nodes (`exec:` of --on): the name of this one. "%h" in a text
 # argument becomes this name.

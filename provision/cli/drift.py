@@ -1,0 +1,89 @@
+"""`provision drift`: whether nodes still have the same environment, stack and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.cluster_options import cluster_options, selection_of
+from provision.cli.options import common_options, context_of, verb
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+# Reading 5 GB takes a node 10 s of a CPU, and minutes from a cold network file system.
+TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
+
+
+@click.command()
+@click.argument("name")
+@cluster_options
+@click.option("--deep", is_flag=True, help="Compare every byte of the environment's files.")
+@click.option(
+    "--expect",
+    metavar="PASSPORT",
+    help=(
+        "Also compare with a passport: an environment of the envs folder, or a passport.json. "
+        "Nodes must have its lock, and the driver and glibc that it needs."
+    ),
+)
+@click.option(
+    "--prefix",
+    metavar="PATH",
+    help="The environment's folder on the nodes, if `provision ship` did not put it there.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    metavar="S",
+    help="Time limit for a node, in seconds.  [default: 60; 1800 with --deep]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the result to a file, for `provision report --nodes`.",
+)
+@common_options
+@verb
+def drift(
+    console: Console,
+    name: str,
+    envs: Path | None,
+    deep: bool,
+    expect: str | None,
+    prefix: str | None,
+    timeout_s: float | None,
+    output: Path | None,
+    **options: Any,
+) -> int:
+    """Compare nodes and name those that deviate.
+
+    Compares the environment, driver and GPUs, NCCL and its plug-ins, network, system, limits and
+    settings. What most nodes have counts as right. NAME is an environment that `provision ship` put
+    on the nodes. The exit code is 1 if a node deviates, or does not answer.
+
+    \b
+    provision drift train --on a100 -o drift.json
+    provision report --nodes drift.json -o drift.html
+    """
+    from provision.cli.format.drift import drift_lines
+    from provision.cluster.drift import DriftRequest
+    from provision.commands import drift as command
+
+    request = DriftRequest(
+        name=name,
+        prefix=prefix or "",
+        deep=deep,
+        timeout_s=timeout_s or (DEEP_TIMEOUT_S if deep else TIMEOUT_S),
+    )
+    selection = selection_of(envs, options)
+    record = command.compare_nodes(context_of(console, envs), selection, request, expect)
+    if output is not None:
+        command.write_record(output, record)
+    console.result(record, drift_lines(record, verbose=console.verbose))
+    return 0 if record["verdict"] == "same" else 1

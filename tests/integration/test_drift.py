@@ -1,0 +1,156 @@
+"""Outliers among nodes: simulated ones whose files really differ, and copies of a real prefix."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from provision.cli.main import cli
+from provision.cluster import drift, drift_record
+from provision.cluster.drift import DriftRequest
+from provision.cluster.inventory import select_nodes
+from provision.core.schema import schema_error
+from tests.simulated_nodes import (
+    OTHER_DRIVER,
+    OTHER_PLUGIN,
+    SimulatedNodes,
+    add_wheel,
+    flip_byte,
+    remove_wheel,
+    set_driver,
+    set_plugin,
+    simulate_nodes,
+)
+
+DISTRIBUTIONS = 123
+
+
+def compare(nodes: SimulatedNodes, **request: Any) -> dict[str, Any]:
+    """The record of a comparison; it must fit its schema."""
+    selection = select_nodes(nodes.on)
+    assert tuple(node.name for node in selection.nodes) == nodes.names
+    survey = drift.survey(
+        selection,
+        DriftRequest(name="train", prefix=nodes.prefix, root=nodes.root, **request),
+    )
+    record = drift_record.compose(survey, None, "2026-01-01T00:00:00+00:00")
+    assert schema_error(record, "drift") is None
+    return record
+
+
+def differences(record: dict[str, Any]) -> dict[str, set[str]]:
+    """The facts in which each node deviates."""
+    return {node["name"]: set(node["differs"]) for node in record["nodes"] if "differs" in node}
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_20_of_20_outliers_are_named(tmp_path: Path, count: int) -> None:
+    nodes = simulate_nodes(tmp_path, count, DISTRIBUTIONS)
+    expected: dict[str, set[str]] = {}
+    outliers = nodes.names[1::3][:20]
+    for number, name in enumerate(outliers):
+        kind = number % 5
+        if kind == 0:
+            flip_byte(nodes.environment(name), f"package{number:03}")
+            expected[name] = {"files", f"distribution:package{number:03}"}
+        elif kind == 1:
+            add_wheel(nodes.environment(name), "flash-attn", "2.5.8")
+            expected[name] = {"files", "distribution:flash-attn"}
+        elif kind == 2:
+            remove_wheel(nodes.environment(name), f"package{number:03}", "1.0")
+            expected[name] = {"files", f"distribution:package{number:03}"}
+        elif kind == 3:
+            set_driver(nodes.system(name), OTHER_DRIVER)
+            expected[name] = {"driver"}
+        else:
+            set_plugin(nodes.system(name), OTHER_PLUGIN)
+            expected[name] = {"aws_ofi_nccl"}
+    assert len(expected) == 20
+    record = compare(nodes, deep=True)
+    assert record["failures"] == []
+    assert differences(record) == expected
+    assert record["counts"] == {"nodes": count, "same": count - 20, "drift": 20, "unknown": 0}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> SimulatedNodes:
+    return simulate_nodes(tmp_path, 5, 3)
+
+
+def test_values_of_outlier_and_majority(nodes: SimulatedNodes) -> None:
+    remove_wheel(nodes.environment("n0002"), "package001", "1.0")
+    add_wheel(nodes.environment("n0002"), "package001", "1.1")
+    set_plugin(nodes.system("n0004"), OTHER_PLUGIN)
+    facts = {fact["name"]: fact for fact in compare(nodes)["facts"]}
+    package = facts["distribution:package001"]
+    assert package["reference"].startswith("1.0 (files ") and package["count"] == 4
+    [deviation] = package["deviations"]
+    assert deviation["value"].startswith("1.1 (files ") and deviation["nodes"] == "n0002"
+    [deviation] = facts["aws_ofi_nccl"]["deviations"]
+    assert deviation["value"].startswith(f"{OTHER_PLUGIN} (build ")
+    assert facts["lock"]["count"] == 5, "an installation by hand leaves the lock's hash as it was"
+
+
+def test_flipped_byte_is_seen_by_deep_alone(nodes: SimulatedNodes) -> None:
+    flip_byte(nodes.environment("n0003"), "package000")
+    assert differences(compare(nodes)) == {}
+    assert differences(compare(nodes, deep=True)) == {"n0003": {"files", "distribution:package000"}}
+
+
+def test_node_that_cannot_read_its_files_is_unknown(nodes: SimulatedNodes) -> None:
+    """A loop of links, since nobody can deny root to read."""
+    site = nodes.environment("n0005") / "lib"
+    shutil.rmtree(site)
+    site.symlink_to("lib")
+    driver = nodes.system("n0001") / "proc/driver/nvidia/version"
+    driver.unlink()
+    driver.symlink_to("version")
+    record = compare(nodes)
+    verdicts = {node["name"]: node["verdict"] for node in record["nodes"]}
+    assert verdicts["n0001"] == "unknown" and verdicts["n0005"] == "drift"
+    [unread] = {fact["name"]: fact for fact in record["facts"]}["driver"]["unread"]
+    assert unread["nodes"] == "n0001" and "symbolic links" in unread["reason"]
+
+
+def test_shared_store_is_read_by_one_node(nodes: SimulatedNodes) -> None:
+    inventory = nodes.folder / "nodes.yml"
+    folder = nodes.folder / "store"
+    (folder / "envs").mkdir(parents=True)
+    shutil.copytree(nodes.folder / "reference" / "env", folder / "envs" / "train-0123456789ab")
+    (folder / "train").symlink_to("envs/train-0123456789ab")
+    inventory.write_text(f"schema: 1\ngroups: {{}}\ndefaults: {{path: {folder}, store: shared}}\n")
+    survey = drift.survey(select_nodes(nodes.on, inventory), DriftRequest(name="train"))
+    names = {fact.name: fact.reference for fact in survey.facts}
+    assert names["environment"] == "train-0123456789ab"
+    assert "files" not in names and survey.is_shared
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["drift", *arguments])
+
+
+def test_command_names_the_outlier_and_ends_with_1(nodes: SimulatedNodes) -> None:
+    place = ("train", "--on", nodes.on, "--prefix", nodes.prefix)
+    result = run(*place)
+    assert result.exit_code == 0, result.output
+    assert "5 nodes, all the same" in result.output
+    add_wheel(nodes.environment("n0002"), "flash-attn", "2.5.8")
+    file = nodes.folder / "drift.json"
+    result = run(*place, "-o", str(file))
+    assert result.exit_code == 1
+    assert "n0002: flash-attn 2.5.8" in result.output
+    assert "on 4 nodes: not installed" in result.output
+    result = run(*place, "--json")
+    record = json.loads(result.stdout)
+    assert record["nodes"] == json.loads(file.read_text())["nodes"]
+
+
+def test_environment_that_is_nowhere(nodes: SimulatedNodes) -> None:
+    result = run("trian", "--on", nodes.on, "--prefix", "/nonexistent/trian")
+    assert result.exit_code == 1
+    assert "n[0001-0005]: environment not installed" in result.output

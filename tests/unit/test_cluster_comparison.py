@@ -1,0 +1,177 @@
+"""Majority, outliers and unknowns of facts: pure."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.cluster.comparison import (
+    ComparedFact,
+    Expectation,
+    NodeFacts,
+    Value,
+    clock_offsets,
+    compare,
+)
+
+GIB = 1 << 30
+
+
+def fact(
+    name: str, values: dict[str, Value], expectation: Expectation | None = None
+) -> ComparedFact:
+    nodes = {node: NodeFacts(values={name: value}) for node, value in values.items()}
+    [compared] = compare(nodes, expectation)
+    return compared
+
+
+def deviating(compared: ComparedFact) -> dict[str, tuple[str, ...]]:
+    return {deviation.value: deviation.nodes for deviation in compared.deviations}
+
+
+def test_the_majority_is_right() -> None:
+    compared = fact("driver", {"n1": "535", "n2": "550", "n3": "535"})
+    assert (compared.reference, compared.basis, compared.agreeing) == (
+        "535",
+        "majority",
+        ("n1", "n3"),
+    )
+    assert deviating(compared) == {"550": ("n2",)}
+
+
+def test_half_is_no_majority_and_makes_no_outlier_right() -> None:
+    compared = fact("driver", {"n1": "535", "n2": "550", "n3": "535", "n4": "550"})
+    assert (compared.reference, compared.basis, compared.agreeing) == (None, "none", ())
+    assert deviating(compared) == {"535": ("n1", "n3"), "550": ("n2", "n4")}
+
+
+def test_most_deviating_nodes_first() -> None:
+    values: dict[str, Value] = {f"n{number}": "a" for number in range(10)}
+    values |= {"x1": "c", "x2": "b", "x3": "b"}
+    assert list(deviating(fact("kernel", values))) == ["b", "c"]
+
+
+def test_lacking_what_others_lack_too_is_the_same() -> None:
+    compared = fact("aws_ofi_nccl", {"n1": None, "n2": None, "n3": "1.9.1"})
+    assert (compared.reference, deviating(compared)) == ("none", {"1.9.1": ("n3",)})
+
+
+def test_a_node_without_the_environment_is_never_right() -> None:
+    compared = fact("environment", {"n1": None, "n2": None, "n3": "train-1"})
+    assert compared.reference == "train-1"
+    assert deviating(compared) == {"not installed": ("n1", "n2")}
+    compared = fact("environment", {"n1": None, "n2": None})
+    assert (compared.reference, deviating(compared)) == (None, {"not installed": ("n1", "n2")})
+
+
+def test_unread_is_neither_same_nor_deviating() -> None:
+    nodes = {
+        "n1": NodeFacts(values={"driver": "535"}),
+        "n2": NodeFacts(values={"driver": "535"}),
+        "n3": NodeFacts(values={}, unread={"driver": "permission denied"}),
+    }
+    [compared] = compare(nodes)
+    assert compared.agreeing == ("n1", "n2")
+    assert (compared.deviations, compared.unread) == ((), (("permission denied", ("n3",)),))
+
+
+def test_a_setting_that_a_node_does_not_list_is_not_set_there() -> None:
+    nodes = {
+        "n1": NodeFacts(values={"setting:NCCL_IB_HCA": "mlx5"}),
+        "n2": NodeFacts(values={"setting:NCCL_IB_HCA": "mlx5"}),
+        "n3": NodeFacts(values={}),
+    }
+    [compared] = compare(nodes)
+    assert (compared.title, deviating(compared)) == ("NCCL_IB_HCA", {"not set": ("n3",)})
+
+
+def test_memory_differs_by_more_than_firmware_reserves() -> None:
+    values: dict[str, Value] = {"n1": 1000 * GIB, "n2": 1001 * GIB, "n3": 936 * GIB}
+    assert deviating(fact("memory", values)) == {"936 GiB": ("n3",)}
+
+
+def test_clock_differs_from_the_median_of_the_nodes() -> None:
+    """Not from this machine, whose own clock may be wrong."""
+    values: dict[str, Value] = {"n1": 30.0, "n2": 30.4, "n3": -1.0}
+    assert deviating(fact("clock", values)) == {"-1.0 s": ("n3",)}
+
+
+def test_offset_of_a_clock_is_within_its_interval() -> None:
+    """An interval lasts from the node's start to its answer, so both ends may be seconds off."""
+    intervals = {
+        "quick": (-0.01, 0.1),
+        "slow login": (-0.02, 9.0),
+        "late answer": (-7.0, 0.3),
+        "behind": (-60.0, -55.0),
+        "ahead": (60.0, 65.0),
+    }
+    offsets = clock_offsets(intervals)
+    assert offsets == {
+        "quick": 0.0,
+        "slow login": 0.0,
+        "late answer": 0.0,
+        "behind": -55.0,
+        "ahead": 60.0,
+    }
+
+
+def test_offsets_of_all_nodes_if_our_own_clock_is_wrong() -> None:
+    offsets = clock_offsets({"n1": (29.0, 31.0), "n2": (29.5, 40.0), "n3": (-1.0, 1.0)})
+    assert offsets == {"n1": 29.5, "n2": 29.5, "n3": 1.0}
+    assert clock_offsets({}) == {}
+
+
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(0, 9)), min_size=1, max_size=9))
+def test_clocks_that_may_agree_do(rows: list[tuple[float, float]]) -> None:
+    """Intervals around one offset have it in common."""
+    offset = rows[0][0]
+    intervals = {
+        str(number): (offset - before, offset + after)
+        for number, (before, after) in enumerate((abs(row[0]), row[1]) for row in rows)
+    }
+    assert len(set(clock_offsets(intervals).values())) == 1
+
+
+def test_expectation_overrules_the_majority() -> None:
+    expectation = Expectation(source="passport.json", exact={"lock": "b" * 64})
+    compared = fact("lock", {"n1": "a" * 64, "n2": "a" * 64, "n3": "b" * 64}, expectation)
+    assert (compared.basis, compared.reference) == ("expectation", "b" * 12)
+    assert deviating(compared) == {"a" * 12: ("n1", "n2")}
+
+
+def test_less_than_the_minimum_deviates_although_all_have_it() -> None:
+    expectation = Expectation(source="passport.json", minimum={"driver": "530.30.02"})
+    compared = fact("driver", {"n1": "525.105.17", "n2": "525.105.17"}, expectation)
+    [deviation] = compared.deviations
+    assert (deviation.nodes, deviation.is_below) == (("n1", "n2"), True)
+    assert fact("driver", {"n1": "535.54", "n2": "535.54"}, expectation).deviations == ()
+    [deviation] = fact("driver", {"n1": None}, expectation).deviations
+    assert (deviation.value, deviation.is_below) == ("none", True)
+
+
+def test_settings_and_distributions_follow_the_known_facts() -> None:
+    values: dict[str, Value] = {
+        "distribution:torch": "2.3.1",
+        "setting:NCCL_DEBUG": "INFO",
+        "kernel": "6.1",
+    }
+    assert [each.name for each in compare({"n1": NodeFacts(values=values)})] == [
+        "kernel",
+        "setting:NCCL_DEBUG",
+        "distribution:torch",
+    ]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([f"n{number}" for number in range(9)]),
+        st.one_of(st.none(), st.sampled_from(["a", "b", "c"])),
+        min_size=1,
+    )
+)
+def test_every_node_agrees_or_deviates_exactly_once(values: dict[str, Value]) -> None:
+    compared = fact("kernel", values)
+    deviating_nodes = [node for each in compared.deviations for node in each.nodes]
+    assert sorted([*compared.agreeing, *deviating_nodes]) == sorted(values)
+    if compared.reference is not None:
+        assert 2 * len(compared.agreeing) > len(values)

@@ -1,0 +1,125 @@
+"""Versions of NCCL, its plug-ins and libfabric, read from files where vendors put them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provision_runtime.node.fabric_libraries import (
+    LibraryFile,
+    environment_libraries,
+    host_folders,
+    host_libraries,
+)
+from tests.elf_files import write_library
+
+OFI_FOLDER = "opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"
+BUILD, OTHER_BUILD = "0aa8317d81ac9d1a", "ffffffff81ac9d1a"
+
+
+def libraries(root: Path, **environment: str) -> dict[str, LibraryFile]:
+    return {library.kind: library for library in host_libraries(root, environment)}
+
+
+def test_aws_ofi_nccl_where_the_efa_installer_puts_it(tmp_path: Path) -> None:
+    text = b"\0NET/OFI Initializing aws-ofi-nccl 1.13.2-aws\0"
+    write_library(tmp_path / OFI_FOLDER / "libnccl-net.so", text, BUILD)
+    assert libraries(tmp_path) == {
+        "aws_ofi_nccl": LibraryFile(
+            "aws_ofi_nccl", f"/{OFI_FOLDER}/libnccl-net.so", "1.13.2-aws", "0aa8317d"
+        )
+    }
+
+
+def test_aws_ofi_nccl_built_from_git(tmp_path: Path) -> None:
+    text = b"\0Initializing aws-ofi-nccl git-6e504db\0"
+    write_library(tmp_path / "opt/aws-ofi-nccl/lib/libnccl-net-ofi.so", text)
+    assert libraries(tmp_path)["aws_ofi_nccl"].version == "git-6e504db"
+
+
+def test_libfabric_says_its_version_without_a_name(tmp_path: Path) -> None:
+    text = b"\0FI_VERSION\x001.18.2amzn3.0\x00127.0.0.1\x00"
+    path = tmp_path / "opt/amazon/efa/lib64/libfabric.so.1.21.0"
+    write_library(path, text, BUILD, "libfabric.so.1", "libfabric.so")
+    library = libraries(tmp_path)["libfabric"]
+    assert (library.version, library.path) == (
+        "1.18.2amzn3.0",
+        "/opt/amazon/efa/lib64/libfabric.so.1.21.0",
+    )
+
+
+def test_pkg_config_decides_if_a_library_holds_two_versions(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/lib64"
+    write_library(folder / "libfabric.so.1", b"\x001.18.2\x001.3.0\x00")
+    assert libraries(tmp_path)["libfabric"].version is None
+    (folder / "pkgconfig").mkdir()
+    (folder / "pkgconfig" / "libfabric.pc").write_text("Name: libfabric\nVersion: 1.18.2\n")
+    assert libraries(tmp_path)["libfabric"].version == "1.18.2"
+
+
+def test_sharp_and_its_plug_in_of_hpcx(tmp_path: Path) -> None:
+    plugin = tmp_path / "opt/hpcx-2.18/nccl_rdma_sharp_plugin/lib/libnccl-net.so.0.0.0"
+    write_library(plugin, b"\0NCCL RDMA Plugin v8\0")
+    sharp = tmp_path / "opt/hpcx-2.18/sharp/lib/libsharp_coll.so.5.0.0"
+    write_library(sharp, b"\0sharp_coll_init\0")
+    (sharp.parent / "pkgconfig").mkdir()
+    (sharp.parent / "pkgconfig" / "sharp.pc").write_text("Version: 3.7.0\n")
+    by_kind = libraries(tmp_path)
+    assert by_kind["nccl_rdma_sharp"].version is None
+    assert by_kind["sharp"].version == "3.7.0"
+
+
+def test_an_unknown_plug_in_is_listed_by_its_build(tmp_path: Path) -> None:
+    write_library(tmp_path / "usr/local/gib/lib64/libnccl-net_internal.so", b"\0gIB\0", BUILD)
+    library = libraries(tmp_path)["other_plugins"]
+    assert (library.version, library.build) == (None, "0aa8317d")
+
+
+def test_without_build_id_the_content_tells_files_apart(tmp_path: Path) -> None:
+    builds = set()
+    for content in (b"\0one\0", b"\0two\0"):
+        path = write_library(tmp_path / "usr/lib/libnccl-net.so", content, None)
+        builds.add(libraries(tmp_path)["other_plugins"].build)
+        path.unlink()
+    assert len(builds) == 2
+
+
+def test_rdma_core_is_in_the_name_of_libibverbs(tmp_path: Path) -> None:
+    path = tmp_path / "usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0"
+    write_library(path, b"\0", BUILD, "libibverbs.so.1")
+    assert libraries(tmp_path)["rdma_core"].version == "44.0"
+
+
+def test_a_linker_script_is_no_library(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/libnccl.so").write_text("INPUT(libnccl.so.2)\n")
+    (tmp_path / "usr/lib/libfabric.so").symlink_to("nowhere")
+    assert libraries(tmp_path) == {}
+
+
+def test_folders_of_the_linker(tmp_path: Path) -> None:
+    (tmp_path / "etc/ld.so.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/ld.so.conf").write_text("include ld.so.conf.d/*.conf\ninclude ld.so.conf\n")
+    (tmp_path / "etc/ld.so.conf.d/site.conf").write_text("# site\n/sw/lib # ours\nrelative\n")
+    folders = host_folders(tmp_path, {"LD_LIBRARY_PATH": "/first:relative:"})
+    assert folders[0] == tmp_path / "first"
+    assert tmp_path / "sw/lib" in folders
+    assert not [folder for folder in folders if "relative" in folder.name]
+
+
+def test_nccl_of_an_environment(tmp_path: Path) -> None:
+    folder = "lib/python3.11/site-packages/nvidia/nccl/lib"
+    write_library(tmp_path / folder / "libnccl.so.2", b"\0NCCL version 2.20.5+cuda12.4\0", BUILD)
+    assert environment_libraries(tmp_path) == [
+        LibraryFile("nccl", f"{folder}/libnccl.so.2", "2.20.5+cuda12.4", "0aa8317d")
+    ]
+
+
+def test_nccl_within_torch(tmp_path: Path) -> None:
+    """As older wheels and conda builds have it; torch's own messages about NCCL are none."""
+    folder = "lib/python3.11/site-packages/torch/lib"
+    torch = tmp_path / folder / "libtorch_cuda.so"
+    write_library(torch, b"\0NCCL version >= 2.4\0NCCL version 2.18.1+cuda12.1\0")
+    [library] = environment_libraries(tmp_path)
+    assert (library.kind, library.version) == ("nccl", "2.18.1+cuda12.1")
+    write_library(torch, b"\0NCCL version >= 2.4\0")
+    assert environment_libraries(tmp_path) == []
