@@ -29,8 +29,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     verbs.add_parser("checkpoint", help="list, show, verify or prune checkpoints", add_help=False)
     verbs.add_parser("digests", help="print a digest per distribution as JSON", add_help=False)
+    verbs.add_parser("job", help="run one node's part of a job", add_help=False)
+    verbs.add_parser("job-agent", add_help=False)  # what `job` itself starts
     # Each verb has its own parser, so that only the modules of that verb are imported.
-    run = {"facts": _facts, "smoke": _smoke, "checkpoint": _checkpoint, "digests": _digests}
+    run = {
+        "facts": _facts,
+        "smoke": _smoke,
+        "checkpoint": _checkpoint,
+        "digests": _digests,
+        "job": _job,
+        "job-agent": _job_agent,
+    }
     verb = parser.parse_args(arguments[:1]).verb
     return run[verb](arguments)
 
@@ -83,6 +92,24 @@ def _digests(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments[1:])
     answer = digests.prefix_digests(options.prefix, options.deep)
     sys.stdout.write(json.dumps(answer, indent=1) + "\n")
+    return 0
+
+
+def _job(arguments: Sequence[str]) -> int:
+    from .job import command, node
+
+    parser = _verb_parser(
+        arguments,
+        "Run one node's part of a job: find the other nodes, compare facts, start the ranks.",
+    )
+    command.add_arguments(parser)
+    return node.run(command.options_of(parser, parser.parse_args(arguments[1:])))
+
+
+def _job_agent(arguments: Sequence[str]) -> int:
+    from .job import agent
+
+    agent.run(int(arguments[1]), int(arguments[2]))
     return 0
 
 

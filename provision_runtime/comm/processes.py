@@ -71,13 +71,17 @@ def kill_after(identity: list[str], timeout_s: float) -> None:
 
 def _has_other_children(number: str) -> bool:
     """Live children other than this process, which the parent may have inherited."""
+    return any(child != os.getpid() for child in children(int(number)))
+
+
+def children(number: int) -> list[int]:
+    """The live children of a process."""
+    numbers = []
     for path in PROC.glob("[0-9]*"):
-        if path.name == str(os.getpid()):
-            continue
         letter, parent = _stat_fields(path.name)[:2]
-        if parent == number and letter not in "ZX":
-            return True
-    return False
+        if parent == str(number) and letter not in "ZX":
+            numbers.append(int(path.name))
+    return sorted(numbers)
 
 
 def command_line(number: int) -> str:

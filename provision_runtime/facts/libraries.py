@@ -207,6 +207,17 @@ def pci_gpus(root: Path = Path("/")) -> list[dict[str, Any]]:
     return gpus
 
 
+def gpu_models(root: Path = Path("/")) -> list[str]:
+    """The distinct models of this machine's GPUs, as the driver names them; empty without it."""
+    models = set()
+    for file in (root / "proc/driver/nvidia/gpus").glob("*/information"):
+        for line in (_read(file) or "").splitlines():
+            label, _, model = line.partition(":")
+            if label.strip() == "Model":
+                models.add(model.strip())
+    return sorted(models)
+
+
 def _read(path: Path) -> str | None:
     try:
         return path.read_text(errors="replace").strip()

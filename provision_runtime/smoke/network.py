@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
-import struct
 from typing import TYPE_CHECKING, Any
 
 from ..comm import processes
+from ..comm.addresses import address_of, interfaces, is_loopback, own_address
 from .outcome import Outcome, with_finding
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     from .context import RankContext
 
-# linux/sockios.h: the ioctl that reads an interface's IPv4 address.
-SIOCGIFADDR = 0x8915
 # The state of a listening socket in /proc/net/tcp.
 LISTENING = "0A"
 CONNECT_S = 3.0
@@ -97,34 +94,6 @@ def _listening_inodes(port: int) -> list[str]:
                 if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
                     inodes.append(fields[9])
     return inodes
-
-
-def interfaces() -> list[str]:
-    return [name for _, name in socket.if_nameindex()]
-
-
-def address_of(interface: str) -> str | None:
-    """The IPv4 address of an interface (netdevice(7), SIOCGIFADDR); None if it has none."""
-    request = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
-
-
-def own_address() -> str | None:
-    """The address that this host's own name resolves to: Gloo uses it unless an interface is
-    set."""
-    try:
-        return str(socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)[0][4][0])
-    except socket.gaierror:
-        return None
-
-
-def is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
 
 
 def configured_interface(

@@ -116,6 +116,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 @pytest.fixture(scope="session")
+def runtime_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that holds the runtime package, over the test environment's torch."""
+    from provision.environment import runtime_package
+
+    prefix = tmp_path_factory.mktemp("prefix")
+    python = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
+    subprocess.run(
+        [python, "-m", "venv", "--without-pip", "--system-site-packages", prefix], check=True
+    )
+    runtime_package.install(prefix, runtime_package.load())
+    return prefix / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
 def packaged_python(home: Home) -> Path:
     """The channels folder with this machine's Python in it: packaging it takes seconds, so it is made once and copied."""
     assert home.run("channel", "bootstrap").returncode == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.torch
 
-PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
 TIMEOUT_S = 180
 
 
@@ -27,24 +25,13 @@ def first_example(page: str) -> str:
     return match[1]
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that holds the runtime package, over the test environment's torch."""
-    prefix = tmp_path_factory.mktemp("prefix")
-    subprocess.run(
-        [PYTHON, "-m", "venv", "--without-pip", "--system-site-packages", prefix], check=True
-    )
-    runtime_package.install(prefix, runtime_package.load())
-    return prefix / "bin" / "python"
-
-
-def run_ranks(python: Path, folder: Path, script: str) -> str:
+def run_ranks(runtime_python: Path, folder: Path, script: str) -> str:
     """Standard output of a script on two ranks. No PYTHONPATH leads to our sources."""
     (folder / "train.py").write_text(script)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     completed = subprocess.run(
         [
-            python,
+            runtime_python,
             "-m",
             "torch.distributed.run",
             "--standalone",
@@ -63,21 +50,23 @@ def run_ranks(python: Path, folder: Path, script: str) -> str:
     return completed.stdout
 
 
-def test_checkpoint_example_stops_and_continues(python: Path, tmp_path: Path) -> None:
+def test_checkpoint_example_stops_and_continues(runtime_python: Path, tmp_path: Path) -> None:
     script = first_example("checkpoints")
-    assert run_ranks(python, tmp_path, script) == "steps [5, 10] latest 10\n"
-    assert run_ranks(python, tmp_path, script) == "steps [5, 10, 15, 20] latest 20\n"
+    assert run_ranks(runtime_python, tmp_path, script) == "steps [5, 10] latest 10\n"
+    assert run_ranks(runtime_python, tmp_path, script) == "steps [5, 10, 15, 20] latest 20\n"
 
 
-def test_training_example(python: Path, tmp_path: Path) -> None:
-    assert run_ranks(python, tmp_path, first_example("training")) == "2 ranks saved step 10\n"
+def test_training_example(runtime_python: Path, tmp_path: Path) -> None:
+    assert (
+        run_ranks(runtime_python, tmp_path, first_example("training")) == "2 ranks saved step 10\n"
+    )
     assert (tmp_path / "run" / "done.txt").read_text() == "10 steps\n"
 
 
-def test_runtime_is_imported_from_site_packages(python: Path) -> None:
+def test_runtime_is_imported_from_site_packages(runtime_python: Path) -> None:
     script = "import provision_runtime; print(provision_runtime.__file__)"
     printed = subprocess.run(
-        [python, "-I", "-c", script], capture_output=True, text=True, check=True
+        [runtime_python, "-I", "-c", script], capture_output=True, text=True, check=True
     ).stdout
-    site = runtime_package.site_packages(python.parent.parent)
+    site = runtime_package.site_packages(runtime_python.parent.parent)
     assert Path(printed.strip()) == site / "provision_runtime" / "__init__.py"

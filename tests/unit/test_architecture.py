@@ -43,10 +43,11 @@ HOST_RULES: dict[str, tuple[str, ...]] = {
 # The only parts of the runtime that the host takes; the rest runs in the environment or on a node, and answers in JSON.
 RUNTIME_FOR_HOST = ("provision_runtime.report", "provision_runtime.node.program")
 RUNTIME_RULES: dict[str, tuple[str, ...]] = {
-    "cli": ("smoke", "checkpoint", "facts", "fs", "report", "comm", "node"),
+    "cli": ("smoke", "checkpoint", "facts", "fs", "report", "comm", "node", "job"),
     "smoke": ("checkpoint", "facts", "fs", "report", "comm"),
     "checkpoint": ("fs", "comm"),
     "node": ("facts", "fs", "report", "comm"),
+    "job": ("facts", "fs", "report", "comm"),
     "facts": ("comm",),
     "fs": ("comm",),
     "report": ("comm",),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ...comm.addresses import interfaces
 from ...comm.store import StoreAllGather, StoreClient
 from ...report.text import format_count
 from .. import network
@@ -177,7 +178,7 @@ def _start_group(context: RankContext) -> str:
     from torch.distributed import PrefixStore
 
     env = context.env
-    if env.all_local and "lo" in network.interfaces():
+    if env.all_local and "lo" in interfaces():
         # Gloo uses the address that the host's name resolves to; in a container without a network
         # it does not resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

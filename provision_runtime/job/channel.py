@@ -1,0 +1,416 @@
+"""Exchanges between the nodes of a job before and while its ranks run: lines of JSON over TCP.
+
+Node 0 listens, the others connect to it. It needs no torch, so a node whose torch is broken, or
+which is late, is named instead of being waited for by a rendezvous that knows numbers only.
+
+The port follows from the job, so that all nodes know it; where it is taken, the next one is used.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import sys
+import time
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ..comm.addresses import is_loopback
+from .comparison import name_nodes
+from .errors import JobError, Stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Decision = Callable[[Sequence[Any]], Any]
+
+# Below the ports that Linux gives to outgoing connections (32768), above those of most services.
+FIRST_PORT, PORTS = 20000, 10000
+CANDIDATES = 16
+CONNECT_S = 3.0
+# How long node 0 may take to greet: anything else that listens there says something else, or
+# nothing.
+GREETING_S = 5.0
+RETRY_S = 0.5
+# Node 0 may start a little later; a loopback address that still does not answer then is not it.
+LOOPBACK_S = 15.0
+REMIND_S = 10.0
+# No message of ours is longer; what is belongs to another program.
+LONGEST_LINE = 1 << 20
+
+
+def candidate_ports(job: str, port: int | None = None) -> list[int]:
+    """The ports where node 0 may listen, in the order in which it tries them.
+
+    port: this one only.
+    """
+    if port is not None:
+        return [port]
+    first = zlib.crc32(job.encode()) % PORTS
+    return [FIRST_PORT + (first + number) % PORTS for number in range(CANDIDATES)]
+
+
+class Connection:
+    """One connection: messages out, and `inbox`, the messages that have arrived."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.inbox: list[dict[str, Any]] = []
+        self._received = b""
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A firewall may forget a silent connection; and a machine that lost its power is noticed.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Raises OSError if the other side is gone."""
+        self.socket.settimeout(GREETING_S)
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> bool:
+        """Add what has arrived to the inbox; False at the end of the connection.
+
+        Blocks if there is nothing to read, up to the socket's time-out. A line that is no message
+        ends the connection.
+        """
+        try:
+            data = self.socket.recv(65536)
+        except ConnectionError:
+            return False
+        lines = (self._received + data).split(b"\n")
+        self._received = lines.pop()
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                return False
+            if not isinstance(message, dict):
+                return False
+            self.inbox.append(message)
+        return bool(data) and len(self._received) <= LONGEST_LINE
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Channel:
+    """What node 0 and the others have in common. A job of one node has nobody to talk to."""
+
+    def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
+        """Node 0 gets every node's payload, in their order, and decides; all get its decision.
+
+        Raises JobError, which names the nodes that are missing after wait_s.
+        """
+        return decide([payload])
+
+    @property
+    def address(self) -> str:
+        """Node 0's address, as the other nodes reach it."""
+        return "127.0.0.1"
+
+    @property
+    def local_address(self) -> str | None:
+        """This node's address in the network of the others; None if there are none."""
+        return None
+
+    def connections(self) -> list[Connection]:
+        return []
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message to the other nodes that this one is connected to: those that are gone need
+        none."""
+        for connection in self.connections():
+            try:
+                connection.send(message)
+            except OSError:
+                continue
+
+    def announce_end(self, reason: str) -> None:
+        """End the job on the other nodes too."""
+        self.tell({"end": reason})
+
+    def announce_stop(self, number: int) -> None:
+        """Stop the job on the other nodes too, as a signal stopped it here."""
+        self.tell({"stop": number})
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+class Head(Channel):
+    """Node 0. names: of all nodes, in their order."""
+
+    def __init__(self, job: str, names: Sequence[str], ports: Sequence[int]) -> None:
+        self._job, self._names = job, list(names)
+        self._members: dict[int, Connection] = {}
+        self._strangers: list[Connection] = []
+        self._listener = _listen(ports)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    @property
+    def address(self) -> str:
+        used = Counter(_plain(each.socket.getsockname()[0]) for each in self._members.values())
+        return used.most_common(1)[0][0]
+
+    @property
+    def local_address(self) -> str | None:
+        return self.address
+
+    def connections(self) -> list[Connection]:
+        return list(self._members.values())
+
+    def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
+        payloads = {0: payload}
+        end, remind = time.monotonic() + wait_s, time.monotonic() + REMIND_S
+        while True:
+            for number, member in self._members.items():
+                for message in _taken(member):
+                    payloads[number] = message.get("payload")
+            missing = [name for number, name in enumerate(self._names) if number not in payloads]
+            if not missing:
+                break
+            now = time.monotonic()
+            if now >= end:
+                self._fail(f"no answer from {name_nodes(missing)} within {wait_s:.0f} s ({topic})")
+            if now >= remind:
+                say(f"waiting for {name_nodes(missing)} ({topic})")
+                remind = now + REMIND_S
+            self._receive(min(end, remind) - now)
+        try:
+            decision = decide([payloads[number] for number in range(len(self._names))])
+        except JobError as error:
+            self.announce_end(str(error))
+            raise
+        for number, member in self._members.items():
+            try:
+                member.send({"topic": topic, "decision": decision})
+            except OSError:
+                self._fail(f"{self._names[number]} is gone ({topic})")
+        return decision
+
+    def _receive(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(max(0.0, timeout_s)):
+            if key.fileobj is self._listener:
+                self._accept()
+            else:
+                self._read(key.data)
+
+    def _accept(self) -> None:
+        sock, _ = self._listener.accept()
+        connection = Connection(sock)
+        sock.settimeout(GREETING_S)
+        self._strangers.append(connection)
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _read(self, connection: Connection) -> None:
+        is_open = connection.receive()
+        is_stranger = connection in self._strangers
+        if is_stranger and connection.inbox:
+            self._greet(connection, connection.inbox.pop(0))
+        elif not is_open:
+            self._forget(connection)
+            for number, member in self._members.items():
+                if member is connection and not connection.inbox:
+                    self._fail(f"{self._names[number]} is gone")
+
+    def _forget(self, connection: Connection) -> None:
+        self._selector.unregister(connection.socket)
+        if connection in self._strangers:
+            self._strangers.remove(connection)
+            connection.close()
+
+    def _greet(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Make a stranger a member, unless it belongs to another job."""
+        number = message.get("node")
+        if message.get("job") != self._job or not isinstance(number, int):
+            self._forget(connection)
+            return
+        name = str(message.get("name"))
+        problem = ""
+        if message.get("nodes") != len(self._names) or not 0 < number < len(self._names):
+            problem = (
+                f"{name} says that it is node {number} of {message.get('nodes')}, "
+                f"but the job has {len(self._names)} nodes"
+            )
+        elif number in self._members:
+            problem = f"{self._names[number]} and {name} both say that they are node {number}"
+        if problem:
+            connection.send({"end": problem})
+            self._fail(problem)
+        self._names[number] = name
+        self._strangers.remove(connection)
+        self._members[number] = connection
+        connection.send({"job": self._job})
+
+    def _fail(self, message: str) -> None:
+        self.announce_end(message)
+        raise JobError(message)
+
+    def close(self) -> None:
+        self._selector.close()
+        self._listener.close()
+        for connection in [*self._members.values(), *self._strangers]:
+            connection.close()
+
+
+class Member(Channel):
+    """A node other than node 0. Connects in the constructor; raises JobError after wait_s.
+
+    head: node 0's name or address.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        number: int,
+        nodes: int,
+        name: str,
+        head: str,
+        ports: Sequence[int],
+        wait_s: float,
+    ) -> None:
+        self._head = head
+        greeting = {"job": job, "node": number, "nodes": nodes, "name": name}
+        self._connection = _connect(greeting, head, ports, wait_s)
+
+    @property
+    def address(self) -> str:
+        return _plain(self._connection.socket.getpeername()[0])
+
+    @property
+    def local_address(self) -> str | None:
+        return _plain(self._connection.socket.getsockname()[0])
+
+    def connections(self) -> list[Connection]:
+        return [self._connection]
+
+    def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
+        gone = JobError(f"node 0 ({self._head}) is gone ({topic})")
+        try:
+            self._connection.send({"topic": topic, "payload": payload})
+        except OSError as error:
+            raise gone from error
+        # Node 0 decides at its own deadline, which began later than ours.
+        self._connection.socket.settimeout(wait_s + CONNECT_S + GREETING_S)
+        while True:
+            for message in _taken(self._connection):
+                return message["decision"]
+            try:
+                is_open = self._connection.receive()
+            except socket.timeout as error:
+                raise JobError(
+                    f"node 0 ({self._head}) did not answer within {wait_s:.0f} s ({topic})"
+                ) from error
+            if not is_open and not self._connection.inbox:
+                raise gone
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def say(text: str) -> None:
+    """A line of the job's log."""
+    sys.stderr.write(f"provision: {text}\n")
+    sys.stderr.flush()
+
+
+def _taken(connection: Connection) -> Iterator[dict[str, Any]]:
+    """The messages of an exchange, taken out of the inbox. Raises what the other side announced."""
+    while connection.inbox:
+        message = connection.inbox.pop(0)
+        if "end" in message:
+            raise JobError(str(message["end"]), is_of_others=True)
+        if "stop" in message:
+            raise Stopped(int(message["stop"]))
+        yield message
+
+
+def _listen(ports: Sequence[int]) -> socket.socket:
+    """A listener on the first free port, for IPv6 and IPv4 where the machine has both."""
+    problem = ""
+    for port in ports:
+        for family in (socket.AF_INET6, socket.AF_INET):
+            try:
+                listener = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:  # no IPv6
+                problem = str(error)
+                continue
+            try:
+                # A job that was requeued at once: its old connections may still be closing.
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                listener.bind(("", port))
+                listener.listen(1024)
+                return listener
+            except OSError as error:
+                listener.close()
+                problem = error.strerror or str(error)
+    tried = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]} to {ports[-1]}"
+    raise JobError(f"node 0 cannot listen on {tried}: {problem}")
+
+
+def _connect(
+    greeting: dict[str, Any], head: str, ports: Sequence[int], wait_s: float
+) -> Connection:
+    started = time.monotonic()
+    remind = started + REMIND_S
+    while True:
+        try:
+            addresses = _resolve(head)
+            problem = f"{head} ({', '.join(addresses)}) does not answer"
+        except socket.gaierror as error:
+            # Names of a cluster's pods appear seconds after the pods.
+            addresses, problem = [], f"the name {head} does not resolve here: {error.strerror}"
+        for address in addresses:
+            for port in ports:
+                connection = _greeted(greeting, address, port)
+                if connection is not None:
+                    return connection
+        waited = time.monotonic() - started
+        if waited >= LOOPBACK_S and addresses and all(map(is_loopback, addresses)):
+            raise JobError(
+                f"{greeting['name']} resolves node 0's name, {head}, to its own loopback address "
+                f"{addresses[0]}: look into its /etc/hosts"
+            )
+        if waited >= wait_s:
+            raise JobError(f"{greeting['name']}: {problem} within {wait_s:.0f} s")
+        if time.monotonic() >= remind:
+            say(f"{greeting['name']}: {problem} yet")
+            remind = time.monotonic() + REMIND_S
+        time.sleep(RETRY_S)
+
+
+def _resolve(name: str) -> list[str]:
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _greeted(greeting: dict[str, Any], address: str, port: int) -> Connection | None:
+    """A connection to node 0 of this job; None if something else, or nothing, listens there."""
+    try:
+        sock = socket.create_connection((address, port), timeout=CONNECT_S)
+    except OSError:
+        return None
+    connection = Connection(sock)
+    try:
+        connection.send(greeting)
+        while not connection.inbox and connection.receive():
+            pass
+    except OSError:
+        pass
+    welcome = connection.inbox.pop(0) if connection.inbox else {}
+    if "end" in welcome:
+        raise JobError(str(welcome["end"]), is_of_others=True)
+    if welcome.get("job") != greeting["job"]:
+        connection.close()
+        return None
+    return connection
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address as such, also where a socket for both kinds reports it."""
+    return address[7:] if address.startswith("::ffff:") else address

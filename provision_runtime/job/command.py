@@ -1,0 +1,117 @@
+"""The options of `python -m provision_runtime job`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from .node import JobOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Where engines say which node of the job this is: Slurm, an Indexed Job of Kubernetes.
+NODE_VARIABLES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK")
+NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--id", default="job", help="identifies this start of the job; the same on every node"
+    )
+    parser.add_argument("--nodes", type=_positive, default=1, metavar="N")
+    parser.add_argument(
+        "--node",
+        type=int,
+        metavar="NUMBER",
+        help=f"which node this is, from 0  [default: {', '.join(NODE_VARIABLES)}]",
+    )
+    parser.add_argument(
+        "--name", help=f"what messages call this node  [default: {', '.join(NAME_VARIABLES)}, host]"
+    )
+    parser.add_argument(
+        "--names", default="", metavar="A,B,...", help="what messages call the nodes"
+    )
+    parser.add_argument("--head", default="", metavar="HOST", help="name or address of node 0")
+    parser.add_argument(
+        "--port", type=_port, help="where node 0 listens  [default: one that follows from --id]"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="start COMMAND (a Python script, or -m MODULE) N times with torchrun  [default: "
+        "start it once, without]",
+    )
+    parser.add_argument(
+        "--gpus", type=int, default=0, metavar="N", help="fail if fewer GPUs are visible"
+    )
+    parser.add_argument("--lock", metavar="SHA256", help="fail if the environment has another lock")
+    parser.add_argument(
+        "--wait", type=float, default=300.0, metavar="S", help="how long to wait for other nodes"
+    )
+    parser.add_argument(
+        "--saves",
+        action="store_true",
+        help="COMMAND saves a checkpoint and ends on USR1: send it that when the job is stopped",
+    )
+    parser.add_argument("command", nargs="+", metavar="COMMAND")
+
+
+def options_of(
+    parser: argparse.ArgumentParser,
+    namespace: argparse.Namespace,
+    variables: Mapping[str, str] = os.environ,
+) -> JobOptions:
+    """Ends the program with status 2 for options that contradict each other."""
+    node = namespace.node
+    for variable in NODE_VARIABLES:
+        if node is None and variables.get(variable, "").isdigit():
+            node = int(variables[variable])
+    if node is None:
+        node = 0
+        if namespace.nodes > 1:
+            parser.error(f"--node is missing, and so is {' and '.join(NODE_VARIABLES)}")
+    if not 0 <= node < namespace.nodes:
+        parser.error(f"node {node} is none of {namespace.nodes}, which are counted from 0")
+    if namespace.nodes > 1 and node > 0 and not namespace.head:
+        parser.error("--head is missing: the other nodes must find node 0")
+    names = tuple(namespace.names.split(",")) if namespace.names else ()
+    if names and len(names) != namespace.nodes:
+        parser.error(f"--names has {len(names)} names for {namespace.nodes} nodes")
+    name = namespace.name or (names[node] if names else None)
+    for variable in NAME_VARIABLES:
+        name = name or variables.get(variable)
+    return JobOptions(
+        id=namespace.id,
+        command=tuple(namespace.command),
+        nodes=namespace.nodes,
+        node=node,
+        name=name or socket.gethostname(),
+        names=names,
+        head=namespace.head,
+        port=namespace.port,
+        ranks=namespace.ranks,
+        gpus=namespace.gpus,
+        lock=namespace.lock,
+        wait_s=namespace.wait,
+        saves=namespace.saves,
+        shares_log="SLURM_STEP_ID" in variables,
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 65536:
+        raise ValueError(text)
+    return number

@@ -1,0 +1,390 @@
+"""The course of a job on one node: compare facts with the other nodes, import torch, run the ranks,
+pass signals on, and end with the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..comm import processes
+from ..comm.addresses import interface_with
+from ..facts import limits
+from ..report.text import format_count
+from . import comparison
+from .channel import Channel, Connection, Head, Member, candidate_ports, say
+from .errors import JobError, Stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PR_SET_PDEATHSIG = 1
+# How long torchrun may take to end its ranks (it gives them 30 s after SIGTERM).
+ENDING_S = 45.0
+# torch's own rendezvous starts when every node has imported torch, so it takes moments; the slowest
+# import says how slow the nodes are.
+SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
+FAILED = 1
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What each node is told.
+
+    id: of this start of the job. names: of all nodes, in the order of their numbers; () means the
+    numbers. ranks: processes of this node; 0 runs the command once, without torch. wait_s: for the
+    other nodes. saves: the ranks save a checkpoint and end when they get USR1. shares_log: all
+    nodes write to one log, so that one of them says what is true of all.
+    """
+
+    id: str
+    command: tuple[str, ...]
+    nodes: int = 1
+    node: int = 0
+    name: str = ""
+    names: tuple[str, ...] = ()
+    head: str = ""
+    port: int | None = None
+    ranks: int = 0
+    gpus: int = 0
+    lock: str | None = None
+    wait_s: float = 300.0
+    saves: bool = False
+    shares_log: bool = False
+
+    @property
+    def script(self) -> str | None:
+        """The file that the ranks run."""
+        return self.command[0] if self.ranks and self.command[0] != "-m" else None
+
+
+def run(options: JobOptions) -> int:
+    """The job's part on this node. Returns the exit code."""
+    for number in (*STOPPING, signal.SIGUSR1):
+        signal.signal(number, _raise_stopped)
+    try:
+        facts = comparison.collect()
+        with contextlib.closing(_open(options)) as channel:
+            try:
+                _compare(options, channel, facts)
+                return _run_command(options, channel)
+            except Stopped as stop:
+                channel.announce_stop(stop.number)
+                raise
+    except JobError as error:
+        if not (error.is_of_others and options.shares_log):
+            say(f"{error}; the job ends here")
+        return FAILED
+    except Stopped as stop:
+        say(f"{options.name}: stopped by {stop} before the ranks ran")
+        return 0 if stop.number == signal.SIGUSR1 else 128 + stop.number
+
+
+def _raise_stopped(number: int, _: object) -> None:
+    raise Stopped(number)
+
+
+def _open(options: JobOptions) -> Channel:
+    if options.nodes == 1:
+        return Channel()
+    ports = candidate_ports(options.id, options.port)
+    if options.node == 0:
+        numbers = tuple(f"node {number}" for number in range(options.nodes))
+        return Head(options.id, options.names or numbers, ports)
+    return Member(
+        options.id, options.node, options.nodes, options.name, options.head, ports, options.wait_s
+    )
+
+
+def _compare(options: JobOptions, channel: Channel, facts: dict[str, Any]) -> None:
+    """Raises JobError on every node if one cannot run the job, or differs."""
+    problems = comparison.own_problems(
+        facts, gpus=options.gpus, lock=options.lock, script=options.script
+    )
+    payload = {"name": options.name, "facts": facts, "problems": problems}
+    channel.exchange("comparing facts", payload, _judge, options.wait_s)
+
+
+def _judge(payloads: Sequence[dict[str, Any]]) -> None:
+    problems = []
+    for payload in payloads:
+        problems += [f"{payload['name']}: {problem}" for problem in payload["problems"]]
+    facts = {payload["name"]: payload["facts"] for payload in payloads}
+    if len(facts) < len(payloads):
+        # Nodes that call themselves the same, as several containers of one host do.
+        facts = {f"node {number}": each["facts"] for number, each in enumerate(payloads)}
+    problems += comparison.differences(facts, comparison.REQUIRED_EQUAL)
+    for difference in comparison.differences(facts, comparison.REPORTED):
+        say(f"the nodes differ, which may cost speed: {difference}")
+    if problems:
+        raise JobError("; ".join(problems))
+    if len(payloads) > 1:
+        say(f"{len(payloads)} nodes compared: alike")
+
+
+def _run_command(options: JobOptions, channel: Channel) -> int:
+    variables = _variables(options, channel)
+    if options.ranks == 0:
+        variables.update(
+            NNODES=str(options.nodes), NODE_RANK=str(options.node), MASTER_ADDR=channel.address
+        )
+        decision = channel.exchange(
+            "starting", None, lambda _: {"port": _free_port()}, options.wait_s
+        )
+        variables["MASTER_PORT"] = str(decision["port"])
+        child = _start(list(options.command), variables)
+        return _Supervisor(options, channel, child).wait()
+    agent = _Agent(variables)
+    try:
+        import_s = agent.import_s()
+        if import_s is None:
+            raise _announced(channel, f"{options.name}: torch cannot be imported, see above")
+        decision = channel.exchange(
+            "importing torch", import_s, _rendezvous(channel), options.wait_s
+        )
+        agent.order(_torchrun_arguments(options, decision))
+    except BaseException:
+        agent.abandon()
+        raise
+    return _Supervisor(options, channel, agent.child).wait()
+
+
+def _announced(channel: Channel, message: str) -> JobError:
+    channel.announce_end(message)
+    return JobError(message)
+
+
+def _rendezvous(channel: Channel) -> Any:
+    """Node 0's decision: where torch's store is, and its time-out, from every node's import."""
+
+    def decide(import_times: Sequence[float]) -> dict[str, Any]:
+        slowest = max(import_times)
+        say(f"torch imported in {slowest:.1f} s on the slowest of {len(import_times)} nodes")
+        return {
+            "address": channel.address,
+            "port": _free_port(),
+            "timeout_s": int(max(SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT * slowest)),
+        }
+
+    return decide
+
+
+def _torchrun_arguments(options: JobOptions, decision: dict[str, Any]) -> list[str]:
+    """Static rendezvous: rank 0 is on node 0, the others follow in the scheduler's order, and no
+    node looks up its own name. With underscores every version of torch knows the options."""
+    return [
+        f"--nnodes={options.nodes}",
+        f"--node_rank={options.node}",
+        f"--nproc_per_node={options.ranks}",
+        f"--master_addr={decision['address']}",
+        f"--master_port={decision['port']}",
+        f"--rdzv_id={options.id}",
+        f"--rdzv_conf=timeout={decision['timeout_s']}",
+        "--max_restarts=0",
+        *options.command,
+    ]
+
+
+def _variables(options: JobOptions, channel: Channel) -> dict[str, str]:
+    """The environment of the command."""
+    variables = dict(os.environ)
+    local = channel.local_address
+    interface = interface_with(local) if local else None
+    if interface and "GLOO_SOCKET_IFNAME" not in variables:
+        # Else Gloo takes the address of the host's own name, which is often a loopback address.
+        variables["GLOO_SOCKET_IFNAME"] = interface
+        if options.node == 0 or not options.shares_log:
+            say(f"GLOO_SOCKET_IFNAME={interface}, which leads to the other nodes")
+    if options.ranks > 0 and "OMP_NUM_THREADS" not in variables:
+        # torchrun would set 1.
+        threads = int(limits.cpus()["allowed"] // options.ranks)
+        variables["OMP_NUM_THREADS"] = str(max(1, threads))
+    return variables
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+class _Agent:
+    """The process that becomes torchrun."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        answers, answers_end = os.pipe()
+        orders_end, orders = os.pipe()
+        package = str(Path(__file__).resolve().parent.parent)
+        command = [sys.executable, "-s", package, "job-agent", str(answers_end), str(orders_end)]
+        self.child = _start(command, variables, (answers_end, orders_end))
+        os.close(answers_end)
+        os.close(orders_end)
+        self._answers, self._orders = os.fdopen(answers), os.fdopen(orders, "w")
+
+    def import_s(self) -> float | None:
+        """Wait for the import of torch; None if it failed."""
+        with self._answers as file:
+            text = file.read()
+        return float(json.loads(text)["import_s"]) if text else None
+
+    def order(self, arguments: list[str]) -> None:
+        with self._orders as file:
+            file.write(json.dumps(arguments))
+
+    def abandon(self) -> None:
+        """End it before it has started ranks."""
+        self._answers.close()
+        self._orders.close()
+        self.child.kill()
+        self.child.wait()
+
+
+def _start(
+    command: list[str], variables: dict[str, str], descriptors: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """A child in a session of its own, which is told to end if this process is killed."""
+    libc = ctypes.CDLL(None)
+    try:
+        return subprocess.Popen(
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=descriptors,
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        )
+    except OSError as error:
+        raise JobError(f"`{command[0]}` cannot be started: {error.strerror}") from error
+
+
+class _Supervisor:
+    """Waits for the command's end, and passes on what arrives meanwhile: signals to the ranks, ends
+    to and from the other nodes."""
+
+    def __init__(
+        self, options: JobOptions, channel: Channel, child: subprocess.Popen[bytes]
+    ) -> None:
+        self._options, self._channel, self._child = options, channel, child
+        self._stopped_by: int | None = None
+        self._own_stops = 0
+        self._end = ""
+        self._kill_at: float | None = None
+        self._finished: list[Connection] = []
+        self._selector = selectors.DefaultSelector()
+        for connection in channel.connections():
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._wakeup, wakeup_end = socket.socketpair()
+        self._wakeup.setblocking(False)
+        wakeup_end.setblocking(False)
+        self._wakeup_end = wakeup_end
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
+        for number in (*STOPPING, signal.SIGUSR1, signal.SIGCHLD):
+            # Each signal arrives as a byte; the handler itself has nothing to do.
+            signal.signal(number, lambda *_: None)
+
+    def wait(self) -> int:
+        """The exit code of this node."""
+        for connection in self._channel.connections():
+            self._handle_messages(connection)
+        while self._child.poll() is None:
+            timeout_s = None
+            if self._kill_at is not None:
+                timeout_s = max(0.0, self._kill_at - time.monotonic())
+            for key, _ in self._selector.select(timeout_s):
+                if key.fileobj is self._wakeup:
+                    self._handle_signals()
+                else:
+                    self._receive(key.data)
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                os.killpg(self._child.pid, signal.SIGKILL)
+                self._kill_at = None
+        return self._exit_code(self._child.returncode)
+
+    def _exit_code(self, status: int) -> int:
+        name = self._options.name
+        if self._end:
+            if not self._options.shares_log:
+                say(f"{self._end}; {name} ends with it")
+            return FAILED
+        if self._stopped_by is not None and self._stopped_by in STOPPING:
+            return 128 + self._stopped_by
+        if status == 0:
+            self._channel.tell({"done": True})
+            return 0
+        code = 128 - status if status < 0 else status
+        message = f"{name}: the command ended with status {code}"
+        say(message)
+        self._channel.announce_end(message)
+        return code
+
+    def _handle_signals(self) -> None:
+        for number in self._wakeup.recv(64):
+            if number == signal.SIGCHLD:
+                continue
+            self._own_stops += number in STOPPING
+            self._stop(number)
+            if self._own_stops > 1:
+                self._terminate()
+
+    def _receive(self, connection: Connection) -> None:
+        is_open = connection.receive()
+        self._handle_messages(connection)
+        if not is_open:
+            self._selector.unregister(connection.socket)
+            if connection not in self._finished and self._stopped_by is None:
+                self._end_with("another node is gone")
+
+    def _handle_messages(self, connection: Connection) -> None:
+        while connection.inbox:
+            message = connection.inbox.pop(0)
+            if "done" in message:
+                self._finished.append(connection)
+            elif "end" in message:
+                self._end_with(str(message["end"]))
+            elif "stop" in message:
+                self._stop(int(message["stop"]))
+
+    def _end_with(self, reason: str) -> None:
+        """End because another node did."""
+        if not self._end:
+            self._end = reason
+            self._channel.announce_end(reason)
+            self._terminate()
+
+    def _stop(self, number: int) -> None:
+        """A signal came to this node, or to another one, which passed it on."""
+        if self._stopped_by == number:
+            return
+        self._stopped_by = number
+        self._channel.announce_stop(number)
+        if number == signal.SIGUSR1 or self._options.saves:
+            self._signal_ranks()
+        else:
+            self._terminate()
+
+    def _signal_ranks(self) -> None:
+        """USR1 to the ranks, which are torchrun's children, or to the command itself."""
+        targets = processes.children(self._child.pid) if self._options.ranks else [self._child.pid]
+        for target in targets:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(target, signal.SIGUSR1)
+        noun = format_count(len(targets), "rank") if self._options.ranks else "the command"
+        say(f"{self._options.name}: USR1 to {noun}")
+
+    def _terminate(self) -> None:
+        if self._kill_at is None:
+            self._child.terminate()
+            self._kill_at = time.monotonic() + ENDING_S
