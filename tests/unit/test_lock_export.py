@@ -307,3 +307,13 @@ def test_wheel_without_a_hash_is_refused(tmp_path: Path) -> None:
     for kind in ("requirements", "pylock"):
         with pytest.raises(IntegrityError, match="torch has no sha256"):
             lockfile.export_lock(written(tmp_path, content), "lab", kind, "linux-64")
+
+
+def test_lock_that_conda_lock_refuses_is_refused_with_the_field(tmp_path: Path) -> None:
+    content = sound()
+    content["package"][0]["optional"] = None
+    lock = written(tmp_path, content)
+    with pytest.raises(
+        IntegrityError, match=r"as explicit: conda-lock refuses package\.0\.optional: "
+    ):
+        lockfile.export_lock(lock, "lab", "explicit", "linux-64")
