@@ -229,6 +229,7 @@ def ensure_prefix(context: Context, plan: Plan, lock: Lock) -> tuple[Prefix, boo
     if prefix is not None:
         _install_runtime(context, prefix)
         return prefix, False
+    locks.require_complete(lock, plan.pins_in_environment_file())
     prefix = prefixes.create(
         lock,
         plan.name,

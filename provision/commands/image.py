@@ -13,6 +13,7 @@ from typing import Any
 
 from provision import image as images
 from provision import launch, render
+from provision import lockfile as locks
 from provision.adapters import conda
 from provision.commands.context import Context
 from provision.commands.ensure import (
@@ -140,6 +141,7 @@ def ensure_image(
     )
     is_new = image is None
     if image is None:
+        locks.require_complete(lock, plan.pins_in_environment_file())
 
         def link(staging: Path) -> None:
             conda.install_packages(

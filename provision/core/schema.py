@@ -56,7 +56,7 @@ def schema_violations(document: Any, schema: str) -> list[SchemaViolation]:
         path, problem = _not_json(document, ())
         problem = problem or f"it cannot be checked ({error})"
         return [SchemaViolation(path=path, keyword="json", names=(), message=problem)]
-    return [_violation(error) for error in errors]
+    return [_violation(error, schema) for error in errors]
 
 
 def schema_document(schema: str) -> Mapping[str, Any]:
@@ -64,9 +64,14 @@ def schema_document(schema: str) -> Mapping[str, Any]:
     return _schema(schema)
 
 
-def _violation(error: Any) -> SchemaViolation:
+def _violation(error: Any, schema: str) -> SchemaViolation:
     error = _most_telling(error)
     message = error.message
+    if error.kind.name == "pattern":
+        # A description says more than a regular expression.
+        description = _property_at(schema, error.schema_path[:-1]).get("description")
+        if description:
+            message = f"{json.dumps(error.instance)} is not {description}"
     if len(message) > MESSAGE_LIMIT:
         message = f"{message[:MESSAGE_LIMIT]}..."
     names: tuple[str, ...] = ()
@@ -77,6 +82,13 @@ def _violation(error: Any) -> SchemaViolation:
     return SchemaViolation(
         path=tuple(error.instance_path), keyword=error.kind.name, names=names, message=message
     )
+
+
+def _property_at(schema: str, path: Sequence[str | int]) -> Any:
+    value: Any = _schema(schema)
+    for step in path:
+        value = value[step]
+    return value
 
 
 def _most_telling(error: Any) -> Any:

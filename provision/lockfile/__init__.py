@@ -6,6 +6,7 @@ lock file itself (conda_lock_v1), which can be verified, compared, updated and e
 """
 
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
+from provision.lockfile.completeness import require_complete
 from provision.lockfile.conda_lock_v1 import (
     FILE,
     LockEntry,
@@ -67,6 +68,7 @@ __all__ = [
     "read_file",
     "read_inputs",
     "read_platforms",
+    "require_complete",
     "require_this_platform",
     "sbom_parts",
     "solve",

@@ -282,6 +282,12 @@ def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platfor
             f"{path} is not a valid lock file: package[{index}].hash ({name}): {malformed}.",
             advice=_RELOCK,
         )
+    if entry["manager"] == "pip" and not is_pep440(version):
+        raise IntegrityError(
+            f"{path} is not a valid lock file: package[{index}].version ({name}): `{version}` is "
+            "not a version of PEP 440.",
+            advice=_RELOCK,
+        )
     build = ""
     if entry["manager"] == "conda":
         filename = url.rsplit("/", 1)[-1]
@@ -301,6 +307,17 @@ def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platfor
         depends=tuple(depends),
         platform=platform,
     )
+
+
+def is_pep440(version: str) -> bool:
+    """Whether a text is a version as wheels have them."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def _build_in_filename(filename: str, name: str, version: str) -> str:

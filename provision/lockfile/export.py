@@ -225,7 +225,7 @@ def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, Any]:
     if locked:
         package["dependencies"] = [{"name": name} for name in locked]
     filename = unquote(entry.filename)
-    url = entry.url.partition("#")[0]
+    url = without_credentials(entry.url.partition("#")[0])
     file = {"name": filename, "url": url, "hashes": {"sha256": entry.sha256}}
     if filename.endswith(".whl"):
         package["wheels"] = [file]

@@ -113,6 +113,23 @@ def test_invalid_lock_is_refused(tmp_path: Path, text: str) -> None:
             "version: 2024-01-01",
             r"package\[1\]\.version \(six\): a date is not text",
         ),
+        (
+            "version: 1.17.0",
+            r'version: "1.17.0 --hash=sha256:0\ntqdm==4.67.1"',
+            r'package\[1\]\.version \(six\): "1\.17\.0 --hash=sha256:0\\ntqdm==4\.67\.1" is not a version',
+        ),
+        ("name: six", "name: ../six", r"package\[1\]\.name \(\.\./six\): .* is not a package"),
+        ("name: six", "name: six\tone", r"package\[1\]\.name .* is not a package's name"),
+        (
+            "url: file:///channel/linux-64/python-3.11.7-host_0.conda",
+            r'url: "file:///channel\n--extra-index-url https://x.invalid/"',
+            r"package\[0\]\.url \(python\): .* is not an address",
+        ),
+        (
+            "platform: linux-64\n  dependencies",
+            "platform: linux 64\n  dependencies",
+            r'package\[0\]\.platform \(python\): "linux 64" is not a platform',
+        ),
         ("manager: pip", "manager: npm", r'package\[1\]\.manager \(six\): "npm" is not one of'),
         ("{linux-64: abc}", "[abc]", r'metadata\.content_hash: \["abc"\] is not of type'),
     ],

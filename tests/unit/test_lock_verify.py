@@ -173,6 +173,30 @@ def test_sound_lock_has_no_finding(verified: Verify) -> None:
         ),
         (
             "torch",
+            {"url": "file:///etc/passwd"},
+            "file",
+            "names a file that is not a wheel: passwd",
+        ),
+        (
+            "torch",
+            {"url": f"{FILES}/torch-2.3.1.tar.gz"},
+            "file",
+            "names a file that is not a wheel: torch-2.3.1.tar.gz",
+        ),
+        (
+            "torch",
+            {"url": f"{FILES}/torch-2.3.1-cp311-cp311-win_amd64.whl"},
+            "file",
+            "is a wheel for win_amd64",
+        ),
+        (
+            "torch",
+            {"url": f"{FILES}/torch-2.3.1-cp311-cp311-manylinux_2_28_aarch64.whl"},
+            "file",
+            "is a wheel for manylinux_2_28_aarch64",
+        ),
+        (
+            "torch",
             {"version": "2.3.2"},
             "file",
             "2.3.2 names another file: torch-2.3.1-py3-none-any.whl",
@@ -201,7 +225,12 @@ def test_password_in_a_url_is_not_shown(verified: Verify) -> None:
     entry(content, "libz")["url"] = (
         "https://me:secret@elsewhere.invalid/mine/linux-64/libz-1.3.1-h2_1.conda"
     )
-    assert "secret" not in only(verified(content)).message
+    findings = verified(content)
+    assert {finding.kind for finding in findings} == {"channel", "file"}
+    assert "has an address with a password or token in it" in {
+        finding.message for finding in findings
+    }
+    assert not any("secret" in finding.message for finding in findings)
 
 
 def test_package_locked_twice(verified: Verify) -> None:

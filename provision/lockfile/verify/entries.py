@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.http import Availability
-from provision.core.mirrors import without_login
+from provision.core.mirrors import without_credentials, without_login
 from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
 
@@ -73,6 +73,14 @@ def is_python_package(entry: LockEntry) -> bool:
     return any(name in ("python", "python_abi") for name, _ in entry.depends)
 
 
+# How the platform tags of wheels end (PEP 425, PEP 600).
+MACHINES = {
+    "linux-64": "_x86_64",
+    "linux-aarch64": "_aarch64",
+    "osx-64": "_x86_64",
+    "osx-arm64": "_arm64",
+    "win-64": "amd64",
+}
 # conda's `defaults` is several channels, wherever they are served.
 DEFAULTS = re.compile(r"/pkgs/(main|r|msys2|free|pro)/")
 
@@ -92,6 +100,8 @@ def entry_findings(entry: LockEntry, lock: LockFile) -> Iterator[LockFinding]:
         file_problem, channel_problem = _wheel_file_problem(entry), None
     if file_problem:
         yield finding(entry, "file", file_problem)
+    if without_credentials(entry.url) != entry.url:
+        yield finding(entry, "file", "has an address with a password or token in it")
     if channel_problem:
         yield finding(entry, "channel", channel_problem)
 
@@ -111,14 +121,18 @@ def _wheel_file_problem(entry: LockEntry) -> str | None:
     from packaging.version import InvalidVersion, Version
 
     filename = unquote(entry.filename)
-    if not filename.endswith(".whl"):
-        return None
     try:
-        name, version, _, _ = parse_wheel_filename(filename)
+        name, version, _, tags = parse_wheel_filename(filename)
         is_same = name == canonicalize_name(entry.name) and version == Version(entry.version)
     except (InvalidWheelFilename, InvalidVersion):
-        return f"{entry.version} names a file that is not a wheel: {filename}"
-    return None if is_same else f"{entry.version} names another file: {filename}"
+        return f"{entry.version} names a file that is not a wheel: {filename or entry.url}"
+    if not is_same:
+        return f"{entry.version} names another file: {filename}"
+    machine = MACHINES.get(entry.platform)
+    platforms = {tag.platform for tag in tags}
+    if machine is None or "any" in platforms or any(text.endswith(machine) for text in platforms):
+        return None
+    return f"{entry.version} is a wheel for {', '.join(sorted(platforms))}: {filename}"
 
 
 def _channel_problem(entry: LockEntry, lock: LockFile) -> str | None:

@@ -1,0 +1,68 @@
+"""Whether a lock holds everything that its own entries and the request require.
+
+A lock from which packages were removed by hand still has well-formed entries; an environment made
+from it would be called complete and would not import torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from packaging.utils import NormalizedName, canonicalize_name
+
+from provision.core.errors import IntegrityError
+from provision.core.types import Lock, Pin
+from provision.lockfile.verify.entries import conda_names
+
+SHOWN_PROBLEMS = 5
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def require_complete(lock: Lock, pins: Sequence[Pin]) -> None:
+    """Raise IntegrityError if the lock lacks a pinned package, or a dependency of an entry."""
+    problems = [*_missing_pins(lock, pins), *_missing_dependencies(lock)]
+    if problems:
+        shown = "; ".join(problems[:SHOWN_PROBLEMS])
+        more = len(problems) - SHOWN_PROBLEMS
+        raise IntegrityError(
+            f"{lock.path} is not complete: {shown}{f'; and {more} more' if more > 0 else ''}.",
+            advice="Restore the file, or lock again: provision lock NAME --relock",
+        )
+
+
+def _missing_pins(lock: Lock, pins: Sequence[Pin]) -> Iterator[str]:
+    wheel_names, conda_package_names = _names(lock)
+    for pin in pins:
+        if "://" in pin.requirement.partition(" @ ")[0]:  # an address, without a name
+            continue
+        match = _NAME.match(pin.requirement.rpartition("::")[2])
+        if match is None or match[0].startswith("__"):
+            continue
+        names = conda_package_names if pin.manager == "conda" else wheel_names
+        name = match[0].lower() if pin.manager == "conda" else canonicalize_name(match[0])
+        if name not in names:
+            yield f"it has no {match[0]}, which the request needs"
+
+
+def _missing_dependencies(lock: Lock) -> Iterator[str]:
+    wheel_names, conda_package_names = _names(lock)
+    for package in lock.packages:
+        for dependency in package.depends:
+            name = dependency.split()[0]
+            if name.startswith("__"):  # the machine's glibc or driver
+                continue
+            if package.manager == "conda":
+                is_locked = name in conda_package_names
+            else:
+                is_locked = canonicalize_name(name) in wheel_names or bool(
+                    conda_names(name) & conda_package_names
+                )
+            if not is_locked:
+                yield f"{package.name} needs {name}, which is not in it"
+
+
+def _names(lock: Lock) -> tuple[set[NormalizedName], set[str]]:
+    """The canonical names of the wheels, and the names of the conda packages."""
+    wheel_names = {canonicalize_name(package.name) for package in lock.by("pip")}
+    return wheel_names, {package.name for package in lock.by("conda")}
