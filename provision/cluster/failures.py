@@ -81,6 +81,10 @@ REASONS: dict[str, FailureReason] = {
         meaning="the node does not belong to the current Slurm allocation",
         advice="Allocate it: salloc -w NODE. Or leave out `via: srun` to use ssh.",
     ),
+    "no-slurmd": FailureReason(
+        meaning="Slurm cannot start anything on the node",
+        advice="`scontrol show node NAME` says since when; slurmd there may be down.",
+    ),
     "no-python": FailureReason(
         meaning="there is no such Python on the node",
         advice="Install Python 3.8 or newer, or name it with `python:` in the defaults of nodes.yml.",
@@ -208,7 +212,10 @@ REASONS: dict[str, FailureReason] = {
 
 # What ssh (OpenSSH 7 to 10) and what it prints for others say -> reason. First match wins.
 _SSH_TEXTS: tuple[tuple[str, str], ...] = (
-    (r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \S+ key in", "host-key-changed"),
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \S+ key in|Host key for \S+ has changed",
+        "host-key-changed",
+    ),
     (r"Host key verification failed|No \S+ host key is known", "host-key-unknown"),
     (r"Could not resolve hostname|Name or service not known", "unresolvable"),
     (r"Access denied by pam_slurm_adopt", "no-job"),
@@ -236,7 +243,7 @@ _SSH_FAILED = 255
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _NO_PYTHON = re.compile(r"command not found|[Nn]o such file or directory|not found|Unknown command")
 # Lines of ssh and of login shells that explain nothing.
-_NOISE = re.compile(r"^(Warning: Permanently added|@{5,}|\*\*|debug\d:)")
+_NOISE = re.compile(r"^(Warning: Permanently added|@|\*\*|debug\d:)")
 
 
 def classify(status: int | None, stdout: str, stderr: str) -> tuple[str, str]:
@@ -268,7 +275,7 @@ def _ssh_reason(text: str) -> str | None:
 
 def _line_of_reason(text: str, reason: str) -> str:
     for line in text.splitlines():
-        if _ssh_reason(line) == reason:
+        if _ssh_reason(line) == reason and not _NOISE.match(line):
             return line.strip()
     return _telling_line(text)
 

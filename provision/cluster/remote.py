@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -166,18 +168,14 @@ def merge_same_nodes(answers: Sequence[NodeAnswer]) -> list[NodeAnswer]:
 
 
 # A step that shares the allocation with others and ends for each node by itself.
-_SRUN = (
-    "srun",
-    "--overlap",
-    "--kill-on-bad-exit=0",
-    "--wait=0",
-    "--quit-on-interrupt",
-    "--mpi=none",
+_SRUN = ("srun", "--overlap", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none")
+_SRUN_EXIT = re.compile(r"^srun: error: (\S+): tasks? ([\d,-]+): (.*)$", re.MULTILINE)
+_SRUN_LAUNCH = re.compile(
+    r"^srun: error: Task launch for \S+ failed on node (\S+): (.*)$", re.MULTILINE
 )
-_SRUN_EXIT = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.*)")
-_SRUN_LAUNCH = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (.*)")
-# srun itself needs a moment to start the step and to collect its end.
-_SRUN_EXTRA_S = 30.0
+_SRUN_LABEL = re.compile(r"^\s*(\d+): (.*)$", re.MULTILINE)
+# srun itself needs a moment to start a step and to collect its end.
+SRUN_EXTRA_S = 30.0
 
 
 class _Run:
@@ -267,36 +265,49 @@ class _Run:
                     {node.name: node}, node_program(self._action, self._arguments(node))
                 )
         elif members:
-            self._srun_step(members, node_program(self._action, self._arguments))
+            self._srun_steps(members, node_program(self._action, self._arguments))
 
-    def _srun_step(self, nodes: Mapping[str, Node], program: bytes) -> None:
-        options = [
+    def _srun_steps(self, nodes: Mapping[str, Node], program: bytes) -> None:
+        """A node where srun cannot start anything ends the step for all (Slurm 22.05): the others
+        get another one without it."""
+        remaining = dict(nodes)
+        while remaining:
+            output = self._srun_step(remaining, program)
+            documents = {each["identity"][0]: each for each in srun_documents(output.stdout)}
+            messages = srun_messages(output.stderr)
+            not_started = {name for name, each in messages.items() if each.status is None}
+            for name, node in list(remaining.items()):
+                if name in documents:
+                    self._add(_answer_of_document(node, documents[name], output, self._stage))
+                elif not_started and name not in not_started:
+                    continue
+                elif name in messages:
+                    self._add(_failed(node, self._stage, *_srun_failure(messages[name]), output))
+                else:
+                    reason, text = classify(output.status, "", _step_error(output.stderr))
+                    self._add(_failed(node, self._stage, reason, text, output))
+                del remaining[name]
+
+    def _srun_step(self, nodes: Mapping[str, Node], program: bytes) -> NodeOutput:
+        command = [
             *_SRUN,
             f"--nodes={len(nodes)}",
             f"--ntasks={len(nodes)}",
             "--ntasks-per-node=1",
             f"--nodelist={','.join(nodes)}",
+            "--label",
+            "sh",
+            "-c",
+            f"exec {node_command(python=self._defaults.python)}",
         ]
-        command = " ".join([*options, node_command(python=self._defaults.python)])
         [output] = clustershell.run(
             ["srun"],
-            f"exec {command.replace('%', '%%')}",
+            f"exec {shlex.join(command).replace('%', '%%')}",
             stdin=program,
             worker="exec",
-            timeout_s=self._timeout_s + _SRUN_EXTRA_S,
+            timeout_s=self._timeout_s + SRUN_EXTRA_S,
         )
-        answers = {}
-        for document in _documents(output.stdout):
-            identity = document.get("identity") or [""]
-            answers[identity[0]] = document
-        messages = srun_messages(output.stderr)
-        for name, node in nodes.items():
-            if name in answers:
-                self._add(_answer_of_document(node, answers[name], output, self._stage))
-                continue
-            status, message = messages.get(name, (output.status, output.stderr))
-            reason, text = classify(status, "", message)
-            self._add(_failed(node, self._stage, reason, text, output))
+        return output
 
     def refuse_kubernetes(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -310,10 +321,10 @@ class _Run:
 
 def answer_of(node: Node, output: NodeOutput, stage: str) -> NodeAnswer:
     """What the node program answered in what it printed, or why there is no answer."""
-    documents = _documents(output.stdout)
-    if documents:
-        return _answer_of_document(node, documents[-1], output, stage)
     stdout = output.stdout.decode(errors="replace")
+    document = _document(stdout)
+    if document is not None:
+        return _answer_of_document(node, document, output, stage)
     reason, message = classify(output.status, stdout, output.stderr)
     return _failed(node, stage, reason, message, output)
 
@@ -347,31 +358,70 @@ def _failed(
     )
 
 
-def srun_messages(stderr: str) -> dict[str, tuple[int | None, str]]:
-    """What srun says about single nodes: exit status (None if it never started) and text."""
-    messages: dict[str, tuple[int | None, str]] = {}
-    for line in stderr.splitlines():
-        ended = _SRUN_EXIT.search(line)
-        if ended:
-            status = re.search(r"exit code (\d+)", ended[2])
-            for name in clustershell.expand(ended[1]):
-                messages[name] = (int(status[1]) if status else 128 + 9, ended[2])
-        launch = _SRUN_LAUNCH.search(line)
-        if launch:
-            messages[launch[1]] = (1, launch[2])
+@dataclass(frozen=True, kw_only=True)
+class SrunMessage:
+    """What srun says about one node. status: of its task; None if the task could not be started.
+    text: what the task printed to standard error, or srun's words."""
+
+    status: int | None
+    text: str
+
+
+def srun_messages(stderr: str) -> dict[str, SrunMessage]:
+    """What `srun --label` says about nodes whose task failed or could not be started.
+
+    srun folds them: `srun: error: n[1,3]: tasks 0,2: Exited with exit code 2`.
+    """
+    printed: dict[str, list[str]] = {}
+    for task, text in _SRUN_LABEL.findall(stderr):
+        printed.setdefault(task, []).append(text)
+    messages = {}
+    for nodes, tasks, words in _SRUN_EXIT.findall(stderr):
+        exit_code = re.search(r"exit code (\d+)", words)
+        status = int(exit_code[1]) if exit_code else 128 + signal.SIGKILL
+        for name, task in zip(clustershell.expand(nodes), clustershell.expand(f"[{tasks}]")):
+            text = "\n".join(printed.get(task, [words]))
+            messages[name] = SrunMessage(status=status, text=text)
+    for name, words in _SRUN_LAUNCH.findall(stderr):
+        messages[name] = SrunMessage(status=None, text=words)
     return messages
 
 
-def _documents(stdout: bytes) -> list[dict[str, Any]]:
-    """The answers in what the node program and the shells around it printed."""
+def _srun_failure(message: SrunMessage) -> tuple[str, str]:
+    if message.status is None:
+        return "no-slurmd", message.text
+    return classify(message.status, "", message.text)
+
+
+def _step_error(stderr: str) -> str:
+    """What srun says about the step as a whole, not about single nodes."""
+    lines = [line for line in stderr.splitlines() if not _SRUN_EXIT.search(line)]
+    return "\n".join(line for line in lines if line.startswith("srun: error"))
+
+
+def srun_documents(stdout: bytes) -> list[dict[str, Any]]:
+    """The answers in what `srun --label` printed. It breaks lines after 1,024 bytes or so (22.05):
+    `2: ` begins each piece of what task 2 printed."""
+    pieces: dict[str, list[str]] = {}
+    for task, text in _SRUN_LABEL.findall(stdout.decode(errors="replace")):
+        pieces.setdefault(task, []).append(text)
     documents = []
-    for line in stdout.split(b"\n"):
-        _, mark, text = line.partition(MARK.encode())
-        if not mark:
-            continue
-        try:
-            document = json.loads(text)
-        except ValueError:  # cut off: the connection broke
-            continue
-        documents.append(document)
+    for texts in pieces.values():
+        document = _document("".join(texts))
+        if document is not None:
+            documents.append(document)
     return documents
+
+
+def _document(text: str) -> dict[str, Any] | None:
+    """The answer in what the node program, and the shells around it, printed; None if there is
+    none, or only the beginning of one (the connection broke)."""
+    _, mark, rest = text.rpartition(MARK)
+    if not mark:
+        return None
+    try:
+        document, _ = json.JSONDecoder().raw_decode(rest)
+    except ValueError:
+        return None
+    assert isinstance(document, dict)
+    return document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ _NULL = "(null)"
 # `idle*` does not answer, `idle~` is powered down, `idle#` powers up, ... (sinfo(1), NODE STATE
 # CODES).
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)", re.IGNORECASE)
+_SILENT_STATES = ("down", "unk", "power", "future")
 _GRES_GPU = re.compile(r"gpu(?::([A-Za-z][^:(,]*))?(?::(\d+))?")
 
 
@@ -43,7 +45,7 @@ class SlurmNode:
     @property
     def answers(self) -> bool:
         """Whether slurmctld hears from the node, as of its last ping."""
-        return "*" not in self.flags and not self.state.startswith(("down", "unk", "power", "fail"))
+        return "*" not in self.flags and not self.state.startswith(_SILENT_STATES)
 
 
 def list_nodes(partition: str | None = None) -> list[SlurmNode]:
@@ -82,7 +84,7 @@ def parse_nodes(text: str) -> list[SlurmNode]:
             nodes[node.name] = node
         else:
             partitions = tuple(dict.fromkeys([*previous.partitions, *node.partitions]))
-            nodes[node.name] = _with_partitions(previous, partitions)
+            nodes[node.name] = dataclasses.replace(previous, partitions=partitions)
     return list(nodes.values())
 
 
@@ -112,12 +114,6 @@ def _node(cells: list[str]) -> SlurmNode:
         partitions=(partition,),
         reason="" if reason in ("none", _NULL) else reason,
     )
-
-
-def _with_partitions(node: SlurmNode, partitions: tuple[str, ...]) -> SlurmNode:
-    import dataclasses
-
-    return dataclasses.replace(node, partitions=partitions)
 
 
 def _gpus(gres: str) -> tuple[int, str]:
@@ -154,6 +150,6 @@ def _ask(command: list[str]) -> str:
         ) from error
     except ToolFailed as error:
         raise Unreachable(
-            f"`{command[0]}` failed: {error.tail.strip().splitlines()[-1] if error.tail.strip() else error.status}.",
+            f"{error.message}.",
             advice=f"`scontrol ping` says whether the controller is up. {advice}",
         ) from error
