@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from provision_runtime.node.program import ACTIONS, MARK
+from provision_runtime.node.program import ACTIONS, MARK, SLURM_NODE
 
 PACKAGE = "provision_runtime"
 PROGRAM = f"{PACKAGE}.node.program"
@@ -26,13 +26,14 @@ OLDEST_PYTHON = (3, 8)
 # The node's Python reads no settings, user packages or site-packages: the program needs none, and
 # what a user installed there must not change what it does.
 PYTHON_OPTIONS = "-SsE"
-# Written for Python 2.7 as well. `{oldest}` and `{payload}` are filled in below.
+# Written for Python 2.7 as well. The braces are filled in below.
 _HEADER = """\
 import sys
 if sys.version_info < {oldest}:
     import json, os
     text = "%s is Python %s" % (sys.executable or "python3", sys.version.split()[0])
     answer = {{"error": {{"reason": "python-too-old", "message": text}}}}
+    answer["slurm_node"] = os.environ.get({slurm_variable!r})
     sys.stdout.write("\\n" + {mark!r} + json.dumps(answer) + "\\n")
     sys.stdout.flush()
     os._exit(0)
@@ -85,7 +86,10 @@ def _modules_text(action: str) -> bytes:
     modules = [PROGRAM, f"{PACKAGE}.node.{module_name}"]
     payload = zlib.compress(json.dumps(_sources(modules), sort_keys=True).encode(), level=9)
     header = _HEADER.format(
-        oldest=OLDEST_PYTHON, mark=MARK, payload=base64.b64encode(payload).decode()
+        oldest=OLDEST_PYTHON,
+        mark=MARK,
+        slurm_variable=SLURM_NODE,
+        payload=base64.b64encode(payload).decode(),
     )
     return header.encode("ascii")
 

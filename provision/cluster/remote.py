@@ -273,7 +273,7 @@ class _Run:
         remaining = dict(nodes)
         while remaining:
             output = self._srun_step(remaining, program)
-            documents = {each["identity"][0]: each for each in srun_documents(output.stdout)}
+            documents = {each["slurm_node"]: each for each in srun_documents(output.stdout)}
             messages = srun_messages(output.stderr)
             not_started = {name for name, each in messages.items() if each.status is None}
             for name, node in list(remaining.items()):

@@ -35,12 +35,14 @@ ACTIONS = {
 # Set where the host only simulates nodes (`exec:` of --on): the name of this one. "%h" in a text
 # argument becomes this name.
 SIMULATED_NAME = "PROVISION_NODE_NAME"
+# Slurm's name of the node on which a task runs.
+SLURM_NODE = "SLURMD_NODENAME"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def main(request: dict[str, Any]) -> None:
     """Run `request["action"]` with `request["arguments"]` and print the answer."""
-    answer: dict[str, Any] = {"identity": identity()}
+    answer: dict[str, Any] = {"identity": identity(), "slurm_node": os.environ.get(SLURM_NODE)}
     try:
         answer["result"] = run(request["action"], request["arguments"])
     except NodeError as error:
@@ -73,7 +75,7 @@ def identity() -> list[str]:
             boot = file.read().strip()
     except OSError:
         boot = ""
-    return [os.environ.get("SLURMD_NODENAME") or socket.gethostname(), boot]
+    return [os.environ.get(SLURM_NODE) or socket.gethostname(), boot]
 
 
 def _for_simulated_node(arguments: dict[str, Any]) -> dict[str, Any]:
