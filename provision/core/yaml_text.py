@@ -4,7 +4,7 @@ not YAML.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,47 @@ def compose_yaml(text: str | bytes) -> Any:
     import yaml
 
     return _run(yaml.compose, text)
+
+
+class YamlLines:
+    """The lines of keys and list items in a file, counted from 1. root: from `compose_yaml`."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """The line of the innermost key or list item that the path leads to."""
+        node, line = self._root, 1
+        for step in path:
+            child = self._child(node, step)
+            if child is None:
+                break
+            line, node = child
+        return line
+
+    def keys(self, path: Sequence[str | int]) -> list[tuple[str, int]]:
+        """The keys of a mapping with their lines; repeated keys too."""
+        node = self._root
+        for step in path:
+            child = self._child(node, step)
+            if child is None:
+                return []
+            _, node = child
+        if node is None or node.id != "mapping":
+            return []
+        return [(str(key.value), key.start_mark.line + 1) for key, _ in node.value]
+
+    def _child(self, node: Any, step: str | int) -> tuple[int, Any] | None:
+        if node is None:
+            return None
+        if node.id == "mapping":
+            for key, value in reversed(node.value):  # of a repeated key, YAML takes the last
+                if key.value == step:
+                    return key.start_mark.line + 1, value
+        if node.id == "sequence" and isinstance(step, int) and step < len(node.value):
+            item = node.value[step]
+            return item.start_mark.line + 1, item
+        return None
 
 
 def _run(function: Callable[..., Any], text: str | bytes) -> Any:
