@@ -277,6 +277,23 @@ def fixed_library_violations(
     )
 
 
+def fixed_library_choice(library: Library, candidate: Candidate) -> Choice:
+    """For builds with their own NCCL or cuDNN."""
+    build = candidate.build
+    assert build is not None
+    if library == "cudnn":
+        version, source = build.cudnn, build.cudnn_source
+        reason = "the one that the build was made with"
+    else:
+        version, source = build.nccl, build.nccl_source
+        reason = "linked statically into the build; cannot be chosen"
+        if build.nccl_is_package:
+            reason = "a package of its own: the exact version that torch's metadata pins"
+    return Choice(
+        what=library, value=version or NOT_KNOWN, reason=reason, source=source or NO_SOURCE
+    )
+
+
 def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterator[Pin]:
     """torchvision and torchaudio of the release, where it has them. form: the requirement, with
     {name} and {version}."""
