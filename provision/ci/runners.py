@@ -57,14 +57,12 @@ def read_runners(path: Path) -> tuple[Runner, ...]:
     Raises InvalidSpec with all mistakes at once, each with its line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
         document, root = parse_yaml(text), compose_yaml(text)
     except FileNotFoundError as error:
         raise InvalidSpec(f"There is no {path}.", advice=_ADVICE) from error
-    except UnicodeDecodeError as error:
-        raise InvalidSpec(f"{path}: this is not YAML: it is not UTF-8.") from error
     except YamlError as error:
-        raise InvalidSpec(f"{error.location(path)}: this is not YAML: {error.problem}.") from error
+        raise InvalidSpec(error.in_file(path)) from error
     lines = YamlLines(root)
     violations = list(_violations(document))
     mistakes = {_schema_mistake(violation, document, lines) for violation in violations}

@@ -134,14 +134,12 @@ def select_nodes(on: str, inventory: Path | None = None) -> NodeSelection:
 def read_inventory(path: Path) -> Inventory:
     """A nodes.yml. Raises InvalidSpec with all its mistakes, each with its line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
         document, lines = parse_yaml(text), YamlLines(compose_yaml(text))
     except FileNotFoundError as error:
         raise InvalidSpec(f"There is no {path}.", advice=_ADVICE) from error
-    except UnicodeDecodeError as error:
-        raise InvalidSpec(f"{path}: this is not YAML: it is not UTF-8.") from error
     except YamlError as error:
-        raise InvalidSpec(f"{error.location(path)}: this is not YAML: {error.problem}.") from error
+        raise InvalidSpec(error.in_file(path)) from error
     mistakes = []
     for violation in schema_violations(document, "nodes"):
         place = location(document, violation.path)

@@ -21,11 +21,10 @@ class YamlError(Exception):
         self.problem = problem
         self.line = line
 
-    def location(self, path: Path) -> str:
-        """The file, with the line if it is known."""
-        if self.line is None:
-            return str(path)
-        return f"{path}:{self.line}"
+    def in_file(self, path: Path) -> str:
+        """A sentence that says what is wrong, with file and line."""
+        place = str(path) if self.line is None else f"{path}:{self.line}"
+        return f"{place}: this is not YAML: {self.problem}."
 
 
 def parse_yaml(text: str | bytes) -> Any:
@@ -95,6 +94,10 @@ def _run(function: Callable[..., Any], text: str | bytes) -> Any:
         if _depth_bound(text) > MAX_DEPTH:
             _check_depth(text, loader)
         return function(text, Loader=loader)
+    except yaml.reader.ReaderError as error:
+        if "UTF-8" in error.reason:
+            raise YamlError("it is not UTF-8") from error
+        raise YamlError(" ".join(str(error).split())) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())

@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, Any]:
         content = parse_yaml(text)
     except YamlError as error:
         raise InvalidSpec(
-            f"{error.location(path)}: this is not YAML: {error.problem}.",
+            error.in_file(path),
             advice="Correct it and run again.",
         ) from error
     if root is None or not isinstance(content, dict):
