@@ -63,7 +63,7 @@ class CondaChannelSource:
     def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
         return False
 
-    def unreleased_builds(self, release: Release) -> dict[str, str]:
+    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
         return {}
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:

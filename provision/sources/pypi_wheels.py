@@ -64,7 +64,7 @@ class PypiWheels:
         tag = build.tag if build else "cpu"
         return default is not None and default.build == tag
 
-    def unreleased_builds(self, release: Release) -> dict[str, str]:
+    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
         return release.unlisted
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
@@ -98,7 +98,7 @@ class PypiWheels:
         suffix, described = "", "the index default build"
         if candidate.needs_torch_index(spec.platforms):
             suffix, described = "+" + local_version.partition("+")[2], "this build"
-        origin = build.source if build else "asked for with --cpu"
+        origin = build.source if build else "requested with --cpu"
         reason = torch_reason(spec, candidate)
         yield PIP
         yield Pin(
