@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import random
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from provision.core.platforms import PLATFORM
 from provision_runtime.node import activation, install, transfer
 from provision_runtime.node.digests import prefix_digests
 from provision_runtime.node.store import Store
@@ -36,22 +38,31 @@ class PackedToy:
         return str(self.pack["key"])
 
 
-def pack_toy(folder: Path, version: str, python: str = PYTHON) -> PackedToy:
-    """A tar.zst of a prefix whose files differ between versions."""
+def pack_toy(folder: Path, version: str, python: str = PYTHON, filler: int = 0) -> PackedToy:
+    """A tar.zst of a prefix whose files differ between versions. filler: bytes that do not
+    compress."""
     prefix = folder / f"prefix-{version}"
     (prefix / "bin").mkdir(parents=True)
     (prefix / "bin" / "python").write_text(python)
     (prefix / "bin" / "python").chmod(0o755)
     (prefix / "version").write_text(version * 1000)
+    (prefix / "filler").write_bytes(random.Random(version).randbytes(filler))
     text = io.BytesIO()
     with tarfile.open(fileobj=text, mode="w") as archive:
-        archive.add(prefix, arcname=".")
+        archive.add(prefix, arcname=".", filter=_without_times)
     image = zstandard.compress(text.getvalue())
     return PackedToy(pack=sidecar(version, "tar", image, prefix), image=image)
 
 
+def _without_times(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.mtime = 0
+    return member
+
+
 def sidecar(version: str, pack_format: str, image: bytes, prefix: Path) -> dict[str, Any]:
+    """What nodes need to know of a pack."""
     digest = hashlib.sha256(version.encode()).hexdigest()[:12]
+    files = list(prefix.rglob("*"))
     return {
         "name": NAME,
         "key": f"{NAME}-{digest}",
@@ -59,6 +70,10 @@ def sidecar(version: str, pack_format: str, image: bytes, prefix: Path) -> dict[
         "size": len(image),
         "sha256": hashlib.sha256(image).hexdigest(),
         "root": prefix_digests(str(prefix), deep=True)["root"],
+        "platform": PLATFORM,
+        "glibc_min": "2.17",
+        "unpacked_size": sum(file.stat().st_size for file in files if file.is_file()),
+        "unpacked_files": len(files) + 1,
     }
 
 

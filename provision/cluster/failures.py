@@ -205,6 +205,68 @@ REASONS: dict[str, FailureReason] = {
         meaning="a fact could not be read, so nobody knows whether the node is fit",
         advice="A file system or the GPU driver hangs there. Try again, or look at the node's dmesg.",
     ),
+    "in-use": FailureReason(
+        meaning="another run, or a job, is using this on the node",
+        advice="Wait for it and run the same command again; the message says who it is.",
+    ),
+    "cut-off": FailureReason(
+        meaning="the connection ended before the whole image had arrived",
+        advice="Run the same command again; what has arrived is kept.",
+    ),
+    "wrong-bytes": FailureReason(
+        meaning="the bytes on the node's disk are not those that were packed",
+        advice="If it happens again on this node: its memory, disk or network card is faulty.",
+    ),
+    "not-here": FailureReason(
+        meaning="the node does not have this environment",
+        advice="`provision ship NAME --on NODES` brings it there.",
+    ),
+    "not-verified": FailureReason(
+        meaning="the node's image changed after it was verified",
+        advice="`provision ship NAME --on NODES` verifies it, and brings it there again if needed.",
+    ),
+    "not-installed": FailureReason(
+        meaning="the environment is on the node, and not mounted or unpacked",
+        advice="`provision ship NAME --on NODES` installs it without sending anything.",
+    ),
+    "not-ours": FailureReason(
+        meaning="the path holds something that provision did not make",
+        advice="Move it away, or choose another path with `path:` in nodes.yml.",
+    ),
+    "no-way": FailureReason(
+        meaning="the node can neither mount nor unpack the image",
+        advice="Install squashfuse and fuse3, or squashfs-tools; or `provision pack --format tar`.",
+    ),
+    "does-not-start": FailureReason(
+        meaning="the environment is installed there, and its Python does not start",
+        advice="The message has Python's own words. `provision nodes check NAME` compares needs.",
+    ),
+    "cannot-unmount": FailureReason(
+        meaning="an older environment could not be unmounted",
+        advice="`findmnt` and `fuser -m` on the node show what holds it.",
+    ),
+    "peer-unreachable": FailureReason(
+        meaning="the node could not connect to the node that serves the image",
+        advice="If a firewall keeps nodes apart: `--tree 0` sends each its copy from here, or use "
+        "`--to shared` or `--to registry:...`.",
+    ),
+    "peer-failed": FailureReason(
+        meaning="the node that serves the image broke off",
+        advice="Run the same command again; what has arrived is kept.",
+    ),
+    "port-in-use": FailureReason(
+        meaning="the port to serve the image on is taken on the node",
+        advice="Run the same command again; another port is chosen.",
+    ),
+    "no-server": FailureReason(
+        meaning="three images were sent from here, and no node that has one can serve it to others",
+        advice="If a firewall keeps nodes apart: `--tree 0` sends each its copy from here, or use "
+        "`--to shared` or `--to registry:...`.",
+    ),
+    "no-previous": FailureReason(
+        meaning="no other environment of this name was active on the node before",
+        advice="`--key KEY` chooses one that is there.",
+    ),
     "system-error": FailureReason(
         meaning="the node's system refused for another reason", advice="The message has its words."
     ),

@@ -23,6 +23,8 @@ from provision.core.errors import InvalidSpec, TimedOut
 from provision_runtime.node.program import MARK, SIMULATED_NAME
 
 Arguments = Mapping[str, Any] | Callable[[Node], Mapping[str, Any]]
+# The same for all nodes, or one for each.
+Programs = bytes | Callable[[Node], bytes]
 OnAnswer = Callable[["NodeAnswer"], None]
 
 
@@ -64,19 +66,35 @@ def run_action(
         defaults = defaults or nodes.defaults
         nodes = nodes.nodes
     defaults = defaults or NodeDefaults()
-    by_transport: dict[str, list[Node]] = {}
-    for node in nodes:
-        by_transport.setdefault(transport(node, defaults), []).append(node)
-    run = _Run(action, arguments, stage, timeout_s, late_factor, defaults, on_answer)
-    for name, group in by_transport.items():
-        {
-            "ssh": run.over_ssh,
-            "exec": run.simulated,
-            "local": run.locally,
-            "srun": run.over_srun,
-            "kubernetes": run.refuse_kubernetes,
-        }[name](group)
-    return [run.answers[node.name] for node in nodes]
+    programs = _programs(action, arguments)
+    command = node_command(python=defaults.python)
+    run = _Run(command, programs, stage, timeout_s, late_factor, defaults, on_answer)
+    return run.on(nodes)
+
+
+def _programs(action: str, arguments: Arguments) -> Programs:
+    if not callable(arguments):
+        return node_program(action, arguments)
+    make_arguments = arguments
+    return lambda node: node_program(action, make_arguments(node))
+
+
+def run_script(
+    nodes: Sequence[Node],
+    script: str,
+    *,
+    stage: str,
+    timeout_s: float,
+    late_factor: float = 0.0,
+    defaults: NodeDefaults,
+    on_answer: OnAnswer | None = None,
+) -> list[NodeAnswer]:
+    """Run a script of the POSIX shell that prints its answer as the node program does; otherwise as
+    `run_action`. For questions that are asked so often that starting Python would cost too much.
+    """
+    program = script.encode()
+    run = _Run("sh -s", program, stage, timeout_s, late_factor, defaults, on_answer)
+    return run.on(nodes)
 
 
 def run_with_data(
@@ -183,18 +201,32 @@ class _Run:
 
     def __init__(
         self,
-        action: str,
-        arguments: Arguments,
+        command: str,
+        programs: Programs,
         stage: str,
         timeout_s: float,
         late_factor: float,
         defaults: NodeDefaults,
         on_answer: OnAnswer | None,
     ) -> None:
-        self._action, self._arguments, self._stage = action, arguments, stage
+        self._command, self._programs, self._stage = command, programs, stage
         self._timeout_s, self._late_factor = timeout_s, late_factor
         self._defaults, self._on_answer = defaults, on_answer
         self.answers: dict[str, NodeAnswer] = {}
+
+    def on(self, nodes: Sequence[Node]) -> list[NodeAnswer]:
+        by_transport: dict[str, list[Node]] = {}
+        for node in nodes:
+            by_transport.setdefault(transport(node, self._defaults), []).append(node)
+        for name, group in by_transport.items():
+            {
+                "ssh": self.over_ssh,
+                "exec": self.simulated,
+                "local": self.locally,
+                "srun": self.over_srun,
+                "kubernetes": self.refuse_kubernetes,
+            }[name](group)
+        return [self.answers[node.name] for node in nodes]
 
     def over_ssh(self, nodes: Sequence[Node]) -> None:
         # Two nodes may have one address (a node under two names): one after the other.
@@ -205,17 +237,14 @@ class _Run:
                 by_address.setdefault(node.address, node)
             batch = {node.name for node in by_address.values()}
             remaining = [node for node in remaining if node.name not in batch]
-            self._run_commands(by_address, node_command(python=self._defaults.python), "ssh")
+            self._run_commands(by_address, self._command, "ssh")
 
     def simulated(self, nodes: Sequence[Node]) -> None:
-        command = node_command(python=self._defaults.python)
-        self._run_commands(
-            {node.address: node for node in nodes}, f"{SIMULATED_NAME}=%h exec {command}", "exec"
-        )
+        command = f"{SIMULATED_NAME}=%h exec {self._command}"
+        self._run_commands({node.address: node for node in nodes}, command, "exec")
 
     def locally(self, nodes: Sequence[Node]) -> None:
-        python = self._defaults.python.replace("%", "%%")
-        command = f"exec {node_command(python=python)}"
+        command = f"exec {self._command}".replace("%", "%%")
         self._run_commands({node.name: node for node in nodes}, command, "exec")
 
     def _run_commands(
@@ -229,7 +258,7 @@ class _Run:
         clustershell.run(
             list(nodes),
             command,
-            stdin=self._programs(nodes),
+            stdin=self._stdin(nodes),
             worker=worker,
             fanout=self._defaults.fanout,
             connect_s=self._defaults.connect_s,
@@ -239,11 +268,11 @@ class _Run:
             on_output=on_output,
         )
 
-    def _programs(self, nodes: Mapping[str, Node]) -> bytes | Callable[[str], bytes]:
-        arguments = self._arguments
-        if not callable(arguments):
-            return node_program(self._action, arguments)
-        return lambda name: node_program(self._action, arguments(nodes[name]))
+    def _stdin(self, nodes: Mapping[str, Node]) -> bytes | Callable[[str], bytes]:
+        programs = self._programs
+        if isinstance(programs, bytes):
+            return programs
+        return lambda name: programs(nodes[name])
 
     def over_srun(self, nodes: Sequence[Node]) -> None:
         """One step over all nodes: srun feeds the program to each, and slurmctld is asked once."""
@@ -259,13 +288,11 @@ class _Run:
             if node.name not in inside:
                 message = f"the allocation is {allocated}"
                 self._add(_failed(node, self._stage, "not-in-allocation", message))
-        if callable(self._arguments):
-            for node in members.values():
-                self._srun_step(
-                    {node.name: node}, node_program(self._action, self._arguments(node))
-                )
-        elif members:
-            self._srun_steps(members, node_program(self._action, self._arguments))
+        if isinstance(self._programs, bytes):
+            self._srun_steps(members, self._programs)
+            return
+        for node in members.values():
+            self._srun_steps({node.name: node}, self._programs(node))
 
     def _srun_steps(self, nodes: Mapping[str, Node], program: bytes) -> None:
         """A node where srun cannot start anything ends the step for all (Slurm 22.05): the others
@@ -298,7 +325,7 @@ class _Run:
             "--label",
             "sh",
             "-c",
-            f"exec {node_command(python=self._defaults.python)}",
+            f"exec {self._command}",
         ]
         [output] = clustershell.run(
             ["srun"],

@@ -38,8 +38,6 @@ from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 
 ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answers
-# Why a stage is skipped, in the plan and in the build.
-NO_IMAGE, NO_SMOKE, NO_ENGINE = "--no-image", "--no-smoke", "no Docker engine answers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,7 @@ class PlanStep:
     """What a command does in one stage."""
 
     stage: Literal["render", "lock", "prefix", "image", "smoke", "kernel"]
-    action: Literal["keep", "make", "run", "skip"]
+    action: Literal["keep", "make", "skip"]
     detail: str
 
     @property
@@ -169,17 +167,16 @@ class Plan:
             all_pins.append(pins.get((manager, requirement), written_by_hand))
         return tuple(all_pins)
 
-    def steps(self, image: PlanStep | None = None) -> list[PlanStep]:
-        """What `build` does, stage by stage. image: that step, if the engine was asked about it."""
+    def steps(self, outputs: Sequence[images.Output] = ()) -> list[PlanStep]:
+        """What `build` does, stage by stage. outputs: where `image build` puts the image."""
         lock = self.reusable_lock
         prefix = self.reusable_prefix(lock)
-        image = image or self.image_step()
         return [
             self.render_step(),
             self.lock_step(),
             self.prefix_step(prefix),
-            image,
-            self.smoke_step(image),
+            self.image_step(outputs),
+            self.smoke_step(),
             self.kernel_step(lock, prefix),
         ]
 
@@ -239,12 +236,9 @@ class Plan:
         return PlanStep(stage="prefix", action="make", detail=f"{verb} {self.prefix_path}")
 
     def image_step(self, outputs: Sequence[images.Output] = ()) -> PlanStep:
-        """What becomes of an image that does not exist yet; asks no engine.
-
-        outputs: where `image build` puts the image.
-        """
+        """What becomes of the image; asks no engine."""
         if self.request.image == "skip":
-            return PlanStep(stage="image", action="skip", detail=NO_IMAGE)
+            return PlanStep(stage="image", action="skip", detail="--no-image")
         base = images.chosen_base(self.resolution.spec.base)
         detail = f"make and load an image based on {base}"
         if any(output.path is not None for output in outputs):
@@ -256,16 +250,12 @@ class Plan:
             detail += ", if a Docker engine answers and has or gets that base"
         return PlanStep(stage="image", action="make", detail=detail)
 
-    def smoke_step(self, image: PlanStep) -> PlanStep:
-        """image: what becomes of the image."""
+    def smoke_step(self) -> PlanStep:
         if not self.request.smoke:
-            return PlanStep(stage="smoke", action="skip", detail=NO_SMOKE)
-        detail = "test the prefix, and the image if there is one"
-        if image.action == "skip":
-            detail = "test the prefix"
-        elif image.action == "keep":
-            detail = "test the prefix and the image"
-        return PlanStep(stage="smoke", action="run", detail=detail)
+            return PlanStep(stage="smoke", action="skip", detail="--no-smoke")
+        return PlanStep(
+            stage="smoke", action="make", detail="test the prefix, and the image if there is one"
+        )
 
     def kernel_step(self, lock: Lock | None, reusable: Prefix | None = None) -> PlanStep:
         """What becomes of the kernel with this lock; None: the lock is still to be solved."""
@@ -282,8 +272,7 @@ class Plan:
         title = kernel.display_name(self.resolution)
         if reusable is not None and kernel.is_current(reusable, title):
             return PlanStep(stage="kernel", action="keep", detail=f"{title!r} is registered")
-        condition = " if the smoke test passes" if self.request.smoke else ""
-        return PlanStep(stage="kernel", action="make", detail=f"register {title!r}{condition}")
+        return PlanStep(stage="kernel", action="make", detail=f"register {title!r}")
 
 
 def with_name(context: Context, request: BuildRequest) -> BuildRequest:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from . import store as stores
 from . import zstd
 from .errors import NodeError
+from .facts import which
 from .store import Store
 from .ways import FUSE, KERNEL, TREE, fuse_command, ways
 
@@ -177,9 +178,8 @@ class _Decompressor(threading.Thread):
             os.close(self._output)
 
     def _decompress(self) -> None:
-        command = shutil.which("zstd")
-        if command is not None:
-            argv = [command, "--decompress", "--stdout", "--quiet", "--", self._image]
+        if which("zstd") is not None:
+            argv = ["zstd", "--decompress", "--stdout", "--quiet", "--", self._image]
             status, output = _run(argv, UNPACK_S, stdout=self._output)
             if status > 0:
                 self.problem = output
@@ -268,7 +268,7 @@ def _unmount(directory: str) -> None:
     ]
     problems = []
     for command in commands:
-        if shutil.which(command[0]) is None:
+        if which(command[0]) is None:
             continue
         status, output = _run(command, MOUNT_S)
         if status == 0:
@@ -309,9 +309,10 @@ def _run(
 ) -> tuple[int, str]:
     """The status of a program, and what it printed if it succeeded, else the last line of its
     errors."""
+    argv = [which(command[0]) or command[0], *command[1:]]
     try:
         result = subprocess.run(
-            command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, timeout=timeout_s, cwd="/"
+            argv, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, timeout=timeout_s, cwd="/"
         )
     except OSError as error:
         return 127, error.strerror or str(error)

@@ -226,6 +226,10 @@ def _commit(
     record = stores.verified_record(os.stat(part), pack["sha256"])
     stores.write_json(store.verified(pack["key"]), record)
     os.replace(part, store.image(pack))
+    for suffix in stores.SUFFIXES.values():  # the same environment in another format
+        other = os.path.join(store.path, "images", pack["key"] + suffix)
+        if other != store.image(pack):
+            stores.remove_file(other)
     stores.sync_directory(os.path.dirname(store.image(pack)))
     stores.append_journal(store, "verified", run, name=pack["name"], key=pack["key"])
 

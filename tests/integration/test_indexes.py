@@ -29,7 +29,7 @@ WHY = PinReasons.of(
         Pin(
             manager="pip",
             requirement=REQUEST.requirements[0],
-            reason="requested",
+            reason="asked for",
             source="spec.yml",
         )
     ],

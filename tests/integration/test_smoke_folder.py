@@ -75,7 +75,7 @@ def start(
         "2",
         "--backend",
         "gloo",
-        "--folder",
+        "--checkpoint-dir",
         str(folder),
     ]
     return subprocess.Popen(

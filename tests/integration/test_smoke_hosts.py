@@ -80,7 +80,7 @@ class Host:
                 "--out",
                 str(out / (self.folder or self.name)),
                 *QUICK,
-                "--folder",
+                "--checkpoint-dir",
                 str(out),
                 *arguments,
             ],

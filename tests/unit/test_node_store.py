@@ -42,15 +42,7 @@ def test_status_of_a_path_that_does_not_exist_changes_nothing(store: Store, toy:
     answer = status(store, toy)
     assert (answer["active"], answer["verified"], answer["installed"]) == (None, False, None)
     assert answer["received"] == 0
-    assert answer["refusal"] is None
     assert not Path(store.path).exists()
-
-
-def test_status_says_why_a_path_cannot_be_written(
-    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert status(Store(str(tmp_path)), toy)["refusal"] == "permission-denied"
 
 
 def test_an_image_that_was_cut_off_is_continued_and_then_verified(
@@ -163,11 +155,12 @@ def test_activation_needs_an_installed_environment(
     assert activation.history(store.path, NAME)["active"] is None
 
 
-def test_what_is_active_already_is_all_that_status_says(
+def test_status_says_that_an_environment_is_active(
     store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship(store, toy, monkeypatch)
-    assert status(store, toy) == {"active": toy.key, "verified": True, "installed": "tree"}
+    answer = status(store, toy)
+    assert (answer["active"], answer["verified"], answer["installed"]) == (toy.key, True, "tree")
     assert Path(store.link(NAME)).readlink() == Path("envs", toy.key)
 
 

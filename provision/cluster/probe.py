@@ -1,0 +1,57 @@
+"""The question of a ship that has nothing to do: is this image active there already?
+
+A shell script, because starting Python on a node takes several times as long as the answer. It
+prints the line that the node program would print. It answers no more than "yes"; any doubt is a
+"no", and the node program then looks closer (provision_runtime/node/store_status.py).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from provision_runtime.node.program import MARK, SIMULATED_NAME
+
+# `stat` is the only program that it starts. Two of its words are compared with the records of the
+# store; the shell's `read` takes a line of a file.
+_SCRIPT = """\
+store={store}
+key={key}
+active=false is_verified=false is_installed=false
+verified= installed=
+{{ read -r verified < "$store/images/$key.verified"; }} 2>/dev/null
+{{ read -r installed < "$store/envs/$key.installed"; }} 2>/dev/null
+if [ -n "$verified" ] && [ -n "$installed" ] && [ "$store/"{name} -ef "$store/envs/$key" ]; then
+  set -- $(stat -L -c '%i %s %Y %d' "$store/images/$key"{suffix} "$store/envs/$key" "$store/envs" 2>/dev/null)
+  case "$verified" in
+    *'"inode": '"$1,"*'"mtime_ns": '"$3"?????????,*{sha256}*'"size": '"$2}}"*) is_verified=true ;;
+  esac
+  case "$installed" in
+    *{sha256}*'"way": "tree"'*) [ -d "$store/envs/$key/bin" ] && is_installed=true ;;
+    *{sha256}*'"way": '*) [ "$8" != "${{12}}" ] && is_installed=true ;;
+  esac
+  [ $# = 12 ] && $is_verified && $is_installed && active=true
+fi
+read -r host < /proc/sys/kernel/hostname
+read -r boot < /proc/sys/kernel/random/boot_id
+slurm_node=null
+if [ -n "$SLURMD_NODENAME" ]; then host=$SLURMD_NODENAME slurm_node="\\"$host\\""; fi
+if [ -n "${simulated}" ]; then host=${simulated} boot=simulated; fi
+printf '\\n%s{{"identity": ["%s", "%s"], "slurm_node": %s, "result": {{"active": %s}}}}\\n' \\
+  {mark} "$host" "$boot" "$slurm_node" "$active"
+"""
+
+
+def probe_script(path: str, pack: Mapping[str, Any], suffix: str) -> str:
+    """The script for a store and a pack. suffix: of the image's file."""
+    parts = [shlex.quote(part) for part in path.split("%h")]
+    return _SCRIPT.format(
+        store=f'"${SIMULATED_NAME}"'.join(parts) if len(parts) > 1 else parts[0],
+        key=shlex.quote(pack["key"]),
+        name=shlex.quote(pack["name"]),
+        suffix=suffix,
+        sha256=pack["sha256"],
+        simulated=SIMULATED_NAME,
+        mark=shlex.quote(MARK),
+    )

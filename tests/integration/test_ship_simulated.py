@@ -1,0 +1,297 @@
+"""Shipments to simulated nodes: every command runs here, each node is a folder, faults are real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.cluster import ship_journal
+from provision.cluster.activation import Activation
+from provision.cluster.stages import StageOptions
+from provision_runtime.node import store as stores
+from provision_runtime.node.store import Store
+from tests.node_stores import NAME, PackedToy, pack_toy
+from tests.ship_runs import (
+    SOURCE,
+    Notes,
+    SimulatedNodes,
+    shipment,
+    states,
+    write_image,
+)
+
+PYTHON36 = Path.home() / ".pyenv/versions/3.6.15/bin/python3.6"
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> PackedToy:
+    return pack_toy(tmp_path, "1")
+
+
+def nodes_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, **faults: str
+) -> SimulatedNodes:
+    nodes = SimulatedNodes(root=tmp_path / "nodes", names=names, faults=faults)
+    monkeypatch.setenv("PATH", nodes.path)
+    return nodes
+
+
+def test_a_ship_reaches_all_nodes_and_sends_one_image(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-12]")
+    image = write_image(tmp_path, toy)
+    run = shipment(nodes, image)
+    run.ship()
+    assert set(states(run).values()) == {"active"}
+    assert set(nodes.active().values()) == {toy.key}
+    assert run.distribution.sent_bytes == image.size
+    assert run.distribution.copies_between_nodes == 11
+    assert not list((tmp_path / "nodes").glob("n*/staging/*"))
+
+    again = shipment(nodes, image)
+    again.ship()
+    assert set(states(again).values()) == {"active"}
+    assert again.distribution.sent_bytes == again.distribution.copies_between_nodes == 0
+    assert again.ways == {}  # nothing was asked but the first question
+
+
+def test_new_nodes_get_the_image_from_those_that_have_it(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = write_image(tmp_path, toy)
+    shipment(nodes_of(tmp_path, monkeypatch, "n[1-2]"), image).ship()
+    run = shipment(nodes_of(tmp_path, monkeypatch, "n[1-4]"), image)
+    run.ship()
+    assert set(states(run).values()) == {"active"}
+    assert run.distribution.sent_bytes == 0
+    assert run.distribution.copies_between_nodes == 2
+
+
+@pytest.fixture
+def small_disks(tmp_path: Path) -> Iterator[Path]:
+    """Stores with a full disk, without inodes, and read-only."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    options = {"full": "size=16k", "inodes": "nr_inodes=3", "readonly": "ro"}
+    for name, option in options.items():
+        folder = tmp_path / "nodes" / name
+        folder.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)], check=True)
+    yield tmp_path
+    for name in options:
+        subprocess.run(["umount", str(tmp_path / "nodes" / name)], check=True)
+
+
+def refuse(words: str) -> str:
+    """What ssh does when it cannot connect."""
+    return f"echo 'ssh: {words}' >&2; exit 255"
+
+
+FAULTS = {
+    "dead": refuse("connect to host dead port 22: No route to host"),
+    "refused": refuse("connect to host refused port 22: Connection refused"),
+    "hung": "exec sleep 600",
+    "arch": "WRAP='setarch i686'",
+    "clock": "WRAP='faketime -f +1h'",
+    "nopython": "[ ${0##*/} = sh ] || { echo 'sh: python3: not found' >&2; exit 127; }",
+    # What is streamed into the program; the program itself has no such bytes.
+    "corrupt": "[ ${0##*/} = sh ] || exec 0< <(tr '\\000\\377' '\\377\\000')",
+}
+
+
+@pytest.mark.needs("faketime", "setarch")
+def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
+    small_disks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = pack_toy(small_disks, "1", filler=100_000)
+    names = ",".join([*FAULTS, "full", "inodes", "readonly", "ok[1-12]"])
+    nodes = nodes_of(small_disks, monkeypatch, names, **FAULTS)
+    run = shipment(
+        nodes, write_image(small_disks, toy), minimum="12", retries=1, tree=0, deadline_s=10
+    )
+    run.ship()
+    reached = states(run)
+    expected = {
+        "dead": "failed:check:unreachable",
+        "refused": "failed:check:refused",
+        "hung": "unknown:check:timed-out",
+        "arch": "failed:check:wrong-arch",
+        "clock": "failed:check:clock-skew",
+        "nopython": "failed:check:no-python",
+        "full": "failed:check:disk-full",
+        "inodes": "failed:check:no-inodes",
+        "readonly": "failed:check:read-only",
+        "corrupt": "failed:verify:wrong-bytes",
+    }
+    assert {name: reached[name] for name in expected} == expected
+    assert {reached[f"ok{number}"] for number in range(1, 13)} == {"active"}
+    active = nodes.active()
+    assert {active[name] for name in expected} == {None}
+
+
+def test_nothing_is_activated_below_the_minimum(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3],dead", dead=FAULTS["dead"])
+    run = shipment(nodes, write_image(tmp_path, toy))
+    run.ship()
+    assert states(run) == {
+        "n1": "passed",
+        "n2": "passed",
+        "n3": "passed",
+        "dead": "failed:check:unreachable",
+    }
+    assert set(nodes.active().values()) == {None}
+    assert not list((tmp_path / "nodes").glob("n*/staging/*"))  # others may ship
+    run = shipment(nodes, write_image(tmp_path, toy), minimum="75%")
+    run.ship()
+    assert run.count("active") == 3
+    assert run.distribution.sent_bytes == 0
+
+
+def test_a_common_failure_stops_the_run_and_nothing_is_sent(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-6]")
+    run = shipment(nodes, write_image(tmp_path, toy, glibc_min="99.1"))
+    run.ship()
+    assert run.stopped is not None
+    assert run.stopped.failure.reason == "old-glibc"
+    assert "99.1" in run.stopped.failure.message
+    assert len(run.stopped.nodes) == 6
+    assert run.distribution.sent_bytes == 0
+
+
+def test_a_stage_only_ship_activates_nothing_and_activation_sends_nothing(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
+    run = shipment(nodes, write_image(tmp_path, toy), stage_only=True)
+    run.ship()
+    assert set(states(run).values()) == {"passed"}
+    assert set(nodes.active().values()) == {None}
+    switch(nodes, toy.key)
+    assert set(nodes.active().values()) == {toy.key}
+
+
+def switch(nodes: SimulatedNodes, key: str | None) -> Activation:
+    """Activate a key, or the one before."""
+    run = Activation(nodes.selection(), NAME, SOURCE, StageOptions(), None, Notes())
+    histories = run.ask_history()
+    key = key or run.previous_key(histories)
+    if key:
+        run.switch(key, histories)
+    return run
+
+
+def test_rollback_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = pack_toy(tmp_path, "1"), pack_toy(tmp_path, "2")
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
+    shipment(nodes, write_image(tmp_path, first)).ship()
+    assert {str(state) for state in switch(nodes, None).states.values()} == {
+        "failed:check:no-previous"
+    }
+    shipment(nodes, write_image(tmp_path, second)).ship()
+    switch(nodes, None)
+    assert set(nodes.active().values()) == {first.key}
+    switch(nodes, None)
+    assert set(nodes.active().values()) == {second.key}
+
+
+def test_a_node_without_the_environment_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pack_toy(tmp_path, "1"), pack_toy(tmp_path, "2")
+    shipment(nodes_of(tmp_path, monkeypatch, "n[1-3]"), write_image(tmp_path, first)).ship()
+    shipment(nodes_of(tmp_path, monkeypatch, "n[1-2]"), write_image(tmp_path, second)).ship()
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
+    run = switch(nodes, second.key)
+    assert str(run.states["n3"]) == "failed:check:not-here"
+    run = switch(nodes, first.key)
+    assert set(nodes.active().values()) == {first.key}
+
+
+def test_two_runs_at_once_do_not_mix(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run works on n1 from another machine: it is named, and nothing changes there."""
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
+    other = {"id": "run-9", "source": "desktop:1000:/data", "by": "bob@desktop (process 7)"}
+    with stores.locked(Store(str(nodes.store("n1"))), NAME, other):
+        pass
+    run = shipment(nodes, write_image(tmp_path, toy), minimum="2")
+    run.ship()
+    assert states(run) == {"n1": "failed:ship:in-use", "n2": "active", "n3": "active"}
+    failure = run.states["n1"].failure
+    assert failure is not None
+    assert "bob@desktop" in failure.message
+    assert nodes.active()["n1"] is None
+
+
+def test_an_image_in_which_some_bytes_are_wrong_is_fetched_anew(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-2]")
+    for name, content in (("n1", b"x" * 50), ("n2", b"x" * len(toy.image))):
+        part = Path(Store(str(nodes.store(name))).part(toy.pack))
+        part.parent.mkdir(parents=True)
+        part.write_bytes(content)
+    run = shipment(nodes, write_image(tmp_path, toy))
+    run.ship()
+    assert set(states(run).values()) == {"active"}
+
+
+def test_a_resumed_run_does_not_ask_finished_nodes(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = {"verb": "ship", "name": NAME, "key": toy.key, "on": "", "inventory": None}
+    journal = ship_journal.create(
+        tmp_path / "journals", SOURCE.id, {**header, "nodes": [], "options": {}}
+    )
+    image = write_image(tmp_path, toy)
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-4]", n4=FAULTS["dead"])
+    shipment(nodes, image, journal=journal, minimum="3").ship()
+    journal.close()
+    recorded = ship_journal.latest(tmp_path / "journals")
+    assert recorded is not None
+    assert {name: str(state) for name, state in recorded.states.items()} == {
+        "n1": "active",
+        "n2": "active",
+        "n3": "active",
+        "n4": "failed:check:unreachable",
+    }
+    # Now the finished ones would fail if anybody asked them, and n4 is back.
+    dead = dict.fromkeys(("n1", "n2", "n3"), FAULTS["dead"])
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-4]", **dead)
+    run = shipment(nodes, image, finished=["n1", "n2", "n3"])
+    run.ship()
+    assert set(states(run).values()) == {"active"}
+    assert run.distribution.sent_bytes == image.size
+
+
+def test_a_late_node_gets_a_second_chance(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = f"[ -e {tmp_path}/slept ] || {{ touch {tmp_path}/slept; exec sleep 600; }}"
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]", n2=once)
+    run = shipment(nodes, write_image(tmp_path, toy), deadline_s=5)
+    run.ship()
+    assert (tmp_path / "slept").exists()
+    assert set(states(run).values()) == {"active"}
+
+
+def test_a_python_that_is_too_old_says_so(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not PYTHON36.exists():
+        pytest.skip("there is no Python 3.6")
+    old = f'[ ${{0##*/}} = sh ] || {{ shift; exec {PYTHON36} "$@"; }}'
+    nodes = nodes_of(tmp_path, monkeypatch, "n1,old", old=old)
+    run = shipment(nodes, write_image(tmp_path, toy), minimum="1")
+    run.ship()
+    assert states(run) == {"n1": "active", "old": "failed:check:python-too-old"}

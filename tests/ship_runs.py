@@ -1,0 +1,132 @@
+"""Shipments of toys to simulated nodes, for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from provision.cluster.distribution import ShippedImage
+from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
+from provision.cluster.ship_journal import ShipJournal
+from provision.cluster.shipment import Shipment, ShipOptions
+from provision.cluster.stages import RunIdentity
+from provision.core.types import MeterContext
+from tests.node_stores import PackedToy
+
+SOURCE = RunIdentity(id="run-1", source="laptop:1000:/data", by="ann@laptop")
+
+
+@dataclass
+class Notes:
+    """A Progress that keeps what was said."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def warn(self, text: str) -> None:
+        self.lines.append(f"warning: {text}")
+
+    def meter(self, title: str, total: int) -> MeterContext:
+        return self
+
+    def advance(self, amount: int) -> None:
+        pass
+
+    def __enter__(self) -> Notes:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedNodes:
+    """Nodes that are folders on this machine.
+
+    faults: what a node runs before its shell or its Python, by node. Such a line of shell may end
+    the process, or change how it goes on.
+    """
+
+    root: Path
+    names: str
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+    def store(self, name: str) -> Path:
+        return self.root / name
+
+    @property
+    def python(self) -> str:
+        return f"{self.root}/bin/node-python %h"
+
+    def selection(self) -> NodeSelection:
+        self._write_programs()
+        defaults = NodeDefaults(path=PurePosixPath(self.root, "%h"), python=self.python)
+        return dataclasses.replace(select_nodes(f"exec:{self.names}"), defaults=defaults)
+
+    def _write_programs(self) -> None:
+        """What plays ssh, sshd and the node's Python: a shell and a Python that fail on some."""
+        folder = self.root / "bin"
+        folder.mkdir(parents=True, exist_ok=True)
+        cases = "".join(f"{name}) {line} ;;\n" for name, line in self.faults.items())
+        shell = f"#!/bin/bash\ncase $PROVISION_NODE_NAME in\n{cases}esac\n"
+        _write_program(folder / "sh", shell + 'exec $WRAP /bin/sh "$@"\n')
+        python = f'shift\nexec $WRAP {sys.executable} "$@"\n'
+        _write_program(folder / "node-python", shell + python)
+
+    @property
+    def path(self) -> str:
+        """PATH, for a process in which these nodes have their faults."""
+        return f"{self.root}/bin:{os.environ['PATH']}"
+
+    def active(self, name: str = "toy") -> dict[str, str | None]:
+        """The active key of each node, as its file system has it."""
+        keys: dict[str, str | None] = {}
+        for node in select_nodes(f"exec:{self.names}").nodes:
+            link = self.store(node.name) / name
+            keys[node.name] = link.readlink().name if link.is_symlink() else None
+        return keys
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def write_image(folder: Path, toy: PackedToy, **changes: Any) -> ShippedImage:
+    """The files of a pack, with changes to its sidecar."""
+    suffix = ".sqsh" if toy.pack["format"] == "squashfs" else ".tar.zst"
+    image = folder / f"{toy.key}{suffix}"
+    image.write_bytes(toy.image)
+    return ShippedImage(image=image, sidecar={**toy.pack, **changes})
+
+
+def shipment(
+    nodes: SimulatedNodes,
+    image: ShippedImage,
+    journal: ShipJournal | None = None,
+    progress: Notes | None = None,
+    finished: Iterable[str] = (),
+    identity: RunIdentity = SOURCE,
+    **options: Any,
+) -> Shipment:
+    return Shipment(
+        nodes.selection(),
+        image,
+        identity,
+        ShipOptions(**options),
+        journal,
+        progress or Notes(),
+        finished=finished,
+    )
+
+
+def states(run: Shipment) -> dict[str, str]:
+    return {name: str(state) for name, state in run.states.items()}

@@ -1,0 +1,176 @@
+"""The rules over the states of nodes, who serves whom, and the journal of a shipment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from provision.cluster import ship_journal
+from provision.cluster.failures import REASONS, NodeFailure
+from provision.cluster.states import (
+    TRANSIENT_REASONS,
+    UNKNOWN_REASONS,
+    NodeState,
+    common_failure,
+    required_nodes,
+    state_of_failure,
+)
+from provision.cluster.waves import plan_wave
+from provision.core.errors import IntegrityError, InvalidSpec
+
+ACTIVE = NodeState(state="active")
+
+
+def failed(reason: str, stage: str = "ship") -> NodeState:
+    return state_of_failure(NodeFailure(stage=stage, reason=reason, message="words"))
+
+
+def test_reasons_of_these_rules_are_documented() -> None:
+    assert set(REASONS) >= UNKNOWN_REASONS | TRANSIENT_REASONS
+
+
+def test_a_state_reads_as_its_stage_and_reason() -> None:
+    assert str(ACTIVE) == "active"
+    assert str(failed("disk-full")) == "failed:ship:disk-full"
+    assert str(failed("timed-out", "check")) == "unknown:check:timed-out"
+
+
+@pytest.mark.parametrize(
+    ("minimum", "total", "required"),
+    [("all", 7, 7), ("95%", 100, 95), ("95%", 10, 10), ("50%", 3, 2), ("3", 8, 3), ("100%", 8, 8)],
+)
+def test_minimum(minimum: str, total: int, required: int) -> None:
+    assert required_nodes(minimum, total) == required
+
+
+@pytest.mark.parametrize("minimum", ["", "0", "-1", "0%", "101%", "most", "1.5", "9"])
+def test_a_minimum_that_makes_no_sense_is_refused(minimum: str) -> None:
+    with pytest.raises(InvalidSpec, match="--min"):
+        required_nodes(minimum, 8)
+
+
+@pytest.mark.parametrize(
+    ("failures", "total", "required", "is_common"),
+    [
+        pytest.param(["disk-full"] * 3, 10, 10, True, id="more than a fifth"),
+        pytest.param(["disk-full"] * 2, 10, 10, False, id="a fifth"),
+        pytest.param(["disk-full", "refused", "read-only"], 10, 10, False, id="for many reasons"),
+        pytest.param(["disk-full"], 2, 2, False, id="one node is no pattern"),
+        pytest.param(["disk-full"] * 3, 10, 5, False, id="as many as may fail"),
+        pytest.param(["disk-full"] * 6, 10, 5, True, id="more than may fail"),
+    ],
+)
+def test_a_failure_of_many_nodes_stops_the_run(
+    failures: list[str], total: int, required: int, is_common: bool
+) -> None:
+    states = {f"n{number}": ACTIVE for number in range(total)}
+    for number, reason in enumerate(failures):
+        states[f"n{number}"] = failed(reason)
+    common = common_failure(states, required)
+    assert (common is not None) == is_common
+    if common:
+        assert common.failure.reason == "disk-full"
+        assert len(common.nodes) == len(failures)
+
+
+def test_a_wave_uses_all_servers_and_no_more_clients_than_allowed() -> None:
+    waiting = [f"w{number}" for number in range(10)]
+    services = plan_wave(["a", "b"], waiting, clients_each=2, most_clients=64)
+    assert [(service.server, service.clients) for service in services] == [
+        ("a", ("w0", "w2")),
+        ("b", ("w1", "w3")),
+    ]
+    services = plan_wave(["a", "b", "c"], waiting, clients_each=2, most_clients=2)
+    assert [service.clients for service in services] == [("w0",), ("w1",)]
+
+
+@given(some.integers(1, 200), some.integers(1, 8), some.integers(1, 64))
+def test_waves_reach_every_node_once(total: int, clients_each: int, most_clients: int) -> None:
+    """From one server on, whatever the limits; and in few rounds where they are wide."""
+    pool, queue, rounds = ["source"], [f"n{number}" for number in range(total)], 0
+    while queue:
+        services = plan_wave(pool, queue, clients_each=clients_each, most_clients=most_clients)
+        clients = [client for service in services for client in service.clients]
+        assert 0 < len(clients) <= most_clients
+        assert all(len(service.clients) <= clients_each for service in services)
+        assert len({service.server for service in services}) == len(services)
+        assert clients == sorted(clients, key=queue.index) or len(services) > 1
+        pool += clients
+        queue = [node for node in queue if node not in clients]
+        rounds += 1
+    assert sorted(pool) == sorted({"source", *pool})
+    if most_clients >= total:
+        assert (clients_each + 1) ** rounds <= (total + 1) * (clients_each + 1)
+
+
+HEADER: dict[str, Any] = {
+    "verb": "ship",
+    "name": "toy",
+    "key": "toy-0123456789ab",
+    "on": "n[1-3]",
+    "inventory": None,
+    "nodes": ["n1", "n2", "n3"],
+    "options": {},
+}
+
+
+def test_a_journal_reads_back_what_was_recorded(tmp_path: Path) -> None:
+    journal = ship_journal.create(tmp_path, ship_journal.new_run_id(), HEADER)
+    journal.record("n1", NodeState(state="fit"))
+    journal.record("n1", ACTIVE)
+    journal.record("n2", failed("disk-full"))
+    recorded = ship_journal.latest(tmp_path)  # not closed: as if it had been killed
+    assert recorded is not None
+    assert recorded.header["nodes"] == ["n1", "n2", "n3"]
+    assert recorded.states == {"n1": ACTIVE, "n2": failed("disk-full")}
+    journal.close()
+    continued = ship_journal.reopen(recorded)
+    assert continued.run_id == journal.run_id
+    continued.record("n2", ACTIVE)
+    continued.close()
+    assert ship_journal.read(journal.path).states["n2"] == ACTIVE
+
+
+def test_the_latest_journal_counts_and_old_ones_are_removed(tmp_path: Path) -> None:
+    assert ship_journal.latest(tmp_path / "none") is None
+    for number in range(ship_journal.KEPT_JOURNALS + 5):
+        ship_journal.create(tmp_path, f"run-{number:03}", HEADER).close()
+    recorded = ship_journal.latest(tmp_path)
+    assert recorded is not None
+    assert recorded.run_id == "run-024"
+    assert len(list(tmp_path.iterdir())) == ship_journal.KEPT_JOURNALS
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    journal = ship_journal.create(tmp_path, "run", HEADER)
+    journal.record("n1", ACTIVE)
+    journal.close()
+    with journal.path.open("a") as file:
+        file.write('{"at": 1, "node": "n2", "sta')
+    assert ship_journal.read(journal.path).states == {"n1": ACTIVE}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["not json", "{}"],
+        [json.dumps({"schema": 2, "run": "r", **HEADER})],
+        [
+            json.dumps({"schema": 1, "run": "r", **HEADER}),
+            '{"at": 1, "node": "n1", "state": "happy"}',
+        ],
+    ],
+)
+def test_a_journal_that_is_damaged_is_refused_with_its_line(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    with pytest.raises(IntegrityError, match=r"run\.jsonl"):
+        ship_journal.read(path)
