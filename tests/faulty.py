@@ -30,6 +30,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.faults: list[tuple[str, Fault, int]] = []
         self.log: list[str] = []
         self.ranges: list[str] = []
+        self.authorization: str | None = None  # the header that every request must have
         self.over = threading.Event()
         self._counting = threading.Lock()
 
@@ -79,7 +80,19 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
 
+    def is_refused(self) -> bool:
+        expected = self.server.authorization
+        if expected is None or self.headers.get("Authorization") == expected:
+            return False
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Basic")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return True
+
     def do_HEAD(self) -> None:
+        if self.is_refused():
+            return
         kind = self.server.take(f"HEAD {self.path}")
         if kind == "no-head":
             self.send_error(405)
@@ -91,6 +104,8 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             super().do_HEAD()
 
     def do_GET(self) -> None:
+        if self.is_refused():
+            return
         kind = self.server.take(self.path)
         path = Path(self.directory, unquote(urlsplit(self.path).path).lstrip("/"))
         if isinstance(kind, int):

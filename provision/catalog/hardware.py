@@ -127,7 +127,7 @@ def find_gpu(text: str) -> Gpu:
             if _plain_name(product) == plain_name:
                 return gpu
     raise InvalidSpec(
-        f"GPU {text!r} is not known.",
+        f"GPU {text!r} is not in the table, which has NVIDIA GPUs only.",
         advice=f"{_suggestion(name)}An architecture (sm_90, 9.0) also names it.",
     )
 
@@ -172,18 +172,23 @@ def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
     return gpu[0] == code[0] and code[1] < gpu[1] and gpu not in TEGRA and code not in TEGRA
 
 
-def cuda_range_text(gpu: Gpu) -> str:
-    """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it;
-    empty if no source says."""
+def cuda_range(gpu: Gpu) -> tuple[str, str]:
+    """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it,
+    and the source; both empty if no source says."""
     architecture = architectures().get(gpu.architecture)
     if architecture is None:
-        return ""
-    limits = []
+        return "", ""
+    limits, limit_sources = [], []
     if architecture.first_cuda:
-        limits.append(f"from {architecture.first_cuda} on ({architecture.first_source})")
+        limits.append(f"from {architecture.first_cuda} on")
+        limit_sources.append(architecture.first_source)
     if architecture.last_cuda:
-        limits.append(f"up to {architecture.last_cuda} ({architecture.last_source})")
-    return f"for which CUDA compiles {' and '.join(limits)}" if limits else ""
+        limits.append(f"up to {architecture.last_cuda}")
+        limit_sources.append(architecture.last_source)
+    if not limits:
+        return "", ""
+    sources = "; ".join(dict.fromkeys(source for source in limit_sources if source))
+    return f"for which CUDA compiles {' and '.join(limits)}", sources
 
 
 def runs_on_machine(build: Build, glibc: str) -> Compatibility:

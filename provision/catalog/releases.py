@@ -107,7 +107,7 @@ class Release:
     pytorch_source: str  # the source of the list of builds on the pytorch channel
     conda_forge_source: str
     # CUDA version of wheels that were built but are not part of the release -> a note on them.
-    unlisted: dict[str, str]
+    unlisted: dict[str, tuple[str, str]]
 
     @property
     def minor(self) -> str:
@@ -214,7 +214,7 @@ def _release(version: str, row: dict[str, Any]) -> Release:
     unlisted = {}
     for tag, wheel in row.get("unlisted_wheels", {}).items():
         cuda = f"{tag[2:-1]}.{tag[-1]}"  # cu121
-        unlisted[cuda] = f"{wheel['note']} ({wheel['source']})"
+        unlisted[cuda] = wheel["note"], wheel["source"]
     return Release(
         version=version,
         index_default=defaults,

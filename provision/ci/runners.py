@@ -20,7 +20,7 @@ from provision.core.schema import (
     schema_document,
     schema_violations,
 )
-from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml
+from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml
 
 TIMEOUT_MIN = 120  # minutes; a build from an empty cache downloads several GB
 MAX_VALUE_SHOWN = 60  # characters
@@ -57,15 +57,13 @@ def read_runners(path: Path) -> tuple[Runner, ...]:
     Raises InvalidSpec with all mistakes at once, each with its line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
         document, root = parse_yaml(text), compose_yaml(text)
     except FileNotFoundError as error:
         raise InvalidSpec(f"There is no {path}.", advice=_ADVICE) from error
-    except UnicodeDecodeError as error:
-        raise InvalidSpec(f"{path}: this is not YAML: it is not UTF-8.") from error
     except YamlError as error:
-        raise InvalidSpec(f"{error.location(path)}: this is not YAML: {error.problem}.") from error
-    lines = _Lines(root)
+        raise InvalidSpec(error.in_file(path)) from error
+    lines = YamlLines(root)
     violations = list(_violations(document))
     mistakes = {_schema_mistake(violation, document, lines) for violation in violations}
     mistakes.update(_repeated_keys(lines, ()))
@@ -77,47 +75,6 @@ def read_runners(path: Path) -> tuple[Runner, ...]:
         sentences = [f"{path}:{mistake.line}: {mistake.text}" for mistake in sorted(mistakes)]
         raise InvalidSpec(" ".join(sentences), advice=_ADVICE)
     return tuple(_runner(entry) for entry in document["runners"])
-
-
-class _Lines:
-    """The lines of keys and list items in the file, counted from 1."""
-
-    def __init__(self, root: Any) -> None:
-        self._root = root
-
-    def line(self, path: DocumentPath) -> int:
-        """The line of the innermost key or list item that the path leads to."""
-        node, line = self._root, 1
-        for step in path:
-            child = self._child(node, step)
-            if child is None:
-                break
-            line, node = child
-        return line
-
-    def keys(self, path: DocumentPath) -> list[tuple[str, int]]:
-        """The keys of a mapping with their lines; repeated keys too."""
-        node = self._root
-        for step in path:
-            child = self._child(node, step)
-            if child is None:
-                return []
-            _, node = child
-        if node is None or node.id != "mapping":
-            return []
-        return [(str(key.value), key.start_mark.line + 1) for key, _ in node.value]
-
-    def _child(self, node: Any, step: str | int) -> tuple[int, Any] | None:
-        if node is None:
-            return None
-        if node.id == "mapping":
-            for key, value in reversed(node.value):  # of a repeated key, YAML takes the last
-                if key.value == step:
-                    return key.start_mark.line + 1, value
-        if node.id == "sequence" and isinstance(step, int) and step < len(node.value):
-            item = node.value[step]
-            return item.start_mark.line + 1, item
-        return None
 
 
 def _violations(document: Any) -> Iterator[SchemaViolation]:
@@ -134,7 +91,7 @@ def _violations(document: Any) -> Iterator[SchemaViolation]:
             )
 
 
-def _schema_mistake(violation: SchemaViolation, document: Any, lines: _Lines) -> _Mistake:
+def _schema_mistake(violation: SchemaViolation, document: Any, lines: YamlLines) -> _Mistake:
     path = violation.path
     line = lines.line(path[:3])
     if len(path) >= 3:
@@ -167,7 +124,7 @@ def _schema_mistake(violation: SchemaViolation, document: Any, lines: _Lines) ->
 
 
 def _runner_mistakes(
-    runners: list[Any], lines: _Lines, malformed: Collection[DocumentPath]
+    runners: list[Any], lines: YamlLines, malformed: Collection[DocumentPath]
 ) -> Iterator[_Mistake]:
     """What the schema cannot express: repeated keys and names, unknown GPUs, and keys that need
     each other.
@@ -207,7 +164,7 @@ def _runner_mistakes(
                 )
 
 
-def _repeated_keys(lines: _Lines, path: DocumentPath) -> Iterator[_Mistake]:
+def _repeated_keys(lines: YamlLines, path: DocumentPath) -> Iterator[_Mistake]:
     keys: set[str] = set()
     for key, line in lines.keys(path):
         if key in keys:

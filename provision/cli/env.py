@@ -55,7 +55,7 @@ def create(
     from provision.commands import env as command
 
     context = context_of(console, envs, options)
-    request = build_request(name, options, prefix=prefix, relock=options["relock"])
+    request = build_request(name, options, prefix=prefix, relock=options["relock"], image="skip")
     if dry_run:
         steps = build.preview(context, request)
         print_steps(console, [s for s in steps if s.stage in ("render", "lock", "prefix")])

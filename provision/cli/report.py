@@ -11,6 +11,7 @@ from provision.cli.options import common_options, context_of, output_file_option
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
+    from provision.report import NodesPage, Page
 
 
 @click.group()
@@ -32,13 +33,24 @@ def show(console: Console, name: str, envs: Path | None) -> None:
 
 
 @click.command()
-@click.argument("targets", metavar="PASSPORT...", nargs=-1, required=True)
+@click.argument("targets", metavar="[PASSPORT...]", nargs=-1)
+@click.option(
+    "--nodes",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw nodes and facts instead: FILE is what `provision drift --output FILE` wrote.",
+)
 @output_file_option
 @click.option("--force", is_flag=True, help="Replace a file that provision did not make.")
 @common_options
 @verb
 def report(
-    console: Console, targets: tuple[str, ...], envs: Path | None, output: Path | None, force: bool
+    console: Console,
+    targets: tuple[str, ...],
+    nodes: Path | None,
+    envs: Path | None,
+    output: Path | None,
+    force: bool,
 ) -> None:
     """Make an HTML report of environments and smoke tests.
 
@@ -51,23 +63,37 @@ def report(
     \b
     The same environment on two nodes:
     provision report node1/passport.json node2/passport.json -o report.html
+    Nodes that were compared:
+    provision report --nodes drift.json -o drift.html
     """
     from provision.commands import report as command
     from provision.core.paths import default_folders
 
-    page = command.gather(default_folders(envs).envs, targets)
-    remake = ["provision", "report", *targets]
+    if bool(targets) == bool(nodes):
+        raise click.UsageError("Name passports, or a file with --nodes.")
+    remake = ["provision", "report", *(["--nodes", str(nodes)] if nodes else targets)]
     if envs:
         remake += ["--envs", str(envs)]
     if output:
         remake += ["-o", str(output)]
+    page: Page | NodesPage
+    if nodes:
+        page, text = command.render_nodes(nodes, remake)
+    else:
+        page = command.gather(default_folders(envs).envs, targets)
+        text = "" if console.as_json and output is None else command.render_page(page, remake)
     if output is None:
-        text = "" if console.as_json else command.render_page(page, remake).rstrip("\n")
-        console.result(page, text)
+        console.result(page, text.rstrip("\n"))
         return
-    command.write(output, command.render_page(page, remake), force=force)
+    command.write(output, text, force=force)
+    console.result(page, f"wrote {output}: {page.title}, {page.verdict}, {_extent(page)}")
+
+
+def _extent(page: Page | NodesPage) -> str:
+    from provision.report import NodesPage
+
+    if isinstance(page, NodesPage):
+        return page.summary
     runs = len(page.measurements)
     noun = "run" if runs == 1 else "runs"
-    console.result(
-        page, f"wrote {output}: {page.title}, {page.verdict}, {runs} {noun} of the smoke test"
-    )
+    return f"{runs} {noun} of the smoke test"

@@ -47,6 +47,13 @@ full_smoke_options = option_group(
         help="Folder for the file and checkpoint tests, on the file system that jobs use.",
     ),
     click.option(
+        "--deadline",
+        "deadlines",
+        multiple=True,
+        metavar="[PHASE=]S",
+        help="Seconds for a phase, or for every phase. Repeatable.",
+    ),
+    click.option(
         "--expect",
         type=click.Path(path_type=Path),
         metavar="FILE",

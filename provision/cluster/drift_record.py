@@ -4,13 +4,14 @@ report --nodes` draws it. provision/schemas/drift.schema.json defines its conten
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision import __version__
 from provision.adapters.clustershell import fold
 from provision.cluster.comparison import (
     CLOCK_TOLERANCE_S,
+    DISTRIBUTIONS,
     FILES,
     ComparedFact,
     Expectation,
@@ -53,7 +54,7 @@ def compose(
         "verdict": _overall(counts),
         "counts": counts,
         "distributions": survey.distributions,
-        "facts": [_describe_fact(fact) for fact in survey.facts],
+        "facts": _describe_facts(survey.facts),
         "failures": _describe_failures(failures),
         "notes": notes,
         "nodes": nodes,
@@ -76,17 +77,25 @@ def _overall(counts: Mapping[str, int]) -> NodeVerdict:
 def _describe_nodes(
     survey: DriftSurvey, failures: Mapping[str, NodeFailure]
 ) -> list[dict[str, Any]]:
-    """Every node with what it has instead of the reference, what could not be read, and why it did
-    not answer."""
+    """Every node with what it has instead of the reference, what could not be read or compared, and
+    why it did not answer."""
     differing: dict[str, dict[str, str]] = {}
     unread: dict[str, dict[str, str]] = {}
+    without: dict[str, list[str]] = {}
+    answered = [node for node in survey.nodes if node not in survey.failures]
     for fact in survey.facts:
+        compared = set(fact.agreeing)
         for deviation in fact.deviations:
+            compared.update(deviation.nodes)
             for node in deviation.nodes:
                 differing.setdefault(node, {})[fact.name] = deviation.value
         for reason, names in fact.unread:
+            compared.update(names)
             for node in names:
                 unread.setdefault(node, {})[fact.name] = reason
+        for node in answered:
+            if node not in compared:
+                without.setdefault(node, []).append(fact.name)
     described = []
     for node in survey.nodes:
         entry: dict[str, Any] = {"name": node, "verdict": "same"}
@@ -96,13 +105,25 @@ def _describe_nodes(
             continue
         if node in unread:
             entry |= {"verdict": "unknown", "unread": unread[node]}
+        if node in without:
+            entry["without"] = without[node]
         if node in differing:
             entry |= {"verdict": "drift", "differs": differing[node]}
         described.append(entry)
     return described
 
 
-def _describe_fact(fact: ComparedFact) -> dict[str, Any]:
+def _describe_facts(facts: Sequence[ComparedFact]) -> list[dict[str, Any]]:
+    explained: set[str] = set()
+    for fact in facts:
+        if fact.group == DISTRIBUTIONS:
+            for deviation in fact.deviations:
+                explained.update(deviation.nodes)
+    return [_describe_fact(fact, explained) for fact in facts]
+
+
+def _describe_fact(fact: ComparedFact, explained: set[str]) -> dict[str, Any]:
+    """explained: nodes whose distributions say in what their files differ."""
     deviations = []
     for deviation in fact.deviations:
         nodes = deviation.nodes
@@ -111,7 +132,8 @@ def _describe_fact(fact: ComparedFact) -> dict[str, Any]:
                 "value": deviation.value,
                 "nodes": fold(nodes),
                 "count": len(nodes),
-                "below_minimum": deviation.is_below,
+                "is_below": deviation.is_below,
+                "is_explained": fact.name == FILES and explained.issuperset(nodes),
             }
         )
     unread = []

@@ -16,8 +16,8 @@ from provision.adapters import clustershell
 from provision.adapters.kubernetes import nodes as kubernetes_nodes
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.core.errors import InvalidSpec
-from provision.core.schema import schema_error
-from provision.core.yaml_text import YamlError, parse_yaml
+from provision.core.schema import location, schema_violations
+from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml
 
 Engine = Literal["ssh", "slurm", "kubernetes", "local", "exec"]
 FILE = "nodes.yml"
@@ -132,18 +132,24 @@ def select_nodes(on: str, inventory: Path | None = None) -> NodeSelection:
 
 
 def read_inventory(path: Path) -> Inventory:
-    """A nodes.yml. Raises InvalidSpec if it is missing or invalid."""
+    """A nodes.yml. Raises InvalidSpec with all its mistakes, each with its line."""
     try:
-        document = parse_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
+        document, lines = parse_yaml(text), YamlLines(compose_yaml(text))
     except FileNotFoundError as error:
         raise InvalidSpec(f"There is no {path}.", advice=_ADVICE) from error
-    except UnicodeDecodeError as error:
-        raise InvalidSpec(f"{path}: this is not YAML: it is not UTF-8.") from error
     except YamlError as error:
-        raise InvalidSpec(f"{error.location(path)}: this is not YAML: {error.problem}.") from error
-    problem = schema_error(document, "nodes")
-    if problem:
-        raise InvalidSpec(f"{path}: {problem}.", advice=_ADVICE)
+        raise InvalidSpec(error.in_file(path)) from error
+    mistakes = []
+    for violation in schema_violations(document, "nodes"):
+        place = location(document, violation.path)
+        mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
+    for name, line in lines.keys(("groups",)):
+        if line != lines.line(("groups", name)):
+            mistakes.append((line, f"the group `{name}` is repeated."))
+    if mistakes:
+        sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]
+        raise InvalidSpec(" ".join(sentences), advice=_ADVICE)
     defaults = dict(document.get("defaults", {}))
     if "path" in defaults:
         defaults["path"] = PurePosixPath(defaults["path"])

@@ -19,9 +19,17 @@ from provision.commands.ensure import (
     ensure_prefix,
     locked_plan,
 )
-from provision.commands.image import ensure_image
+from provision.commands.image import ensure_image, image_step
 from provision.commands.passport import write_passport
-from provision.commands.plan import BuildRequest, Plan, PlanStep, make_plan
+from provision.commands.plan import (
+    NO_ENGINE,
+    NO_IMAGE,
+    NO_SMOKE,
+    BuildRequest,
+    Plan,
+    PlanStep,
+    make_plan,
+)
 from provision.commands.smoke import smoke_in
 from provision.core.errors import ToolMissing
 from provision.core.types import (
@@ -73,9 +81,10 @@ def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
 
     Raises what `build` would raise before its first change.
     """
+    client = images.require_engine() if request.image == "demand" else None
     plan = make_plan(context, request)
     check_buildable(plan)
-    return plan.steps()
+    return plan.steps(image_step(context, plan, client))
 
 
 def build(context: Context, request: BuildRequest) -> BuildResult:
@@ -143,12 +152,11 @@ def _image_stage(
     client: Any | None,
     stages: Stages,
 ) -> Image | None:
-    step = plan.image_step()
-    if step.action == "skip":
-        stages.skip("image", step.detail)
+    if plan.request.image == "skip":
+        stages.skip("image", NO_IMAGE)
         return None
     if client is None and not images.is_on_disk(plan.resolution.spec.base):
-        stages.skip("image", "no Docker engine answers")
+        stages.skip("image", NO_ENGINE)
         return None
     try:
         image, _ = stages.run(
@@ -173,9 +181,8 @@ def _smoke_stage(
     client: Any | None,
     stages: Stages,
 ) -> tuple[SmokeResult, ...]:
-    step = plan.smoke_step()
-    if step.action == "skip":
-        stages.skip("smoke", step.detail)
+    if not plan.request.smoke:
+        stages.skip("smoke", NO_SMOKE)
         return ()
     places: list[Place] = ["prefix"]
     if image is not None and client is not None:

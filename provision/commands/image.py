@@ -25,20 +25,84 @@ from provision.commands.ensure import (
 )
 from provision.commands.image_registry import registry_base
 from provision.commands.passport import write_passport
-from provision.commands.plan import BuildRequest, Plan, PlanStep, make_plan
+from provision.commands.plan import NO_ENGINE, BuildRequest, Plan, PlanStep, make_plan
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM
 from provision.core.types import BuildResult, Image, Lock, Prefix
 from provision.environment import runtime_package
 
+# To an engine, for the error without one.
+ALTERNATIVE = "name a path with --output"
+
 
 def preview(context: Context, request: BuildRequest, outputs: Sequence[images.Output]) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
+    client = None
+    if _goes_to_engine(outputs):
+        client = images.require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
     check_buildable(plan)
     for output in outputs:
         images.check_output(output)
-    return plan.image_step(outputs)
+    return image_step(context, plan, client, outputs)
+
+
+def image_step(
+    context: Context, plan: Plan, client: Any | None, outputs: Sequence[images.Output] = ()
+) -> PlanStep:
+    """What a build does with the image. Asks the engine only where there is an image that might be
+    kept.
+
+    client: the engine, if it was asked already.
+    """
+    lock = plan.reusable_lock
+    layout = context.folders.images / plan.name
+    to_make = plan.image_step(outputs)
+    if to_make.action == "skip" or lock is None or not layout.exists():
+        return to_make
+    reference = plan.resolution.spec.base
+    client = client or images.connect_engine()[0]
+    if images.is_on_disk(reference):
+        base: images.BaseImage | None = images.read_disk_base(reference or "")
+    elif client is not None:
+        base = images.present_engine_base(client, reference)
+    elif plan.request.image == "auto":
+        return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
+    else:
+        base = None
+    if base is None:
+        return to_make
+    image = images.matching_image(
+        plan.resolution,
+        lock,
+        base,
+        layout=layout,
+        runtime=runtime_package.load().files,
+        epoch=images.source_date_epoch(os.environ),
+    )
+    if image is None:
+        return to_make
+    return _step_of_current_image(image, client, outputs)
+
+
+def _step_of_current_image(
+    image: Image, client: Any | None, outputs: Sequence[images.Output]
+) -> PlanStep:
+    """What a build still does with an image that exists."""
+    details = [f"write {output}" for output in outputs if output.path is not None]
+    place = str(image.layout)
+    if client is not None and _goes_to_engine(outputs):
+        place = "the Docker engine"
+        if not images.is_loaded(image, client):
+            details.append("load it into the Docker engine")
+    if details:
+        detail = f"{image.reference} exists: {', '.join(details)}"
+        return PlanStep(stage="image", action="make", detail=detail)
+    return PlanStep(stage="image", action="keep", detail=f"{image.reference} is in {place}")
+
+
+def _goes_to_engine(outputs: Sequence[images.Output]) -> bool:
+    return not outputs or any(output.path is None for output in outputs)
 
 
 def build(
@@ -58,9 +122,9 @@ def build(
     """
     for output in outputs:
         images.check_output(output)
-    to_engine = not outputs or any(output.path is None for output in outputs)
+    to_engine = _goes_to_engine(outputs)
     if to_engine:
-        client = images.require_engine("name a path with --output")
+        client = images.require_engine(ALTERNATIVE)
     else:
         client = images.connect_engine()[0]
     with locked_plan(context, request) as plan:

@@ -38,6 +38,8 @@ from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 
 ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answers
+# Why a stage is skipped, in the plan and in the build.
+NO_IMAGE, NO_SMOKE, NO_ENGINE = "--no-image", "--no-smoke", "no Docker engine answers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ class PlanStep:
     """What a command does in one stage."""
 
     stage: Literal["render", "lock", "prefix", "image", "smoke", "kernel"]
-    action: Literal["keep", "make", "skip"]
+    action: Literal["keep", "make", "run", "skip"]
     detail: str
 
     @property
@@ -167,16 +169,17 @@ class Plan:
             all_pins.append(pins.get((manager, requirement), written_by_hand))
         return tuple(all_pins)
 
-    def steps(self, outputs: Sequence[images.Output] = ()) -> list[PlanStep]:
-        """What `build` does, stage by stage. outputs: where `image build` puts the image."""
+    def steps(self, image: PlanStep | None = None) -> list[PlanStep]:
+        """What `build` does, stage by stage. image: that step, if the engine was asked about it."""
         lock = self.reusable_lock
         prefix = self.reusable_prefix(lock)
+        image = image or self.image_step()
         return [
             self.render_step(),
             self.lock_step(),
             self.prefix_step(prefix),
-            self.image_step(outputs),
-            self.smoke_step(),
+            image,
+            self.smoke_step(image),
             self.kernel_step(lock, prefix),
         ]
 
@@ -236,9 +239,12 @@ class Plan:
         return PlanStep(stage="prefix", action="make", detail=f"{verb} {self.prefix_path}")
 
     def image_step(self, outputs: Sequence[images.Output] = ()) -> PlanStep:
-        """What becomes of the image; asks no engine."""
+        """What becomes of an image that does not exist yet; asks no engine.
+
+        outputs: where `image build` puts the image.
+        """
         if self.request.image == "skip":
-            return PlanStep(stage="image", action="skip", detail="--no-image")
+            return PlanStep(stage="image", action="skip", detail=NO_IMAGE)
         base = images.chosen_base(self.resolution.spec.base)
         detail = f"make and load an image based on {base}"
         if any(output.path is not None for output in outputs):
@@ -250,12 +256,16 @@ class Plan:
             detail += ", if a Docker engine answers and has or gets that base"
         return PlanStep(stage="image", action="make", detail=detail)
 
-    def smoke_step(self) -> PlanStep:
+    def smoke_step(self, image: PlanStep) -> PlanStep:
+        """image: what becomes of the image."""
         if not self.request.smoke:
-            return PlanStep(stage="smoke", action="skip", detail="--no-smoke")
-        return PlanStep(
-            stage="smoke", action="make", detail="test the prefix, and the image if there is one"
-        )
+            return PlanStep(stage="smoke", action="skip", detail=NO_SMOKE)
+        detail = "test the prefix, and the image if there is one"
+        if image.action == "skip":
+            detail = "test the prefix"
+        elif image.action == "keep":
+            detail = "test the prefix and the image"
+        return PlanStep(stage="smoke", action="run", detail=detail)
 
     def kernel_step(self, lock: Lock | None, reusable: Prefix | None = None) -> PlanStep:
         """What becomes of the kernel with this lock; None: the lock is still to be solved."""
@@ -272,7 +282,8 @@ class Plan:
         title = kernel.display_name(self.resolution)
         if reusable is not None and kernel.is_current(reusable, title):
             return PlanStep(stage="kernel", action="keep", detail=f"{title!r} is registered")
-        return PlanStep(stage="kernel", action="make", detail=f"register {title!r}")
+        condition = " if the smoke test passes" if self.request.smoke else ""
+        return PlanStep(stage="kernel", action="make", detail=f"register {title!r}{condition}")
 
 
 def with_name(context: Context, request: BuildRequest) -> BuildRequest:

@@ -1,4 +1,4 @@
-"""`provision report`: passports and smoke reports as one page."""
+"""`provision report`: passports and smoke reports as one page, or nodes as another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provision import render, report
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, StaleLock
 from provision.environment import passport
-from provision.report import Page
+from provision.report import NodesPage, Page
 
 SMOKE_REPORT = "report.json"
 
@@ -48,6 +48,16 @@ def evidence_file(envs: Path, target: str) -> Path:
 def render_page(page: Page, remake: Sequence[str]) -> str:
     """The page as HTML. remake: the command that makes it again."""
     return render.render_report(report.template_values(page), remake=remake)
+
+
+def render_nodes(file: Path, remake: Sequence[str]) -> tuple[NodesPage, str]:
+    """The page of what `provision drift` wrote, as values and as HTML.
+
+    Raises InvalidSpec and IntegrityError for a file that cannot be drawn.
+    """
+    record = report.load_nodes(file)
+    values = report.nodes_template_values(record)
+    return values["page"], render.render_nodes_report(values, remake=remake)
 
 
 def write(path: Path, text: str, *, force: bool) -> None:

@@ -156,7 +156,7 @@ def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
         raise ToolMissing(
             f"Python would have to come from this machine, which has {version}: {error.message}",
             advice=(
-                f"{error.advice} Run provision with one of them, or use --channel to name a "
-                "channel that answers."
+                "Run provision with a Python that the build supports, or use --channel to name a "
+                f"channel that answers. {error.advice}"
             ),
         ) from error

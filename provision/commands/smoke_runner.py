@@ -41,7 +41,8 @@ class SmokeRequest:
 
     ranks: None starts one rank per GPU, or two without GPUs. timeout_s: for the whole test. out:
     where the test leaves everything (None: the data folder). folder: where files and checkpoints
-    are tested (None: in `out`). expect: a file of expected bandwidths. inject: faults to rehearse.
+    are tested (None: in `out`). deadlines: seconds for a phase (`barrier=60`) or for every phase
+    (`60`). expect: a file of expected bandwidths. inject: faults to rehearse.
     baseline: save the measured bandwidths, or compare with saved ones.
     """
 
@@ -54,6 +55,7 @@ class SmokeRequest:
     skip: tuple[str, ...] = ()
     require_gpu: bool = False
     inject: tuple[str, ...] = ()
+    deadlines: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_S
     out: Path | None = None
     folder: Path | None = None
@@ -163,6 +165,8 @@ def _phase_arguments(request: SmokeRequest) -> list[str]:
         argv += ["--skip", phase]
     for fault in request.inject:
         argv += ["--inject", fault]
+    for deadline in request.deadlines:
+        argv += ["--deadline", deadline]
     return argv
 
 
@@ -186,7 +190,7 @@ def in_prefix(
     command += ["--out", str(out)]
     command += arguments(resolution, request)
     if request.folder:
-        command += ["--checkpoint-dir", str(request.folder.absolute())]
+        command += ["--folder", str(request.folder.absolute())]
     if request.expect:
         command += ["--expect", str(request.expect.absolute())]
     if request.baseline:

@@ -44,7 +44,7 @@ def schema_error(document: Any, schema: str) -> str | None:
     if not violations:
         return None
     first = min(violations, key=lambda violation: len(violation.path))
-    return f"{_location(document, first.path)}: {first.message}"
+    return f"{location(document, first.path)}: {first.message}"
 
 
 def schema_violations(document: Any, schema: str) -> list[SchemaViolation]:
@@ -128,8 +128,8 @@ def _not_json(value: Any, path: DocumentPath) -> tuple[DocumentPath, str]:
     return path, ""
 
 
-def _location(document: Any, path: Sequence[str | int]) -> str:
-    """The path as a user reads it, with the `name` of the innermost list entry that has one."""
+def location(document: Any, path: Sequence[str | int]) -> str:
+    """A path in a document as a user reads it, with the `name` of the innermost list entry that has one."""
     text, name = "", ""
     value = document
     for step in path:

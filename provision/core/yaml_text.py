@@ -4,7 +4,7 @@ not YAML.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ class YamlError(Exception):
         self.problem = problem
         self.line = line
 
-    def location(self, path: Path) -> str:
-        """The file, with the line if it is known."""
-        if self.line is None:
-            return str(path)
-        return f"{path}:{self.line}"
+    def in_file(self, path: Path) -> str:
+        """A sentence that says what is wrong, with file and line."""
+        place = str(path) if self.line is None else f"{path}:{self.line}"
+        return f"{place}: this is not YAML: {self.problem}."
 
 
 def parse_yaml(text: str | bytes) -> Any:
@@ -45,6 +44,47 @@ def compose_yaml(text: str | bytes) -> Any:
     return _run(yaml.compose, text)
 
 
+class YamlLines:
+    """The lines of keys and list items in a file, counted from 1. root: from `compose_yaml`."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """The line of the innermost key or list item that the path leads to."""
+        node, line = self._root, 1
+        for step in path:
+            child = self._child(node, step)
+            if child is None:
+                break
+            line, node = child
+        return line
+
+    def keys(self, path: Sequence[str | int]) -> list[tuple[str, int]]:
+        """The keys of a mapping with their lines; repeated keys too."""
+        node = self._root
+        for step in path:
+            child = self._child(node, step)
+            if child is None:
+                return []
+            _, node = child
+        if node is None or node.id != "mapping":
+            return []
+        return [(str(key.value), key.start_mark.line + 1) for key, _ in node.value]
+
+    def _child(self, node: Any, step: str | int) -> tuple[int, Any] | None:
+        if node is None:
+            return None
+        if node.id == "mapping":
+            for key, value in reversed(node.value):  # of a repeated key, YAML takes the last
+                if key.value == step:
+                    return key.start_mark.line + 1, value
+        if node.id == "sequence" and isinstance(step, int) and step < len(node.value):
+            item = node.value[step]
+            return item.start_mark.line + 1, item
+        return None
+
+
 def _run(function: Callable[..., Any], text: str | bytes) -> Any:
     import yaml
 
@@ -54,6 +94,10 @@ def _run(function: Callable[..., Any], text: str | bytes) -> Any:
         if _depth_bound(text) > MAX_DEPTH:
             _check_depth(text, loader)
         return function(text, Loader=loader)
+    except yaml.reader.ReaderError as error:
+        if "UTF-8" in error.reason:
+            raise YamlError("it is not UTF-8") from error
+        raise YamlError(" ".join(str(error).split())) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())

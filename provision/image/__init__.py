@@ -26,7 +26,7 @@ from provision.image.base import (
     parse_tag,
 )
 from provision.image.base_archive import read_disk_base
-from provision.image.build import build_image, find_image
+from provision.image.build import build_image, find_image, matching_image
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
     dockerfile_context,
@@ -37,7 +37,9 @@ from provision.image.config import (
 from provision.image.container_smoke import SmokeFiles, run_smoke
 from provision.image.docker import (
     find_engine_base,
+    is_loaded,
     load_image,
+    present_engine_base,
     removable_references,
     remove_images,
     send_image,
@@ -108,13 +110,16 @@ __all__ = [
     "image_reference",
     "image_sbom",
     "is_complete",
+    "is_loaded",
     "is_on_disk",
     "list_referrers",
     "load_image",
+    "matching_image",
     "parse_engine_reference",
     "parse_output",
     "parse_registry_reference",
     "parse_tag",
+    "present_engine_base",
     "pull_image",
     "pulled_image",
     "push_image",

@@ -38,6 +38,23 @@ def find_image(
     return _find_image(recipe, layout, progress)
 
 
+def matching_image(
+    resolution: Resolution,
+    lock: Lock,
+    base: BaseImage,
+    *,
+    layout: Path,
+    runtime: Mapping[str, bytes],
+    epoch: int = config.EPOCH,
+) -> Image | None:
+    """The image that `find_image` returns if no layer is corrupt: no layer is read, and nothing is
+    removed."""
+    own = conda_files.own_entries(runtime, resolution.python)
+    recipe = Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch)
+    manifest = _read_manifest(recipe, layout)
+    return _image(recipe, layout, manifest) if manifest else None
+
+
 def build_image(
     resolution: Resolution,
     lock: Lock,
@@ -89,8 +106,8 @@ def build_image(
 
 
 def _find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
-    manifest = oci_layout.read(layout)
-    if manifest is None or manifest.annotations.get(RECIPE) != recipe.digest:
+    manifest = _read_manifest(recipe, layout)
+    if manifest is None:
         return None
     corrupt = layer_cache.quarantine_corrupt(layout, [layer.digest for layer in manifest.layers])
     for digest in corrupt:
@@ -103,6 +120,14 @@ def _find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | Non
     # A build that was killed right after it finished left the layout that it replaced.
     oci_layout.remove_leftovers(layout)
     return _image(recipe, layout, manifest)
+
+
+def _read_manifest(recipe: Recipe, layout: Path) -> LayoutManifest | None:
+    """The layout's manifest, if the image was made by this recipe."""
+    manifest = oci_layout.read(layout)
+    if manifest is None or manifest.annotations.get(RECIPE) != recipe.digest:
+        return None
+    return manifest
 
 
 def _image(recipe: Recipe, layout: Path, manifest: LayoutManifest) -> Image:

@@ -117,7 +117,7 @@ def run_smoke(
     gpus: give it all GPUs, if the engine has NVIDIA's runtime. Raises TimedOut after timeout_s.
     """
     files = files or SmokeFiles()
-    directories = ["--out", REPORT_DIR, "--checkpoint-dir", CHECKPOINT_DIR]
+    directories = ["--out", REPORT_DIR, "--folder", CHECKPOINT_DIR]
     command = ["provision-smoke", *directories, *argv, *files.options]
     engine_id = find_engine_id(image, client)
     _remove_orphans(client, image)

@@ -54,6 +54,17 @@ def find_engine_base(client: Client, name: str | None, progress: Progress) -> Ba
     """
     reference = chosen_base(name)
     image = get_image(client, reference) or pull_into_engine(client, reference, progress)
+    return _base_image(client, reference, image)
+
+
+def present_engine_base(client: Client, name: str | None) -> BaseImage | None:
+    """The same, or None if the engine would have to pull it."""
+    reference = chosen_base(name)
+    image = get_image(client, reference)
+    return None if image is None else _base_image(client, reference, image)
+
+
+def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
     attributes = image.attrs
     platform = f"{attributes['Os']}/{attributes['Architecture']}"
     if platform != "linux/amd64":
@@ -122,6 +133,11 @@ def load_image(image: Image, client: Client, progress: Progress) -> bool:
     assert engine_id is not None
     _tag_as_ours(image, client, engine_id, progress, is_new=is_new)
     return is_new
+
+
+def is_loaded(image: Image, client: Client) -> bool:
+    """Whether the engine has our image."""
+    return _find_in_engine(image, client) is not None
 
 
 def _tag_as_ours(

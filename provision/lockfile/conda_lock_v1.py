@@ -196,9 +196,7 @@ def _load(path: Path) -> tuple[bytes, Document]:
     try:
         document = parse_yaml(content)
     except YamlError as error:
-        raise IntegrityError(
-            f"{error.location(path)} is not YAML: {error.problem}.", advice=_RELOCK
-        ) from error
+        raise IntegrityError(error.in_file(path), advice=_RELOCK) from error
     version = document.get("version") if isinstance(document, dict) else None
     if isinstance(version, int) and version != 1:
         raise IntegrityError(

@@ -169,7 +169,7 @@ def _parse(text: str, path: Path) -> Any:
         return parse_yaml(text)
     except YamlError as error:
         raise InvalidSpec(
-            f"{error.location(path)}: this is not YAML: {error.problem}.",
+            error.in_file(path),
             advice=_ADVICE.format(name=path.parent.name),
         ) from error
 

@@ -27,6 +27,7 @@ OUR_TEMPLATES = Templates()
 DOCKERFILE = "Dockerfile"
 TABLE = "matrix.html"
 REPORT = "report.html"
+NODES_REPORT = "nodes.html"
 CONTRACTS = {
     "docker": "contract-docker.sh",
     "compose": "contract-compose.yaml",
@@ -83,12 +84,19 @@ def render_table(values: Mapping[str, Any]) -> str:
 
 
 def render_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
-    """The page of a report, self-contained.
+    """The page of passports and smoke reports, self-contained."""
+    return _render_evidence(REPORT, values, remake)
 
-    All content of passports is escaped, since they may come from anybody.
-    """
+
+def render_nodes_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
+    """The page of nodes that were compared, self-contained."""
+    return _render_evidence(NODES_REPORT, values, remake)
+
+
+def _render_evidence(page: str, values: Mapping[str, Any], remake: Sequence[str]) -> str:
+    """All content of documents is escaped, since they may come from anybody."""
     made_by = f"{REPORT_MADE_BY}; remake with: {shlex.join(remake)}"
-    text = render_page(REPORT, {**values, "made_by": made_by}, escaped=True)
+    text = render_page(page, {**values, "made_by": made_by}, escaped=True)
     # JSON can hold halves of surrogate pairs, which no file can.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 

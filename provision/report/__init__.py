@@ -1,5 +1,5 @@
 """Passports and smoke reports -> one page: what an environment is and why, what was measured in
-it, and how runs differ.
+it, and how runs differ. And a page of nodes that were compared (`nodes`).
 
 `load` checks files by their schemas, `measures` knows the phases' measurements, `model` is what
 the page says (also as `--json`), `page` fills it, `comparison` finds differences, `charts`
@@ -11,12 +11,23 @@ from __future__ import annotations
 from typing import Any
 
 from provision.report import charts
-from provision.report.load import Evidence, load
+from provision.report.load import Evidence, load, load_nodes
 from provision.report.model import Page
+from provision.report.nodes import NodesPage, build_nodes_page, nodes_template_values
 from provision.report.page import build_page
 from provision_runtime.report.table import name_ranks
 
-__all__ = ["Evidence", "Page", "build_page", "load", "template_values"]
+__all__ = [
+    "Evidence",
+    "NodesPage",
+    "Page",
+    "build_nodes_page",
+    "build_page",
+    "load",
+    "load_nodes",
+    "nodes_template_values",
+    "template_values",
+]
 
 VALUES_HEAD = (
     "run",

@@ -1,4 +1,5 @@
-"""A file -> the evidence in it: a passport with its smoke reports, or a smoke report alone.
+"""A file -> the evidence in it: a passport with its smoke reports, a smoke report alone, or nodes
+that were compared.
 
 The schemas in provision/schemas decide which files are complete: the page relies on exactly what
 they require.
@@ -16,12 +17,18 @@ from typing import Any
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.schema import schema_error
 
-PASSPORT, REPORT = "passport", "smoke-report"
-SCHEMA_VERSIONS = {PASSPORT: 1, REPORT: 2}
+PASSPORT, REPORT, NODES = "passport", "smoke-report", "drift"
+SCHEMA_VERSIONS = {PASSPORT: 1, REPORT: 2, NODES: 1}
 OTHER_FILE_ADVICE = (
     "Name a passport.json or a smoke test's report.json; "
     "`provision build` replaces a damaged passport."
 )
+MAKE_AGAIN = {
+    PASSPORT: "Build again: that writes a new passport.",
+    REPORT: "Run the smoke test again.",
+    NODES: "Run `provision drift` again.",
+}
+NODES_ADVICE = "Name a file that `provision drift --output FILE` wrote."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +57,12 @@ def load(path: Path) -> Evidence:
     Raises InvalidSpec if there is no such file, IntegrityError if it is damaged or of another
     schema.
     """
-    document = _read_json(path)
+    document = _read_json(path, "a passport or a smoke report", OTHER_FILE_ADVICE)
+    if document.get("kind") == NODES:
+        raise InvalidSpec(
+            f"{path} is a comparison of nodes.",
+            advice=f"Draw it with `provision report --nodes {path}`.",
+        )
     if document.get("kind") == "smoke":
         _check(document, REPORT, str(path))
         run = SmokeRun(
@@ -65,7 +77,20 @@ def load(path: Path) -> Evidence:
     return Evidence(source=str(path), passport=document, runs=tuple(runs))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def load_nodes(path: Path) -> dict[str, Any]:
+    """What `provision drift` wrote.
+
+    Raises InvalidSpec if there is no such file, or if it is about something else, IntegrityError if
+    it is damaged or of another schema.
+    """
+    document = _read_json(path, "a comparison of nodes", NODES_ADVICE)
+    if document.get("kind") != NODES:
+        raise InvalidSpec(f"{path} is not a comparison of nodes.", advice=NODES_ADVICE)
+    _check(document, NODES, str(path))
+    return document
+
+
+def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
     try:
         document = json.loads(
             path.read_text(encoding="utf-8"),
@@ -74,16 +99,11 @@ def _read_json(path: Path) -> dict[str, Any]:
         )
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         problem = "is a folder" if path.is_dir() else "does not exist"
-        raise InvalidSpec(
-            f"{path} {problem}.",
-            advice="Name an environment, a passport.json, or the report.json of a smoke test.",
-        ) from error
+        raise InvalidSpec(f"{path} {problem}.", advice=advice) from error
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path} is not JSON: {error}.", advice=OTHER_FILE_ADVICE) from error
+        raise IntegrityError(f"{path} is not JSON: {error}.", advice=advice) from error
     if not isinstance(document, dict) or "schema" not in document:
-        raise IntegrityError(
-            f"{path} is neither a passport nor a smoke report.", advice=OTHER_FILE_ADVICE
-        )
+        raise IntegrityError(f"{path} is not {description}.", advice=advice)
     return document
 
 
@@ -128,7 +148,5 @@ def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
         )
     violation = schema_error(document, kind)
     if violation is not None:
-        advice = "Run the smoke test again."
-        if kind == PASSPORT:
-            advice = "Build again: that writes a new passport."
+        advice = MAKE_AGAIN[kind]
         raise IntegrityError(f"{label} is damaged: at {violation}.", advice=advice)

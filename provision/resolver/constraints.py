@@ -15,7 +15,7 @@ from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.resolver import python_versions
-from provision.sources.base import ASKED_FOR, NO_SOURCE, Axis, Candidate, Verdict, Violation, means
+from provision.sources.base import NO_SOURCE, REQUESTED, Axis, Candidate, Verdict, Violation, means
 
 # What a request can give up to reach an existing build; the machine cannot change.
 CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python", "nccl", "cudnn")
@@ -65,7 +65,7 @@ def verdict(candidate: Candidate, spec: Spec, axis: Axis) -> Verdict:
 def _torch(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     version = candidate.release.version
     if version not in releases_of(spec.torch):
-        yield Violation(axis="torch", fact=f"torch {version} is not {spec.torch}", source=ASKED_FOR)
+        yield Violation(axis="torch", fact=f"torch {version} is not {spec.torch}", source=REQUESTED)
 
 
 @functools.cache
@@ -93,7 +93,7 @@ def _cuda(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
 def _source(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     if spec.source not in (sources.AUTO, candidate.source.name):
         title = sources.by_name(spec.source).title
-        yield Violation(axis="source", fact=f"{candidate} is not from {title}", source=ASKED_FOR)
+        yield Violation(axis="source", fact=f"{candidate} is not from {title}", source=REQUESTED)
 
 
 def _platform(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
@@ -230,26 +230,27 @@ def _gpu_violation(
         if build.architectures is not None:
             architectures = ", ".join(build.architectures)
             ptx = " and PTX that this driver cannot compile" if build.ptx and driver else ""
-            code = f"{subject} holds code for {architectures}{ptx} ({build.architectures_source})"
-            return Violation(axis="gpu", fact=f"{code}, and {described}", source=gpu.source)
+            return Violation(
+                axis="gpu",
+                fact=f"{subject} holds code for {architectures}{ptx}, and {described}",
+                source=f"{build.architectures_source}; {gpu.source}",
+            )
         assert toolkit is not None  # which is how the answer is known
-        fact = (
-            f"CUDA {build.cuda} compiles for {toolkit.capability_min} and newer "
-            f"({toolkit.capability_source}), and {described}"
-        )
-        compiled = catalog.cuda_range_text(gpu)
+        fact = f"CUDA {build.cuda} compiles for {toolkit.capability_min} and newer, and {described}"
+        fact_sources = [toolkit.capability_source, gpu.source]
+        compiled, range_source = catalog.cuda_range(gpu)
         if compiled:
             fact += f", {compiled}"
-        return Violation(axis="gpu", fact=fact, source=gpu.source)
+            fact_sources.append(range_source)
+        return Violation(axis="gpu", fact=fact, source="; ".join(dict.fromkeys(fact_sources)))
     newest = toolkit.capability_max if toolkit else None
     is_beyond = newest is not None and version_key(gpu.capability) > version_key(newest)
     if toolkit and is_beyond and build.architectures is None:
         return Violation(
             axis="gpu",
-            fact=f"CUDA {build.cuda} compiles for nothing newer than {newest} "
-            f"({toolkit.capability_source}), and {described}; "
+            fact=f"CUDA {build.cuda} compiles for nothing newer than {newest}, and {described}; "
             f"whether {subject} holds PTX for newer GPUs is not known",
-            source=gpu.source,
+            source=f"{toolkit.capability_source}; {gpu.source}",
             rules_out=False,
             unlikely=True,
         )
@@ -329,7 +330,7 @@ def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
         source = build.glibc_source if build else None
         yield Violation(
             axis="glibc",
-            fact=f"{candidate} needs glibc {needed} or later, and {spec.glibc} was asked for",
+            fact=f"{candidate} needs glibc {needed} or later, and {spec.glibc} was requested",
             source=source or NO_SOURCE,
         )
 

@@ -15,11 +15,11 @@ from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Machine, Pin
 from provision.resolver import constraints, python_versions
 from provision.resolver.rationale import source_reason
-from provision.resolver.refusal import contradicting_facts
+from provision.resolver.refusal import contradictions, described_facts
 from provision.resolver.resolution import decide
-from provision.sources.base import NO_SOURCE, Candidate
+from provision.sources.base import NO_SOURCE, Candidate, Violation
 
-NOT_REQUESTED = "not asked for"
+NOT_REQUESTED = "not requested"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ def _newer_releases(described: Spec, candidate: Candidate) -> Iterator[Choice]:
     chosen = version_key(candidate.release.version)
     for version in reversed(constraints.releases_of(described.torch)):
         if version_key(version) > chosen:
-            facts = contradicting_facts(dataclasses.replace(described, torch=version))
-            yield _contradicted("torch", version, facts)
+            newer = dataclasses.replace(described, torch=version)
+            yield _contradicted("torch", version, contradictions(newer))
 
 
 def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
@@ -91,8 +91,8 @@ def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
         exact = dataclasses.replace(described, torch=candidate.release.version, cuda=cuda)
         if not constraints.passes(same_cuda[0], described, "cuda"):
             reason = NOT_REQUESTED
-        elif facts := contradicting_facts(exact):
-            yield _contradicted("cuda", value, facts)
+        elif violations := contradictions(exact):
+            yield _contradicted("cuda", value, violations)
             continue
         elif version_key(cuda or "0") < version_key(candidate.cuda or "0"):
             reason = "older"
@@ -116,7 +116,7 @@ def _other_sources(described: Spec, candidate: Candidate) -> Iterator[Choice]:
         from_source = dataclasses.replace(exact, source=source.name)
         other = same_builds.get(source.name)
         if other is None or not constraints.fits(other, from_source):
-            yield _contradicted("source", source.name, contradicting_facts(from_source))
+            yield _contradicted("source", source.name, contradictions(from_source))
             continue
         reason = NOT_REQUESTED
         if described.source == sources.AUTO:
@@ -137,7 +137,7 @@ def _other_pythons(described: Spec, settled: Spec, candidate: Candidate) -> Iter
     if not other_pythons:
         return
     if described.python:
-        reason = f"{settled.python} was asked for"
+        reason = f"{settled.python} was requested"
     elif settled.python == python_versions.DEFAULT_PYTHON:
         reason = f"{settled.python} is the default"
     else:
@@ -150,6 +150,6 @@ def _other_pythons(described: Spec, settled: Spec, candidate: Candidate) -> Iter
     )
 
 
-def _contradicted(what: str, value: str, facts: list[str]) -> Choice:
+def _contradicted(what: str, value: str, violations: list[Violation]) -> Choice:
     """The facts carry their own sources."""
-    return Choice(what=what, value=value, reason="; ".join(facts), source="")
+    return Choice(what=what, value=value, reason=described_facts(violations), source="")

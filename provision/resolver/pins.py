@@ -11,7 +11,7 @@ from provision.core.spec_fields import Spec
 from provision.core.types import Pin
 from provision.resolver import python_versions
 from provision.resolver.spec import package_name
-from provision.sources.base import ASKED_FOR, NO_SOURCE, Candidate
+from provision.sources.base import NO_SOURCE, REQUESTED, Candidate
 from provision.sources.pypi_wheels import PIP
 
 DEFAULT_CHANNELS = ("conda-forge",)
@@ -72,9 +72,9 @@ def pins(spec: Spec, candidate: Candidate, rules: tuple[Rule, ...]) -> Iterator[
             source=XXHASH_SOURCE,
         )
     for requirement in spec.conda:
-        yield Pin(manager="conda", requirement=requirement, reason=ASKED_FOR, source="spec.yml")
+        yield Pin(manager="conda", requirement=requirement, reason=REQUESTED, source="spec.yml")
     for requirement in spec.pip:
-        yield Pin(manager="pip", requirement=requirement, reason=ASKED_FOR, source="spec.yml")
+        yield Pin(manager="pip", requirement=requirement, reason=REQUESTED, source="spec.yml")
 
 
 def channels(spec: Spec, candidate: Candidate) -> tuple[str, ...]:

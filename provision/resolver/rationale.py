@@ -11,7 +11,7 @@ from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, Spec
 from provision.core.types import Choice
 from provision.resolver import constraints, python_versions
 from provision.resolver.pins import PYTHON_REASON, RDMA_REASON, RDMA_SOURCE
-from provision.sources.base import ASKED_FOR, NO_SOURCE, NOT_KNOWN, Candidate
+from provision.sources.base import NO_SOURCE, NOT_KNOWN, REQUESTED, Candidate
 
 # conda-lock's own default for Linux (its default-virtual-packages.yaml): what a 2018 distribution
 # has.
@@ -63,7 +63,7 @@ def choices(
 
 
 def _left_out(what: str, option: str) -> Choice:
-    return Choice(what=what, value="left out", reason=f"asked for with {option}", source="spec.yml")
+    return Choice(what=what, value="left out", reason=f"requested with {option}", source="spec.yml")
 
 
 def glibc(spec: Spec, candidate: Candidate) -> str:
@@ -95,7 +95,7 @@ def nccl(spec: Spec, candidate: Candidate) -> str | None:
 def source_reason(described: Spec, candidate: Candidate) -> str:
     """Why a build comes from its source. described: the request with the machine that it is for."""
     if described.source != sources.AUTO:
-        return "asked for with --source"
+        return "requested with --source"
     rivals = [
         rival
         for rival in sources.candidates_of(candidate.release.version)
@@ -112,7 +112,7 @@ def source_reason(described: Spec, candidate: Candidate) -> str:
 def _torch(request: Spec, candidate: Candidate) -> Choice:
     version = candidate.release.version
     if request.torch == version:
-        reason = ASKED_FOR
+        reason = REQUESTED
     elif request.torch == "latest":
         reason = "newest release in the table"
     else:
@@ -135,7 +135,7 @@ def _cuda(described: Spec, candidate: Candidate) -> Choice:
             machine.append(f"driver {described.driver}")
         reason = f"newest of this release that {' and '.join(machine)} can run"
     elif described.cuda == candidate.cuda:
-        reason = ASKED_FOR
+        reason = REQUESTED
     else:
         reason = f"newest {described.cuda}.x of this release"
     build = candidate.build
@@ -221,7 +221,7 @@ def _glibc(spec: Spec, candidate: Candidate) -> Choice:
             source = build.glibc_source
             break
     if spec.glibc:
-        reason = f"{ASKED_FOR}; {needs}"
+        reason = f"{REQUESTED}; {needs}"
     elif needed == value:
         reason = "what the build needs"
     else:

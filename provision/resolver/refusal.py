@@ -3,7 +3,8 @@ instead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 from provision import catalog, sources
 from provision.catalog import version_key
@@ -31,7 +32,6 @@ REMAINING_AXES: tuple[Axis, ...] = (
 def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> NoSuchBuild:
     """The refusal of a spec that no candidate satisfies. leads_to: what a spec resolves to, used to
     try every offer."""
-    facts = "; ".join(contradicting_facts(spec))
     offers = [_offer(neighbor) for neighbor in nearest(spec, NEAREST, leads_to)]
     if offers:
         advice = f"Nearest: {'; '.join(offers)}."
@@ -40,7 +40,15 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> N
         advice = (
             f"Nothing in the table comes near it: no build runs on that machine{with_packages}."
         )
-    return NoSuchBuild(f"There is no build for {described_request(spec)}: {facts}.", advice=advice)
+    violations = contradictions(spec)
+    hint = ""
+    if any(violation.source for violation in violations):
+        hint = " (-v shows the sources)"
+    return NoSuchBuild(
+        f"There is no build for {described_request(spec)}.",
+        advice=f"{advice} Why{hint}: {described_facts(violations, with_sources=False)}.",
+        details="\n".join(dict.fromkeys(map(str, violations))),
+    )
 
 
 def _offer(neighbor: Neighbor) -> str:
@@ -76,15 +84,16 @@ def described_request(spec: Spec) -> str:
     return ", ".join(parts)
 
 
-def contradicting_facts(spec: Spec) -> list[str]:
-    """The facts that contradict a request, each a part of a sentence with its source."""
+def contradictions(spec: Spec) -> list[Violation]:
+    """The facts that contradict a request."""
     of_release: list[Candidate] = []
     for version in reversed(constraints.releases_of(spec.torch)):
         of_release.extend(sources.candidates_of(version))
     if not of_release:
         releases = list(catalog.releases())
         oldest, newest = releases[0], releases[-1]
-        return [f"torch {spec.torch} is not in the table of known releases ({oldest} to {newest})"]
+        fact = f"torch {spec.torch} is not in the table of known releases ({oldest} to {newest})"
+        return [Violation(axis="torch", fact=fact, source="")]
     of_cuda = [candidate for candidate in of_release if constraints.passes(candidate, spec, "cuda")]
     if not of_cuda:
         facts = [_available_cudas(spec, of_release, source) for source in sources.REGISTRY]
@@ -96,10 +105,10 @@ def contradicting_facts(spec: Spec) -> list[str]:
         source = sources.by_name(spec.source)
         facts = [_available_cudas(spec, of_release, source)]
         return facts + _unreleased_builds(spec, of_release, [source])
-    return _violated_facts(spec, of_source)
+    return _violations(spec, of_source)
 
 
-def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source) -> str:
+def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source) -> Violation:
     """The CUDA versions for which a source has the requested releases."""
     cudas = {
         candidate.cuda
@@ -111,27 +120,33 @@ def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source
         listed = ", ".join(sorted(cudas, key=version_key))
         available = f"torch {spec.torch} with CUDA {listed} only"
     verb = "have" if source.is_plural else "has"
-    return f"{source.title} {verb} {available} ({source.origin(of_release[0].release)})"
+    return Violation(
+        axis="cuda",
+        fact=f"{source.title} {verb} {available}",
+        source=source.origin(of_release[0].release),
+    )
 
 
 def _unreleased_builds(
     spec: Spec, of_release: Sequence[Candidate], of_sources: Sequence[Source]
-) -> list[str]:
+) -> list[Violation]:
     """A note on builds with that CUDA that exist but are no part of the newest release: users may
     come across them."""
     for candidate in of_release:
         for source in of_sources:
-            for cuda, note in source.unreleased_builds(candidate.release).items():
+            unreleased = source.unreleased_builds(candidate.release)
+            for cuda, (note, origin) in unreleased.items():
                 if spec.cuda and means(spec.cuda, cuda):
                     version = candidate.release.version
-                    return [
+                    fact = (
                         f"{source.name} of torch {version} with CUDA {cuda} are no part of the "
                         f"release: {note}"
-                    ]
+                    )
+                    return [Violation(axis="source", fact=fact, source=origin)]
     return []
 
 
-def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
+def _violations(spec: Spec, survivors: Sequence[Candidate]) -> list[Violation]:
     """The facts against all builds of that release, CUDA and source.
 
     If each fails for another reason: those against the closest.
@@ -152,26 +167,26 @@ def _violated_facts(spec: Spec, survivors: Sequence[Candidate]) -> list[str]:
     ]
     common = [axis for axis in REMAINING_AXES if all(axis in axes for axes in violated_axes)]
     if not common:
-        return _first_facts(str(violation) for violation in min(against.values(), key=len))
+        return min(against.values(), key=len)
     # The newest patch release represents the others.
     newest: dict[tuple[str, str | None, str], Candidate] = {}
     for candidate in against:
         newest.setdefault(
             (candidate.release.minor, candidate.cuda, candidate.source.name), candidate
         )
-    facts = []
+    violations = []
     for axis in common:
-        facts += _first_facts(
-            str(violation)
-            for candidate in newest.values()
-            for violation in against[candidate]
-            if violation.axis == axis
-        )
-    return facts
+        for candidate in newest.values():
+            violations += [each for each in against[candidate] if each.axis == axis]
+    return violations
 
 
-def _first_facts(facts: Iterable[str]) -> list[str]:
-    unique = list(dict.fromkeys(facts))
-    if len(unique) <= FACTS:
-        return unique
-    return [*unique[:FACTS], f"and {len(unique) - FACTS} more"]
+def described_facts(violations: Sequence[Violation], *, with_sources: bool = True) -> str:
+    """The first facts of each kind, as part of a sentence."""
+    facts: list[str] = []
+    for _, of_axis in itertools.groupby(violations, key=lambda violation: violation.axis):
+        unique = dict.fromkeys(str(each) if with_sources else each.fact for each in of_axis)
+        facts += list(unique)[:FACTS]
+        if len(unique) > FACTS:
+            facts.append(f"and {len(unique) - FACTS} more")
+    return "; ".join(facts)

@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, Any]:
         content = parse_yaml(text)
     except YamlError as error:
         raise InvalidSpec(
-            f"{error.location(path)}: this is not YAML: {error.problem}.",
+            error.in_file(path),
             advice="Correct it and run again.",
         ) from error
     if root is None or not isinstance(content, dict):
@@ -108,8 +108,11 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
     if "torch" not in merged:
         mistakes.append("torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml).")
     if not merged.get("cuda") and not merged.get("cpu"):
+        example = "e.g. 12.1"
+        if not mistakes:
+            example = f"for torch {merged['torch']}: {', '.join(_cudas_of(merged['torch']))}"
         mistakes.append(
-            "cuda: which CUDA? Give --cuda, e.g. 12.1, or --cpu for machines without GPUs."
+            f"cuda: which CUDA? Give --cuda ({example}), or --cpu for machines without GPUs."
         )
     if mistakes:
         raise InvalidSpec(" ".join(mistakes))
@@ -120,6 +123,19 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
     }
     cuda = None if merged.get("cpu") else merged["cuda"]
     return Spec(name=check_name(name) if name else "", cuda=cuda, **values)
+
+
+def _cudas_of(torch: str) -> list[str]:
+    """The CUDA versions that releases were built for, newest first. Raises NoSuchBuild for releases
+    that are not known."""
+    from provision import catalog
+
+    cudas = set()
+    for release in catalog.matching_releases(torch):
+        for candidate in sources.candidates_of(release.version):
+            if candidate.cuda:
+                cudas.add(candidate.cuda)
+    return sorted(cudas, key=catalog.version_key, reverse=True)
 
 
 def _field_value(key: str, value: Any) -> Any:

@@ -277,7 +277,7 @@ def _nothing_fits(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]
         advice.append("Giving up one of them is not enough.")
     if query.cuda:
         for gpu in query.gpus:
-            compiled = catalog.cuda_range_text(gpu)
+            compiled, _ = catalog.cuda_range(gpu)
             if compiled:
                 advice.append(f"{constraints.described_gpu(gpu)}, {compiled}.")
     return NoSuchBuild(

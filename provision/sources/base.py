@@ -24,7 +24,7 @@ Verdict = Literal["fits", "ptx", "unknown", "no"]
 
 NO_SOURCE = "no source says"
 NOT_KNOWN = "not known"
-ASKED_FOR = "asked for"
+REQUESTED = "requested"
 COMPANION = "the release made for this torch"
 LIBRARY_TITLES: dict[Library, str] = {"nccl": "NCCL", "cudnn": "cuDNN"}
 
@@ -199,7 +199,7 @@ class Source(Protocol):
     def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
         """Whether a package index serves a build as plain `torch==V`."""
 
-    def unreleased_builds(self, release: Release) -> dict[str, str]:
+    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
         """CUDA version -> a note on builds that exist but are not part of the release."""
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
@@ -277,6 +277,23 @@ def fixed_library_violations(
     )
 
 
+def fixed_library_choice(library: Library, candidate: Candidate) -> Choice:
+    """For builds with their own NCCL or cuDNN."""
+    build = candidate.build
+    assert build is not None
+    if library == "cudnn":
+        version, source = build.cudnn, build.cudnn_source
+        reason = "the one that the build was made with"
+    else:
+        version, source = build.nccl, build.nccl_source
+        reason = "linked statically into the build; cannot be chosen"
+        if build.nccl_is_package:
+            reason = "a package of its own: the exact version that torch's metadata pins"
+    return Choice(
+        what=library, value=version or NOT_KNOWN, reason=reason, source=source or NO_SOURCE
+    )
+
+
 def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterator[Pin]:
     """torchvision and torchaudio of the release, where it has them. form: the requirement, with
     {name} and {version}."""
@@ -292,7 +309,7 @@ def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterato
 
 def torch_reason(spec: Spec, candidate: Candidate) -> str:
     if spec.torch == candidate.release.version:
-        return ASKED_FOR
+        return REQUESTED
     return f"newest {spec.torch} release"
 
 

@@ -13,12 +13,11 @@ from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 from provision.sources.base import (
-    NO_SOURCE,
-    NOT_KNOWN,
     Candidate,
     Library,
     Violation,
     exact_companion_choice,
+    fixed_library_choice,
     fixed_library_violations,
     plain_channels_choice,
 )
@@ -64,7 +63,7 @@ class CondaChannelSource:
     def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
         return False
 
-    def unreleased_builds(self, release: Release) -> dict[str, str]:
+    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
         return {}
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
@@ -107,17 +106,7 @@ class CondaChannelSource:
         return cuda.replace(".", "")
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
-        build = candidate.build
-        assert build is not None
-        if library == "cudnn":
-            value, source = build.cudnn, build.cudnn_source
-            reason = "the one that the build was made with"
-        else:
-            value, source = build.nccl, build.nccl_source
-            reason = "linked statically into the build; cannot be chosen"
-        return Choice(
-            what=library, value=value or NOT_KNOWN, reason=reason, source=source or NO_SOURCE
-        )
+        return fixed_library_choice(library, candidate)
 
     def companion_choice(self, name: str, version: str, source: str) -> Choice:
         return exact_companion_choice(name, version, source)

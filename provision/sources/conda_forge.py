@@ -11,8 +11,8 @@ from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
 from provision.sources.base import (
-    ASKED_FOR,
     NO_SOURCE,
+    REQUESTED,
     Candidate,
     Library,
     Violation,
@@ -115,12 +115,12 @@ class CondaForge(CondaChannelSource):
             yield Pin(
                 manager="conda",
                 requirement=_matchspec("nccl", spec.nccl, parts=3),
-                reason=ASKED_FOR if spec.nccl else BY_SOLVER,
+                reason=REQUESTED if spec.nccl else BY_SOLVER,
                 source=origin,
             )
         if build and spec.cudnn:
             requirement = _matchspec("cudnn", spec.cudnn, parts=4)
-            yield Pin(manager="conda", requirement=requirement, reason=ASKED_FOR, source=origin)
+            yield Pin(manager="conda", requirement=requirement, reason=REQUESTED, source=origin)
         if spec.companions and release.torchvision:
             yield Pin(
                 manager="conda",

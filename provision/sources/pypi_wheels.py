@@ -11,13 +11,12 @@ from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 from provision.sources.base import (
-    NO_SOURCE,
-    NOT_KNOWN,
     Candidate,
     Library,
     Violation,
     companion_pins,
     exact_companion_choice,
+    fixed_library_choice,
     fixed_library_violations,
     plain_channels_choice,
     torch_reason,
@@ -65,7 +64,7 @@ class PypiWheels:
         tag = build.tag if build else "cpu"
         return default is not None and default.build == tag
 
-    def unreleased_builds(self, release: Release) -> dict[str, str]:
+    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
         return release.unlisted
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
@@ -99,7 +98,7 @@ class PypiWheels:
         suffix, described = "", "the index default build"
         if candidate.needs_torch_index(spec.platforms):
             suffix, described = "+" + local_version.partition("+")[2], "this build"
-        origin = build.source if build else "asked for with --cpu"
+        origin = build.source if build else "requested with --cpu"
         reason = torch_reason(spec, candidate)
         yield PIP
         yield Pin(
@@ -149,19 +148,7 @@ class PypiWheels:
         return False  # wheels have no build strings
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
-        build = candidate.build
-        assert build is not None
-        if library == "cudnn":
-            value, source = build.cudnn, build.cudnn_source
-            reason = "the one that the build was made with"
-        else:
-            value, source = build.nccl, build.nccl_source
-            reason = "linked statically into the build; cannot be chosen"
-            if build.nccl_is_package:
-                reason = "a package of its own: the exact version that torch's metadata pins"
-        return Choice(
-            what=library, value=value or NOT_KNOWN, reason=reason, source=source or NO_SOURCE
-        )
+        return fixed_library_choice(library, candidate)
 
     def companion_choice(self, name: str, version: str, source: str) -> Choice:
         return exact_companion_choice(name, version, source)

@@ -396,7 +396,7 @@ FILESYSTEM = {
         FAIL,
         "the target folder is not writable",
         "check the folder's owner, mode and mount options (ro) on the named ranks' hosts, or choose"
-        " another folder (--checkpoint-dir)",
+        " another folder (--folder)",
     ),
     "folder-unmounted": Rule(
         FAIL,
@@ -407,7 +407,7 @@ FILESYSTEM = {
     "folder-not-shared": Rule(
         FAIL,
         "files that one rank writes into the target folder do not appear on another",
-        "choose a folder that all hosts share (--checkpoint-dir)",
+        "choose a folder that all hosts share (--folder)",
     ),
     "folder-error": Rule(
         FAIL,
@@ -417,7 +417,7 @@ FILESYSTEM = {
     "disk-full": Rule(
         FAIL,
         "the disk or the quota of the target folder is full",
-        "delete old checkpoints, or choose another folder (--checkpoint-dir)",
+        "delete old checkpoints, or choose another folder (--folder)",
     ),
     "rename-not-atomic": Rule(
         FAIL,

@@ -84,7 +84,7 @@ class Fault:
 @dataclass(frozen=True)
 class Options:
     out: Path
-    checkpoint_dir: Path
+    folder: Path
     ranks: int | None
     profile: str
     backend: str
@@ -136,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write the report as JUnit XML, for CI services",
     )
     add(
-        "--checkpoint-dir",
+        "--folder",
         type=Path,
         metavar="DIR",
         help="folder in which checkpoints are tested, shared by all ranks (default: OUT)",
@@ -263,7 +263,7 @@ def from_namespace(namespace: argparse.Namespace) -> Options:
     out = namespace.out.absolute()
     options = Options(
         out=out,
-        checkpoint_dir=(namespace.checkpoint_dir or namespace.out).absolute(),
+        folder=(namespace.folder or namespace.out).absolute(),
         ranks=namespace.ranks,
         profile=namespace.profile,
         backend=namespace.backend,

@@ -19,7 +19,7 @@ import pytest
 from provision import image
 from provision import lockfile as locks
 from provision.commands.context import Context
-from provision.commands.image import ensure_image
+from provision.commands.image import ensure_image, image_step
 from provision.commands.plan import BuildRequest, Plan
 from provision.core import container
 from provision.core.errors import IntegrityError
@@ -229,6 +229,46 @@ def test_umoci_unpacks_the_layout(
     assert (run["user"]["uid"], run["cwd"]) == (1000, "/workspace")
 
 
+def plan_on(base: str, context: Context, lock: Lock, prefix: Prefix) -> Plan:
+    """The plan of a build on this base."""
+    nothing = locks.LockInputs(
+        environment="", virtual_packages="", conda=(), pip=(), channels=(), machines={}, sha256="", former_sha256=""
+    )  # fmt: skip
+    resolved = replace(resolution(), spec=replace(resolution().spec, base=base))
+    return Plan(
+        request=BuildRequest(), folder=context.folders.envs,
+        resolution=resolved, spec_content={}, templates=context.templates, texts={}, edited=(), inputs=nothing, lock=lock,
+        lock_is_current=True, python_from="host", prefix_path=prefix.path,
+    )  # fmt: skip
+
+
+def test_plan_says_what_a_build_does_with_the_image(
+    environment_parts: EnvironmentParts,
+    lock: Lock,
+    prefix: Prefix,
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    cache = environment_parts.folder / "cache-of-all"
+    folders = Folders(data=tmp_path / "data", cache=cache, envs=tmp_path / "envs")
+    context = Context(folders=folders, progress=Watching())
+    plan = plan_on(f"oci:{base}", context, lock, prefix)
+    assert image_step(context, plan, None).action == "make"
+    made, _ = ensure_image(context, plan, lock, prefix, None)
+    step = image_step(context, plan, None)
+    assert (step.action, step.detail) == ("keep", f"{made.reference} is in {made.layout}")
+    assert ensure_image(context, plan, lock, prefix, None) == (made, False)
+    output = export.parse_output(f"oci:{tmp_path / 'out'}")
+    step = image_step(context, plan, None, [output])
+    assert (step.action, step.detail) == ("make", f"{made.reference} exists: write {output}")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    assert image_step(context, plan, None).action == "make"
+    on_engine = plan_on("debian:12", context, lock, prefix)
+    assert image_step(context, on_engine, None).would == "skip (no Docker engine answers)"
+
+
 @pytest.mark.needs("docker-registry", "skopeo")
 def test_base_from_a_registry_gives_the_same_layers(
     environment_parts: EnvironmentParts,
@@ -249,15 +289,7 @@ def test_base_from_a_registry_gives_the_same_layers(
     with serving(tmp_path / "registry") as host:
         copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
         subprocess.run([*copy, f"oci:{base}", f"docker://{host}/lab/base:12"], check=True)
-        nothing = locks.LockInputs(
-            environment="", virtual_packages="", conda=(), pip=(), channels=(), machines={}, sha256="", former_sha256=""
-        )  # fmt: skip
-        asked = replace(resolution(), spec=replace(resolution().spec, base=f"{host}/lab/base:12"))
-        wanted = Plan(
-            request=BuildRequest(), folder=where.envs,
-            resolution=asked, spec_content={}, templates=context.templates, texts={}, edited=(), inputs=nothing, lock=lock,
-            lock_is_current=True, python_from="host", prefix_path=prefix.path,
-        )  # fmt: skip
+        wanted = plan_on(f"{host}/lab/base:12", context, lock, prefix)
         found, anew = ensure_image(context, wanted, lock, prefix, None)
     assert anew
     assert found.base == f"{host}/lab/base:12"

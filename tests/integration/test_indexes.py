@@ -29,7 +29,7 @@ WHY = PinReasons.of(
         Pin(
             manager="pip",
             requirement=REQUEST.requirements[0],
-            reason="asked for",
+            reason="requested",
             source="spec.yml",
         )
     ],

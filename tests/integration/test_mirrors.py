@@ -5,6 +5,7 @@ The input is small: this machine's Python as the channel `lab`, and an index of 
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -129,6 +130,29 @@ def test_no_file_mentions_the_mirror(world: Server, locked: Path, tmp_path: Path
     assert result.returncode == 0, result.stderr
     for path in locked.iterdir():
         assert (other.envs / NAME / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_mirrors_password_is_in_no_file(world: Server, tmp_path: Path) -> None:
+    """rattler and uv write the addresses that they read into their caches."""
+    world.authorization = f"Basic {base64.b64encode(b'alice:swordfish').decode()}"
+    home = user(tmp_path)
+    url = world.url.replace("//", "//alice:swordfish@")
+    cache = str(tmp_path / "cache")
+    try:
+        refused = home.run(
+            "lock", *REQUEST, "--channel", "lab", *behind(world.url), XDG_CACHE_HOME=cache
+        )
+        assert refused.returncode == 8, refused.stderr
+        options = (*REQUEST, "--channel", "lab", *behind(url))
+        created = home.run("env", "create", *options, XDG_CACHE_HOME=cache)
+        assert created.returncode == 0, created.stderr
+    finally:
+        world.authorization = None
+    assert "swordfish" not in created.stdout + created.stderr
+    assert list((tmp_path / "cache").rglob("*.info.json")), "rattler kept no repodata"
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert b"swordfish" not in path.read_bytes(), path
 
 
 def test_lock_is_the_same_with_and_without_a_mirror(world: Server, tmp_path: Path) -> None:

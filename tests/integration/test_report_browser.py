@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provision import render, report
-from tests import evidence
+from tests import drift_records, evidence
 from tests.unit.test_report_page import rich
 
 pytestmark = pytest.mark.browser
@@ -75,9 +75,29 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     text = render.render_report(
         report.template_values(report.build_page(result)), remake=["provision", "report"]
     )
+    return measurable(text)
+
+
+def measurable(text: str) -> str:
     without_policy, count = re.subn(r"<meta http-equiv=.Content-Security-Policy.[^>]*>", "", text)
     assert count == 1
     return without_policy.replace("</body>", f"{MEASURE}</body>")
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("count", [8, 1000])
+def test_nodes_fit_into_the_page_and_the_chart(tmp_path: Path, width: int, count: int) -> None:
+    """Names that stand at an angle may have boxes that overlap."""
+    nodes = drift_records.cluster(count)
+    for number in range(3, count, 50):
+        nodes[f"n{number:04}"] = drift_records.facts(driver="535.104.05", kernel="6.8.0-1010-aws")
+    values = report.nodes_template_values(drift_records.record(nodes))
+    text = render.render_nodes_report(values, remake=["provision", "report"])
+    result = measured(measurable(text), tmp_path, width)
+    assert (result["window"], result["wide"], result["over"]) == (width, width, [])
+    assert result["cut"] == []
+    assert result["smallest"] > 9
+    assert result["charts"] == 1
 
 
 @pytest.mark.parametrize("width", [1400, 390])

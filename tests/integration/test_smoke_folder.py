@@ -75,7 +75,7 @@ def start(
         "2",
         "--backend",
         "gloo",
-        "--checkpoint-dir",
+        "--folder",
         str(folder),
     ]
     return subprocess.Popen(

@@ -80,7 +80,7 @@ class Host:
                 "--out",
                 str(out / (self.folder or self.name)),
                 *QUICK,
-                "--checkpoint-dir",
+                "--folder",
                 str(out),
                 *arguments,
             ],

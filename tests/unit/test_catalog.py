@@ -248,7 +248,9 @@ def test_gpus_are_found_by_common_and_nvidia_smi_names(query: str, architecture:
     [("H10", "H100"), ("RTX 4095", "RTX 4090"), ("V1000", "V100"), ("rtx 6000", "Quadro RTX 6000")],
 )
 def test_unknown_gpu_is_refused_with_similar_names(query: str, close: str) -> None:
-    with pytest.raises(InvalidSpec, match=rf"GPU '{query}' is not known\..*{close}"):
+    with pytest.raises(
+        InvalidSpec, match=rf"GPU '{query}' is not in the table.*NVIDIA GPUs only\..*{close}"
+    ):
         catalog.find_gpu(query)
 
 

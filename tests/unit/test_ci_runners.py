@@ -93,7 +93,7 @@ runners:
         (1, "`runner` is not a key here"),
         (3, "no `driver`"),
         (4, "`labels` must be"),
-        (5, "GPU 'A1000000' is not known. Similar: A100"),
+        (5, "GPU 'A1000000' is not in the table, which has NVIDIA GPUs only. Similar: A100"),
         (6, "`gpus` must be a whole number of at least 1, not 0."),
         (8, "not ['x', '${{ secrets.X }}']"),
         (9, "`name` is repeated"),

@@ -45,7 +45,7 @@ PINS = [
         reason="the bridge fails with NumPy 2",
         source=f"x/y@{'a' * 40}:file; another",
     ),
-    Pin(manager="conda", requirement="numpy=2.4", reason="asked for", source="spec.yml"),
+    Pin(manager="conda", requirement="numpy=2.4", reason="requested", source="spec.yml"),
     Pin(
         manager="conda",
         requirement="pytorch=2.3.1=py311_cuda121",
@@ -152,7 +152,7 @@ def test_records_hidden_by_as_of(lab: conda.Solver) -> None:
 def test_requirements_that_exclude_each_other(lab: conda.Solver) -> None:
     explanation = explained(lab, "python=3.11", "numpy<2", "blas", "numpy=2.4")
     assert (
-        "`numpy=2.4` (asked for; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) exclude each other"
+        "`numpy=2.4` (requested; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) exclude each other"
         in str(explanation)
     )
     assert "Without other changes, `numpy=2.4` could become numpy 1.26.4." in explanation.advice
@@ -199,7 +199,7 @@ def test_two_packages_that_require_a_third_differently(lab: conda.Solver) -> Non
 def test_transitive_conflict(lab: conda.Solver) -> None:
     explanation = explained(lab, "chain", "numpy=2.4")
     assert (
-        "for chain 1 0, `numpy=2.4` (asked for; spec.yml) and `link 1` (needed by chain) cannot be installed together: link requires numpy <2"
+        "for chain 1 0, `numpy=2.4` (requested; spec.yml) and `link 1` (needed by chain) cannot be installed together: link requires numpy <2"
         in str(explanation)
     )
 

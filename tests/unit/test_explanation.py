@@ -96,7 +96,7 @@ def test_alternatives_have_a_reason() -> None:
         (row.what, row.value): row.reason
         for row in explain("torch", "2.3", "cuda", "12.1").not_chosen
     }
-    assert reasons["cuda", "11.8 (wheels, pytorch, conda-forge)"] == "not asked for"
+    assert reasons["cuda", "11.8 (wheels, pytorch, conda-forge)"] == "not requested"
     assert reasons["source", "pytorch"].startswith(
         "has this build too; the package index's default build"
     )
@@ -281,7 +281,11 @@ def test_nvidia_smi_runs_once(tmp_path: Path) -> None:
     "arguments,code,message",
     [
         (["--torch", "2.3", "--cuda", "12.1", "--gpu", "B200"], 4, "B200 is sm_100"),
-        (["--torch", "2.3", "--cuda", "12.1", "--gpu", "Radeon"], 3, "GPU 'Radeon' is not known"),
+        (
+            ["--torch", "2.3", "--cuda", "12.1", "--gpu", "Radeon"],
+            3,
+            "GPU 'Radeon' is not in the table, which has NVIDIA GPUs only",
+        ),
         (
             ["--torch", "2.3", "--cuda", "12.1", "--driver", "470"],
             4,

@@ -190,7 +190,7 @@ def actions(folders: Folders, **fields: Any) -> dict[str, str]:
 
 
 def test_steps_of_a_new_environment(folders: Folders) -> None:
-    assert set(actions(folders).values()) == {"make"}
+    assert set(actions(folders).values()) == {"make", "run"}
 
 
 def test_a_locked_environment_keeps_its_lock_unless_it_is_solved_again(folders: Folders) -> None:
@@ -247,7 +247,7 @@ def test_a_finished_environment_keeps_prefix_and_kernel(
     assert would()["prefix"] == f"nothing: {prefix.path} matches the lock"
 
     title = kernel.display_name(plan.resolution)
-    assert would()["kernel"] == f"register {title!r}"
+    assert would()["kernel"] == f"register {title!r} if the smoke test passes"
     kernel.install(prefix, title)
     assert would()["kernel"] == f"nothing: {title!r} is registered"
 

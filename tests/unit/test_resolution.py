@@ -123,9 +123,22 @@ def test_no_torchaudio_after_2_11() -> None:
 
 
 def refusal(**options: Any) -> str:
+    """The error, and with it what -v adds."""
     with pytest.raises(NoSuchBuild) as caught:
         resolve(**options)
-    return str(caught.value)
+    return f"{caught.value}\n{caught.value.details}"
+
+
+def test_refusal_begins_with_the_nearest_and_leaves_sources_to_verbose() -> None:
+    with pytest.raises(NoSuchBuild) as caught:
+        resolve(torch="2.3", cuda="13.9")
+    text = str(caught.value)
+    assert text.startswith(
+        "There is no build for torch 2.3, CUDA 13.9. Nearest: `--torch 2.3 --cuda 12.1` (wheels); "
+    )
+    assert text.endswith("conda-forge has torch 2.3 with CUDA 11.8, 12.0 only.")
+    assert "PyPI" not in text and "@" not in text
+    assert "the wheels have torch 2.3 with CUDA 11.8, 12.1 only (PyPI" in caught.value.details
 
 
 def test_unknown_torch_lists_known_releases() -> None:
@@ -218,7 +231,12 @@ def test_conda_forge_nccl_is_within_the_known_range() -> None:
 
 def test_nonexistent_nccl_is_refused_and_not_suggested() -> None:
     for cuda in ("12.0", "12.1"):
-        assert "2.99" not in refusal(torch="2.3", cuda=cuda, nccl="2.99").partition("Nearest:")[2]
+        assert (
+            "2.99"
+            not in refusal(torch="2.3", cuda=cuda, nccl="2.99")
+            .partition("Nearest:")[2]
+            .partition("Why")[0]
+        )
 
 
 def test_unknown_driver_floor_is_a_warning() -> None:
@@ -398,7 +416,7 @@ def test_auto_cuda_needs_a_machine() -> None:
 def test_gpu_without_build_code_is_refused_with_both_facts() -> None:
     message = refusal(torch="2.3", cuda="12.1", gpu=["B200"])
     assert re.search(
-        r"holds code for sm_50, .*sm_90 \(pytorch/builder@.*\), and B200 is sm_100 \(NVIDIA, CUDA GPU Compute",
+        r"holds code for sm_50, .*sm_90, and B200 is sm_100 \(pytorch/builder@.*; NVIDIA, CUDA GPU Compute",
         message,
     )
     assert "Nearest: `--torch 2.7.1 --cuda 12.8` (wheels)" in message
@@ -426,7 +444,7 @@ def test_drivers_are_known_for_x86_only() -> None:
 
 
 def test_old_glibc_is_refused_and_newer_is_passed_to_the_solver() -> None:
-    assert "needs glibc 2.28 or later, and 2.17 was asked for" in refusal(
+    assert "needs glibc 2.28 or later, and 2.17 was requested" in refusal(
         torch="2.6", cuda="12.6", glibc="2.17", source="wheels"
     )
     assert (
@@ -519,7 +537,7 @@ def test_ipykernel_is_omitted_without_jupyter_with_a_reason() -> None:
         along, left_out = resolve(**options), resolve(**options, jupyter=False)
         assert set(requirements(along)) - set(requirements(left_out)) == {"ipykernel"}
         assert [choice.reason for choice in left_out.choices if choice.what == "jupyter"] == [
-            "asked for with --no-jupyter"
+            "requested with --no-jupyter"
         ]
         assert "ipykernel" in requirements(resolve(**options, jupyter=False, conda=["ipykernel"]))
 
@@ -541,7 +559,7 @@ def test_xxhash_is_omitted_without_fast_checkpoints_with_a_reason() -> None:
         message = [
             choice.reason for choice in left_out.choices if choice.what == "fast_checkpoints"
         ]
-        assert message == ["asked for with --no-fast-checkpoints"]
+        assert message == ["requested with --no-fast-checkpoints"]
 
 
 def test_infiniband_adds_the_library_nccl_loads() -> None:

@@ -20,8 +20,8 @@ def parse(*arguments: str) -> options.Options:
 def test_paths_become_absolute_and_checkpoints_go_to_the_out_folder() -> None:
     parsed = parse()
     assert parsed.out == Path.cwd() / "out"
-    assert parsed.checkpoint_dir == parsed.out
-    assert parse("--checkpoint-dir", "/shared").checkpoint_dir == Path("/shared")
+    assert parsed.folder == parsed.out
+    assert parse("--folder", "/shared").folder == Path("/shared")
 
 
 def test_faults_are_parsed() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from provision.adapters.conda.logins import authentication_file
 from provision.adapters.http import (
     SLOWEST_BYTES_PER_S,
     TIMEOUT_VARIABLE,
@@ -61,7 +62,8 @@ def new_client(*, has_deadline: bool) -> rattler.networking.Client:
     from rattler.networking import Client
 
     timeout_s = max(1, round(read_timeout_s() * REQUEST_TIMEOUTS)) if has_deadline else None
-    return Client.default_client(max_retries=RATTLER_RETRIES, timeout=timeout_s)
+    with authentication_file():
+        return Client.default_client(max_retries=RATTLER_RETRIES, timeout=timeout_s)
 
 
 def is_network_error(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from provision.adapters.conda.calls import (
     new_client,
     run,
 )
+from provision.adapters.conda.logins import public_url
 from provision.adapters.http import TIMEOUT_VARIABLE, retry, sha256_of
 from provision.core.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
 from provision.core.json_text import parse_json
@@ -63,12 +64,13 @@ def install_packages(
     Raises IntegrityError if a file is not what the lock says or would be written elsewhere,
     Unreachable if it cannot be downloaded, NoSpace on a full disk.
     """
-    downloads = [
-        dataclasses.replace(package, url=mirrors.actual_url(package.url)) for package in packages
-    ]
+    downloads = []
+    for package in packages:
+        url = public_url(mirrors.actual_url(package.url))
+        downloads.append(dataclasses.replace(package, url=url))
     for package in downloads:
         _verify_local_file(package)
-    cache.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     guard = PathGuard(cache, {package.name: package.filename for package in packages}, final)
     with progress.meter("linking conda packages", len(packages)) as meter:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.adapters.conda.calls import innermost_cause, may_pass, new_client, run
+from provision.adapters.conda.logins import public_url
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
 from provision.adapters.http import retry
@@ -148,7 +149,7 @@ def _rows_of_channel(
     import rattler
     from rattler.exceptions import GatewayError
 
-    source = rattler.Channel(mirrors.actual_url(channel_url(channel)))
+    source = rattler.Channel(public_url(mirrors.actual_url(channel_url(channel))))
     names = sorted({filename.rsplit("-", 2)[0] for _, filename in files})
     subdirs = [rattler.Subdir(subdir) for subdir in sorted({subdir for subdir, _ in files})]
 

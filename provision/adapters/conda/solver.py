@@ -16,6 +16,7 @@ from provision.adapters.conda.calls import (
     new_client,
     run,
 )
+from provision.adapters.conda.logins import login_count, public_url
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.http import read_timeout_s, retry
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
@@ -59,12 +60,14 @@ class Solver:
         self.mirrors = mirrors
         self._gateway_lock = threading.Lock()
         self._gateway: rattler.Gateway | None = None
+        self._gateway_logins = 0  # known when the gateway was made
 
     def gateway(self) -> rattler.Gateway:
         import rattler
 
         with self._gateway_lock:
-            if self._gateway is None:
+            if self._gateway is None or self._gateway_logins != login_count():
+                self._gateway_logins = login_count()
                 self._gateway = rattler.Gateway(client=new_client(has_deadline=True))
             return self._gateway
 
@@ -72,7 +75,7 @@ class Solver:
         """The channel where its mirror is."""
         import rattler
 
-        return rattler.Channel(self.mirrors.actual_url(channel_url(channel)))
+        return rattler.Channel(public_url(self.mirrors.actual_url(channel_url(channel))))
 
     def solve(self, request: SolveRequest) -> tuple[LockedPackage, ...]:
         """The packages, sorted by name. Raises Unsolvable or Unreachable; never returns only some
@@ -125,7 +128,7 @@ class Solver:
         urls = {}
         for channel in request.channels:
             url = channel_url(channel)
-            urls[self.mirrors.actual_url(url)] = url
+            urls[public_url(self.mirrors.actual_url(url))] = url
         return urls
 
     def _records(self, request: SolveRequest) -> list[rattler.RepoDataRecord]:
@@ -198,7 +201,7 @@ class Solver:
         if matchspec.channel is None:
             return matchspec
         url = channel_url(matchspec.channel.base_url)
-        actual_url = self.mirrors.actual_url(url)
+        actual_url = public_url(self.mirrors.actual_url(url))
         if actual_url == url:
             return matchspec
         return rattler.MatchSpec(f"{actual_url}::{str(matchspec).partition('::')[2]}")

@@ -18,9 +18,10 @@ ANSWER_TIMEOUT_S = 60.0
 _FORMAT = "%N|%n|%o|%T|%f|%G|%c|%m|%R|%E"
 _COLUMNS = 10
 _NULL = "(null)"
-# `idle*` does not answer, `idle~` is powered down, `idle#` powers up, ... (sinfo(1), NODE STATE
-# CODES).
+# A state, and signs such as the star of `idle*` (sinfo(1), NODE STATE CODES).
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)", re.IGNORECASE)
+# Not responding, powered off, powering up, powering down.
+_SILENT_FLAGS = frozenset("*~#%")
 _SILENT_STATES = ("down", "unk", "power", "future")
 _GRES_GPU = re.compile(r"gpu(?::([A-Za-z][^:(,]*))?(?::(\d+))?")
 
@@ -45,7 +46,8 @@ class SlurmNode:
     @property
     def answers(self) -> bool:
         """Whether slurmctld hears from the node, as of its last ping."""
-        return "*" not in self.flags and not self.state.startswith(_SILENT_STATES)
+        is_silent = bool(_SILENT_FLAGS & set(self.flags))
+        return not is_silent and not self.state.startswith(_SILENT_STATES)
 
 
 def list_nodes(partition: str | None = None) -> list[SlurmNode]:

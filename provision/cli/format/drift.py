@@ -11,6 +11,7 @@ from provision_runtime.report.text import format_count
 
 # More distributions than this are counted instead of listed.
 LISTED_DISTRIBUTIONS = 8
+LINE_WIDTH = 80
 
 Record = Mapping[str, Any]
 
@@ -50,14 +51,13 @@ def _summary(counts: Mapping[str, int]) -> str:
 
 
 def _deviation_lines(record: Record) -> Iterator[str]:
-    explained = _nodes_with_distributions(record)
     distributions: dict[str, list[Mapping[str, Any]]] = {}
     for fact in record["facts"]:
         for deviation in fact["deviations"]:
             if fact["group"] == DISTRIBUTIONS:
                 distributions.setdefault(deviation["nodes"], []).append(fact)
-            elif fact["name"] != "files" or deviation["nodes"] not in explained:
-                yield _deviation_line(fact, deviation)
+            elif not deviation["is_explained"]:
+                yield from _deviation(fact, deviation)
     for nodes, facts in distributions.items():
         if len(facts) > LISTED_DISTRIBUTIONS:
             names = ", ".join(fact["title"] for fact in facts[:LISTED_DISTRIBUTIONS])
@@ -66,28 +66,24 @@ def _deviation_lines(record: Record) -> Iterator[str]:
         for fact in facts:
             for deviation in fact["deviations"]:
                 if deviation["nodes"] == nodes:
-                    yield _deviation_line(fact, deviation)
+                    yield from _deviation(fact, deviation)
 
 
-def _nodes_with_distributions(record: Record) -> set[str]:
-    """The node sets whose distributions say more than that some file differs."""
-    nodes = set()
-    for fact in record["facts"]:
-        if fact["group"] == DISTRIBUTIONS:
-            nodes |= {deviation["nodes"] for deviation in fact["deviations"]}
-    return nodes
-
-
-def _deviation_line(fact: Mapping[str, Any], deviation: Mapping[str, Any]) -> str:
+def _deviation(fact: Mapping[str, Any], deviation: Mapping[str, Any]) -> list[str]:
+    """What some nodes have, and what they should have: one line, or two if they are long."""
     value = f"{deviation['nodes']}: {fact['title']} {deviation['value']}"
-    if deviation["below_minimum"]:
-        return f"{value}; at least {fact['minimum']} is needed"
-    if fact["basis"] == "none":
-        is_absent = deviation["value"] == NOT_INSTALLED
-        return value if is_absent else f"{value}; no value has a majority"
-    if fact["basis"] == "expectation":
-        return f"{value}; expected: {fact['reference']}"
-    return f"{value}; on {format_count(fact['count'], 'node')}: {fact['reference']}"
+    if deviation["is_below"]:
+        expected = f"at least {fact['minimum']} is needed"
+    elif fact["basis"] == "expectation":
+        expected = f"expected: {fact['reference']}"
+    elif fact["basis"] == "majority":
+        expected = f"on {format_count(fact['count'], 'node')}: {fact['reference']}"
+    elif deviation["value"] == NOT_INSTALLED:
+        return [value]
+    else:
+        expected = "no value has a majority"
+    line = f"{value}; {expected}"
+    return [line] if len(line) <= LINE_WIDTH else [value, f"    {expected}"]
 
 
 def _unread_lines(record: Record) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from provision import sources
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import Pin
-from provision.sources.base import ASKED_FOR
+from provision.sources.base import REQUESTED
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class PinReasons:
         if name_of(requirement) in TORCH_NAMES:
             return False
         reason = self.reasons.get(requirement)
-        return reason is None or reason.startswith(ASKED_FOR)
+        return reason is None or reason.startswith(REQUESTED)
 
     def option(self, requirement: str) -> str | None:
         """The option that leaves the requirement out, if it was added by default."""

@@ -32,7 +32,7 @@ ELEMENTS_QUICK = 1 << 16
 
 def run(context: RankContext) -> Outcome:
     name = context.exchange("checkpoint/folder", f".provision-smoke-{secrets.token_hex(8)}")[0]
-    root = context.options.checkpoint_dir / name
+    root = context.options.folder / name
     context.temporary_folders.append(root)
     try:
         outcome = _round_trip(context, root)
@@ -75,7 +75,7 @@ def _round_trip(context: RankContext, root: Path) -> Outcome:
             filesystem_findings.finding_id(error.errno) if error.errno else "checkpoint-failed"
         )
         problem = error.problem.replace(str(root), root.name)
-        message = f"a checkpoint in {context.options.checkpoint_dir} was not written: {problem}"
+        message = f"a checkpoint in {context.options.folder} was not written: {problem}"
         return Outcome(findings=(Finding(finding_id, message, error.ranks),), broken=True)
     if context.options.fault("flip-bit"):
         if env.rank == 0:
@@ -117,7 +117,7 @@ def _read_problem(context: RankContext, root: Path, ranks: Ranks) -> list[str] |
     """
     import torch
 
-    folder = context.options.checkpoint_dir
+    folder = context.options.folder
     rank = context.env.rank
     other_rank = (rank + 1) % context.env.world_size
     expected = _state(context, other_rank)

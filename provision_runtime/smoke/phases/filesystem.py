@@ -72,7 +72,7 @@ LOCK_BUSY = (errno.EAGAIN, errno.EACCES)
 
 def run(context: RankContext) -> Outcome:
     name = context.exchange("filesystem/name", f".provision-smoke-{secrets.token_hex(8)}")[0]
-    target = context.options.checkpoint_dir
+    target = context.options.folder
     probe = FolderProbe(context, target, target / name)
     context.temporary_folders.append(probe.root)
     try:

@@ -1,0 +1,74 @@
+"""Logins of channels and mirrors, given to rattler apart from their addresses.
+
+rattler writes the addresses that it reads into its cache, where other users could read a password
+(tried with py-rattler 0.28). It takes logins from an authentication file as well, which it reads
+when a client is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from provision.core.mirrors import without_login
+from provision.core.tempdirs import temporary_directory
+
+AUTH_FILE = "RATTLER_AUTH_FILE"
+# Where rattler looks for logins by itself.
+DEFAULT_FILE = Path("~/.rattler/credentials.json")
+
+_logins: dict[str, tuple[str, str]] = {}  # host -> user, password
+_environment_lock = threading.Lock()
+
+
+def public_url(url: str) -> str:
+    """The address without its login, which is remembered for the clients made from now on."""
+    parts = urlsplit(url)
+    if parts.username is None or parts.hostname is None:
+        return url
+    _logins[parts.hostname] = (unquote(parts.username), unquote(parts.password or ""))
+    return without_login(url)
+
+
+def login_count() -> int:
+    """How many logins are known; a client knows those that were known when it was made."""
+    return len(_logins)
+
+
+@contextlib.contextmanager
+def authentication_file() -> Iterator[None]:
+    """In this block rattler finds the user's own logins and those of `public_url`."""
+    if not _logins:
+        yield
+        return
+    with _environment_lock, temporary_directory("logins") as folder:
+        file = folder / "credentials.json"
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(_authentication(), stream)
+        own_file = os.environ.get(AUTH_FILE)
+        os.environ[AUTH_FILE] = str(file)
+        try:
+            yield
+        finally:
+            del os.environ[AUTH_FILE]
+            if own_file is not None:
+                os.environ[AUTH_FILE] = own_file
+
+
+def _authentication() -> dict[str, object]:
+    """The user's own file with our logins added."""
+    entries: dict[str, object] = {}
+    file = Path(os.environ.get(AUTH_FILE) or DEFAULT_FILE).expanduser()
+    with contextlib.suppress(OSError, ValueError):  # rattler ignores such a file too
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            entries.update(content)
+    for host, (username, password) in _logins.items():
+        entries[host] = {"BasicHTTP": {"username": username, "password": password}}
+    return entries

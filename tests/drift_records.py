@@ -1,0 +1,65 @@
+"""Records of `provision drift`, from facts that a test states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from provision.cluster import drift_record
+from provision.cluster.comparison import Expectation, NodeFacts, Value, compare
+from provision.cluster.drift import DriftRequest, DriftSurvey
+from provision.cluster.failures import NodeFailure
+from provision.cluster.inventory import NodeSelection
+
+DRIVER, KERNEL = "535.183.01", "5.15.0-1053-aws"
+
+
+def facts(**changes: Value) -> NodeFacts:
+    """A node's facts; changes: those that are not usual."""
+    values: dict[str, Value] = {
+        "environment": "train-0123456789ab",
+        "lock": "a" * 64,
+        "files": "b" * 64,
+        "driver": DRIVER,
+        "gpus": "8 x NVIDIA H100 80GB HBM3",
+        "sharp": None,
+        "kernel": KERNEL,
+        "memory": 2 << 40,
+        "clock": 0.0,
+    }
+    return NodeFacts(values={**values, **changes})
+
+
+def record(
+    nodes: Mapping[str, NodeFacts],
+    failures: Mapping[str, NodeFailure] | None = None,
+    expectation: Expectation | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """failures: nodes that gave no answer; they come last."""
+    failures = failures or {}
+    survey = DriftSurvey(
+        request=DriftRequest(name="train", deep=True),
+        selection=NodeSelection(text="a100", nodes=()),
+        nodes=(*nodes, *failures),
+        failures=failures,
+        facts=tuple(compare(nodes, expectation)),
+        **{
+            "distributions": None,
+            "unexplained": (),
+            "is_shared": False,
+            "clock_s": 0.0,
+            **fields,
+        },
+    )
+    return drift_record.compose(survey, expectation, "2026-01-01T00:00:00+00:00")
+
+
+def cluster(count: int, **deviating: NodeFacts) -> dict[str, NodeFacts]:
+    """Nodes n0001, n0002, ... that are equal but for those that are named."""
+    nodes = {f"n{number:04}": facts() for number in range(1, count + 1)}
+    return {**nodes, **deviating}
+
+
+def timed_out(message: str = "no answer within the time limit") -> NodeFailure:
+    return NodeFailure(stage="drift", reason="timed-out", message=message)

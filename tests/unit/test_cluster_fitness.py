@@ -1,0 +1,306 @@
+"""Whether nodes are fit, by the facts that they answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from provision import catalog
+from provision.cluster.failures import REASONS, NodeFailure
+from provision.cluster.fitness import (
+    EnvironmentNeeds,
+    NodeReport,
+    clock_skew_s,
+    judge,
+    mount_way,
+)
+from provision.cluster.inventory import Node, NodeNames
+from provision.cluster.remote import NodeAnswer, merge_same_nodes
+
+GIB = 1 << 30
+H100 = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1", "memory_mib": 81559}
+BUILD = next(build for build in catalog.releases()["2.3.1"].wheels if build.cuda == "12.1")
+NEEDS = EnvironmentNeeds(
+    name="train",
+    platforms=("linux-64",),
+    glibc="2.28",
+    cuda="12.1",
+    build=BUILD,
+    store_bytes=10 * GIB,
+)
+
+
+def node(name: str = "n1", **fields: Any) -> Node:
+    return Node(name=name, names=NodeNames(ssh=name), engine="ssh", address=name, **fields)
+
+
+def facts(**changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a fit node, with some changed: `store={"free_bytes": 0}`."""
+    document: dict[str, Any] = {
+        "host": {
+            "name": "n1",
+            "addresses": ["10.0.0.1"],
+            "is_loopback": False,
+            "machine_id": "0" * 32,
+        },
+        "system": {"arch": "x86_64", "kernel": "6.1", "glibc": "2.36", "os": "Debian 12"},
+        "user": {"name": "me", "uid": 1000},
+        "store": {
+            "path": "/opt/provision",
+            "existing": "/opt",
+            "free_bytes": 100 * GIB,
+            "total_bytes": 200 * GIB,
+            "free_inodes": 1_000_000,
+            "is_executable": True,
+            "problem": None,
+        },
+        "gpus": {"driver": "550.54.15", "devices": [H100, H100], "on_bus": 2, "problem": None},
+        "mounting": {"may_mount": False, "squashfs": True, "squashfs_zstd": True, "fuse": True},
+        "tools": {"squashfuse": "/usr/bin/squashfuse", "fusermount3": "/usr/bin/fusermount3"},
+        "limits": {"memlock": None, "infiniband": {"adapters": []}},
+        "unread": {},
+        "time": 1000.5,
+    }
+    for name, change in changes.items():
+        document[name] = {**document[name], **change}
+    return document
+
+
+def answer(document: dict[str, Any] | None = None, **fields: Any) -> NodeAnswer:
+    values: dict[str, Any] = {
+        "node": node(),
+        "result": document if document is not None else facts(),
+        "failure": None,
+        "identity": ("n1", "boot"),
+        "sent": 1000.0,
+        "received": 1001.0,
+    }
+    return NodeAnswer(**{**values, **fields})
+
+
+def reasons(report: NodeReport) -> list[str]:
+    return [problem.reason for problem in report.problems]
+
+
+def test_fit_node() -> None:
+    report = judge(answer(), NEEDS)
+    assert (report.verdict, report.problems, report.warnings) == ("fit", (), ())
+    assert report.summary == "x86_64, glibc 2.36, driver 550.54.15, 2 x NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "message"),
+    [
+        (
+            {"system": {"arch": "aarch64"}},
+            "wrong-arch",
+            "aarch64; the environment is for x86_64",
+        ),
+        ({"system": {"glibc": "2.17"}}, "old-glibc", "glibc 2.17 < 2.28"),
+        ({"system": {"glibc": None}}, "old-glibc", "no glibc; 2.28 is needed"),
+        (
+            {"gpus": {"driver": "470.82.01"}},
+            "old-driver",
+            "driver 470.82.01; CUDA 12.1 needs 525.60.13",
+        ),
+        (
+            {"gpus": {"devices": [{**H100, "name": "Tesla K80"}], "on_bus": 1}},
+            "gpu-unsupported",
+            "K80 (sm_37)",
+        ),
+        (
+            {"store": {"free_bytes": 3 * GIB}},
+            "disk-full",
+            "3 GiB free in /opt; 10 GiB are needed",
+        ),
+    ],
+)
+def test_needs_of_an_environment(
+    changes: Mapping[str, Mapping[str, Any]], reason: str, message: str
+) -> None:
+    report = judge(answer(facts(**changes)), NEEDS)
+    assert report.verdict == "unfit"
+    assert reasons(report) == [reason]
+    assert message in report.problems[0].message
+    assert judge(answer(facts(**changes))).verdict == "fit"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "message"),
+    [
+        (
+            {"store": {"problem": {"reason": "read-only", "message": "/opt: Read-only"}}},
+            "read-only",
+            "/opt: Read-only",
+        ),
+        ({"store": {"is_executable": False}}, "no-exec", "/opt is mounted with noexec"),
+        ({"store": {"free_inodes": 1}}, "no-inodes", "1 free inode in /opt"),
+        (
+            {"gpus": {"problem": "NVML: Driver/library version mismatch", "devices": []}},
+            "gpu-driver",
+            "mismatch",
+        ),
+        ({"gpus": {"devices": [H100]}}, "gpu-missing", "1 of 2 GPUs answer"),
+        ({"host": {"addresses": []}}, "no-own-name", "n1 does not resolve"),
+    ],
+)
+def test_problems_of_any_node(
+    changes: Mapping[str, Mapping[str, Any]], reason: str, message: str
+) -> None:
+    report = judge(answer(facts(**changes)))
+    assert report.verdict == "unfit"
+    assert reasons(report) == [reason]
+    assert message in report.problems[0].message
+    assert report.problems[0].stage == "check"
+
+
+@pytest.mark.parametrize(
+    ("changes", "node_fields", "reason"),
+    [
+        ({"host": {"addresses": ["127.0.1.1"], "is_loopback": True}}, {}, "loopback-name"),
+        ({"mounting": {"fuse": False}}, {}, "no-mount"),
+        ({"limits": {"memlock": 65536, "infiniband": {"adapters": ["mlx5_0"]}}}, {}, "memlock"),
+        ({}, {"gpus": 4}, "gpu-count"),
+        ({"gpus": {"devices": [], "on_bus": 0, "driver": None}}, {}, "no-gpu"),
+    ],
+)
+def test_warnings_do_not_make_a_node_unfit(
+    changes: Mapping[str, Mapping[str, Any]], node_fields: Mapping[str, Any], reason: str
+) -> None:
+    report = judge(answer(facts(**changes), node=node(**node_fields)), NEEDS)
+    assert report.verdict == "fit"
+    assert [warning.reason for warning in report.warnings] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("time", "skew"),
+    [(1000.0, 0), (1001.0, 0), (999.0, -1.0), (1101.0, 100.0), (400.0, -600.0)],
+)
+def test_clock_is_wrong_only_beyond_question_and_answer(time: float, skew: float) -> None:
+    document = {**facts(), "time": time}
+    assert clock_skew_s(answer(document)) == skew
+    is_wrong = reasons(judge(answer(document))) == ["clock-skew"]
+    assert is_wrong is (abs(skew) >= 5)
+
+
+def test_slow_answer_is_no_wrong_clock() -> None:
+    document = {**facts(), "time": 1050.0}
+    assert judge(answer(document, received=1100.0)).verdict == "fit"
+
+
+def test_unread_fact_is_unknown() -> None:
+    document = facts()
+    del document["store"]
+    document["unread"] = {"store": "no answer within 20 s"}
+    report = judge(answer(document))
+    assert report.verdict == "unknown"
+    assert report.problems[0].message == "store: no answer within 20 s"
+
+
+def test_unread_fact_that_decides_nothing() -> None:
+    document = facts()
+    del document["limits"]
+    document["unread"] = {"limits": "no answer within 20 s"}
+    assert judge(answer(document)).verdict == "fit"
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [("timed-out", "unknown"), ("refused", "unfit"), ("same-node", "same")],
+)
+def test_verdict_of_a_failure(reason: str, verdict: str) -> None:
+    failure = NodeFailure(stage="check", reason=reason, message="words")
+    report = judge(answer(None, result=None, failure=failure))
+    assert report.verdict == verdict
+    assert report.problems == (failure,)
+
+
+def test_engine_explains_a_silent_node() -> None:
+    failure = NodeFailure(stage="check", reason="connect-timeout", message="timed out")
+    silent = Node(
+        name="n1",
+        names=NodeNames(slurm="n1"),
+        engine="slurm",
+        address="n1",
+        state="down*",
+        reason="bad fan",
+        answers=False,
+    )
+    report = judge(answer(None, node=silent, result=None, failure=failure))
+    assert report.problems[0].message == "timed out; slurm says down* (bad fan)"
+
+
+def kubernetes_node(**facts: Any) -> Node:
+    engine_facts = {"arch": "x86_64", "driver": "550.54.15", "pressure": (), **facts}
+    return Node(
+        name="k1",
+        names=NodeNames(kubernetes="k1"),
+        engine="kubernetes",
+        address="k1",
+        state="Ready",
+        gpus=8,
+        gpu_type="NVIDIA-H100",
+        engine_facts=engine_facts,
+    )
+
+
+def test_kubernetes_node_is_judged_by_its_api_server() -> None:
+    failure = NodeFailure(stage="check", reason="not-run", message="")
+    report = judge(answer(None, node=kubernetes_node(), result=None, failure=failure), NEEDS)
+    assert report.verdict == "fit"
+    assert report.summary == "x86_64, driver 550.54.15, 8 x NVIDIA-H100"
+    full = kubernetes_node(pressure=("DiskPressure",), driver="470.1")
+    report = judge(answer(None, node=full, result=None, failure=failure), NEEDS)
+    assert reasons(report) == ["not-ready", "old-driver"]
+
+
+def test_every_reason_is_in_the_registry() -> None:
+    import inspect
+
+    from provision.cluster import fitness
+
+    source = inspect.getsource(fitness)
+    used = {
+        part.partition('"')[0]
+        for part in source.replace("_problem(\n        ", "_problem(").split('_problem("')[1:]
+    }
+    assert len(used) > 10
+    assert used <= set(REASONS)
+
+
+@pytest.mark.parametrize(
+    ("mounting", "tools", "way"),
+    [
+        ({"may_mount": True}, {}, "kernel"),
+        ({"may_mount": True, "squashfs_zstd": False}, {"squashfuse": "x"}, None),
+        ({"may_mount": True, "squashfs": False}, {"squashfuse": "x", "fusermount": "x"}, "fuse"),
+        ({}, {"squashfuse_ll": "x", "fusermount3": "x"}, "fuse"),
+        ({"fuse": False}, {"squashfuse_ll": "x", "fusermount3": "x"}, None),
+        ({}, {"squashfuse": "x"}, None),
+    ],
+)
+def test_way_to_mount(
+    mounting: Mapping[str, Any], tools: Mapping[str, str], way: str | None
+) -> None:
+    document = facts(mounting=mounting)
+    document["tools"] = tools
+    assert mount_way(document) == way
+
+
+def test_machine_under_two_names_is_judged_once() -> None:
+    first = answer()
+    second = answer(node=node("alias"))
+    other = answer(node=node("n2"), identity=("n2", "boot"))
+    failed = NodeFailure(stage="check", reason="refused", message="")
+    silent = [
+        answer(None, node=node(name), result=None, failure=failed, identity=())
+        for name in ("n3", "n4")
+    ]
+    merged = merge_same_nodes([first, second, other, *silent])
+    verdicts = {each.node.name: judge(each).verdict for each in merged}
+    assert verdicts == {"n1": "fit", "alias": "same", "n2": "fit", "n3": "unfit", "n4": "unfit"}
+    failure = merged[1].failure
+    assert failure is not None
+    assert failure.message == "alias and n1 are the same machine"

@@ -1,0 +1,72 @@
+"""Equal answers of many nodes as one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.cluster.failures import NodeFailure
+from provision.cluster.folding import fold_equal, fold_failures, majority
+
+hypothesis = pytest.importorskip("hypothesis")
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+
+def test_most_nodes_first() -> None:
+    values = {f"n{number:04}": "2.28" for number in range(1, 999)}
+    values |= {"n0042": "2.17", "n0999": "2.36", "n1000": "2.36"}
+    assert fold_equal(values) == [
+        ("n[0001-0041,0043-0998]", "2.28"),
+        ("n[0999-1000]", "2.36"),
+        ("n0042", "2.17"),
+    ]
+
+
+def test_of_equal_groups_that_of_the_first_node_comes_first() -> None:
+    values = {"b": 1, "a": 2, "c": 1, "d": 2}
+    assert [value for _, value in fold_equal(values)] == [2, 1]
+
+
+@given(st.dictionaries(st.from_regex(r"n[1-9][0-9]?", fullmatch=True), st.integers(0, 3)))
+def test_folding_keeps_every_node_once(values: dict[str, int]) -> None:
+    from provision.adapters.clustershell import expand
+
+    unfolded = {}
+    for nodes, value in fold_equal(values):
+        for node in expand(nodes):
+            assert node not in unfolded
+            unfolded[node] = value
+    assert unfolded == values
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, None),
+        ({"a": 1}, 1),
+        ({"a": 1, "b": 2}, None),
+        ({"a": 1, "b": 2, "c": 1}, 1),
+        ({"a": 1, "b": 2, "c": 3}, None),
+    ],
+)
+def test_majority_is_more_than_half(values: dict[str, int], expected: int | None) -> None:
+    assert majority(values) == expected
+
+
+def test_failures_fold_by_stage_and_reason() -> None:
+    def failure(stage: str, reason: str, message: str) -> NodeFailure:
+        return NodeFailure(stage=stage, reason=reason, message=message)
+
+    folded = fold_failures(
+        [
+            ("n1", failure("copy", "refused", "n1: refused")),
+            ("n2", failure("copy", "disk-full", "/opt: full")),
+            ("n3", failure("copy", "refused", "n3: refused")),
+            ("n4", failure("check", "refused", "n4: refused")),
+        ]
+    )
+    assert [(nodes, each.stage, each.message) for nodes, each in folded] == [
+        ("n[1,3]", "copy", "n1: refused"),
+        ("n2", "copy", "/opt: full"),
+        ("n4", "check", "n4: refused"),
+    ]

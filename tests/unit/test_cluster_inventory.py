@@ -1,0 +1,211 @@
+"""Which nodes `--on` and nodes.yml mean."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from provision.cluster.inventory import (
+    NodeDefaults,
+    NodeNames,
+    find_inventory,
+    read_inventory,
+    select_nodes,
+)
+from provision.core.errors import InvalidSpec
+
+DATA = Path(__file__).parent.parent / "data"
+GROUPS = """\
+schema: 1
+groups:
+  a100: {from: slurm, partition: gpu, features: a100}
+  h100: {from: slurm, partition: gpu, features: [h100, ib]}
+  none: {from: slurm, partition: gpu, features: b200}
+  desks: {from: ssh, hosts: "desk[01-03]"}
+  kube: {from: kubernetes, selector: gpu=yes, context: lab}
+defaults:
+  path: /srv/provision
+  store: shared
+  fanout: 8
+  connect_s: 2.5
+  python: /usr/bin/python3.11
+  via: srun
+  ssh_options: [-F, ~/.ssh/cluster]
+"""
+
+
+@pytest.fixture
+def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A nodes.yml, and the commands of the engines that it names."""
+    path = tmp_path / "nodes.yml"
+    path.write_text(GROUPS)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, script in {
+        "sinfo": f'case "$*" in *%N*) cat {DATA}/sinfo/24.11.txt;; *) echo gpu; echo cpu;; esac',
+        "kubectl": f"cat {DATA}/kubectl/nodes.json",
+    }.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    return path
+
+
+def names(on: str, inventory: Path | None = None) -> list[str]:
+    return [node.name for node in select_nodes(on, inventory).nodes]
+
+
+@pytest.mark.parametrize("on", ["n[1-3]", "n1,n2,n3", "ssh:n[1-3]", " n[1-3] ", "n[1-3],n2"])
+def test_node_sets_are_reached_by_ssh(on: str) -> None:
+    nodes = select_nodes(on).nodes
+    assert [node.name for node in nodes] == ["n1", "n2", "n3"]
+    assert {node.engine for node in nodes} == {"ssh"}
+    assert nodes[0].names == NodeNames(ssh="n1")
+
+
+def test_this_machine_and_simulated_nodes() -> None:
+    [local] = select_nodes("local").nodes
+    assert local.engine == "local"
+    simulated = select_nodes("exec:n[1-3]").nodes
+    assert [node.engine for node in simulated] == ["exec"] * 3
+
+
+def test_slurm_partition(inventory: Path) -> None:
+    nodes = {node.name: node for node in select_nodes("slurm:gpu").nodes}
+    assert nodes["gpu-01"].names == NodeNames(slurm="gpu-01", host="gpu-01.lab", ssh="gpu-01.lab")
+    assert nodes["gpu-01"].address == "gpu-01.lab"
+    assert nodes["gpu-02"].state == "drained*"
+    assert nodes["gpu-02"].reason == "Kill task failed"
+    assert not nodes["gpu-02"].answers
+    assert nodes["gpu-01"].partition == "gpu"
+
+
+def test_kubernetes_nodes(inventory: Path) -> None:
+    nodes = select_nodes("k8s:gpu=yes,!old").nodes
+    assert nodes[0].names == NodeNames(kubernetes="ip-10-0-0-1", host="gpu-a.lab")
+    assert nodes[0].engine_facts["driver"] == "550.54.15"
+    assert select_nodes("kube", inventory).nodes[0].context == "lab"
+
+
+@pytest.mark.parametrize(
+    ("on", "expected"),
+    [
+        ("a100", ["gpu-01", "gpu-02"]),
+        ("@a100", ["gpu-01", "gpu-02"]),
+        ("h100", ["gpu-03", "gpu-04", "gpu-05"]),
+        ("a100!gpu-02", ["gpu-01"]),
+        ("a100,desks!desk02", ["desk01", "desk03", "gpu-01", "gpu-02"]),
+        ("a100,other", ["gpu-01", "gpu-02", "other"]),
+        ("slurm:gpu&a100", ["gpu-01", "gpu-02"]),
+        ("ssh:a100", ["a100"]),
+    ],
+)
+def test_groups_in_node_sets(on: str, expected: list[str], inventory: Path) -> None:
+    assert sorted(names(on, inventory)) == expected
+
+
+def test_nodes_of_groups_keep_their_engine(inventory: Path) -> None:
+    nodes = {node.name: node for node in select_nodes("a100,desks", inventory).nodes}
+    assert nodes["gpu-01"].engine == "slurm"
+    assert nodes["desk01"].engine == "ssh"
+
+
+def test_defaults(inventory: Path) -> None:
+    assert read_inventory(inventory).defaults == NodeDefaults(
+        path=PurePosixPath("/srv/provision"),
+        store="shared",
+        fanout=8,
+        connect_s=2.5,
+        python="/usr/bin/python3.11",
+        via="srun",
+        ssh_options=("-F", "~/.ssh/cluster"),
+    )
+    assert select_nodes("n1").defaults == NodeDefaults()
+
+
+@pytest.mark.parametrize("on", ["", " ", "@nope", "n1!n1", "exec:", "ssh:"])
+def test_no_node(on: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        select_nodes(on)
+    assert f"`{on.strip()}`" in str(caught.value) or f"`{on}`" in str(caught.value)
+    assert "--on takes" in str(caught.value)
+
+
+def test_empty_group_lists_the_others(inventory: Path) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        select_nodes("none,desks", inventory)
+    assert "`none` has no nodes." in str(caught.value)
+    assert "Groups of nodes.yml: a100, desks, h100, kube, none." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("", ':1: the top level: null is not of type "object".'),
+        ("schema: 2\n", ":1: schema: 1 was expected."),
+        (
+            "schema: 1\nnodes: []\n",
+            ":1: the top level: Additional properties are not allowed ('nodes' was unexpected).",
+        ),
+        (
+            "schema: 1\ngroups:\n  a: {from: pbs}\n",
+            ':3: groups.a.from: "pbs" is not one of "slurm", "ssh" or 2 other candidates.',
+        ),
+        (
+            "schema: 1\ngroups:\n  a: {from: slurm}\n",
+            ':3: groups.a: "partition" is a required property.',
+        ),
+        (
+            "schema: 1\ngroups:\n  a:\n    from: ssh\n    hosts: []\n",
+            ':5: groups.a.hosts: [] is not of type "string".',
+        ),
+        (
+            "schema: 1\ndefaults: {path: opt}\n",
+            ':2: defaults.path: "opt" is not an absolute path, like /opt/provision.',
+        ),
+        ("schema: 1\ndefaults: {fanout: 0}\n", ":2: defaults.fanout: 0 is less than"),
+        ("schema: 1\ngroups: {a: [\n", ":3: this is not YAML"),
+        (
+            "schema: 1\ngroups:\n  a: {from: ssh, hosts: x}\n  a: {from: ssh, hosts: y}\n",
+            ":3: the group `a` is repeated.",
+        ),
+    ],
+)
+def test_mistakes_in_nodes_yml_have_their_lines(text: str, mistake: str, tmp_path: Path) -> None:
+    path = tmp_path / "nodes.yml"
+    path.write_text(text)
+    with pytest.raises(InvalidSpec) as caught:
+        read_inventory(path)
+    assert f"{path}{mistake}" in str(caught.value)
+
+
+def test_all_mistakes_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.yml"
+    path.write_text(
+        "schema: 1\ngroups:\n  'a b': {from: ssh, hosts: x}\ndefaults: {via: pdsh, fanout: x}\n"
+    )
+    with pytest.raises(InvalidSpec) as caught:
+        read_inventory(path)
+    assert str(caught.value).count(f"{path}:") == 3
+
+
+def test_bad_hosts_of_a_group(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.yml"
+    path.write_text("schema: 1\ngroups:\n  a: {from: ssh, hosts: 'n[1-'}\n")
+    with pytest.raises(InvalidSpec) as caught:
+        select_nodes("a", path)
+    assert "missing bracket" in str(caught.value)
+
+
+def test_inventory_lies_next_to_the_envs(tmp_path: Path) -> None:
+    assert find_inventory(tmp_path / "envs") is None
+    (tmp_path / "nodes.yml").write_text(GROUPS)
+    assert find_inventory(tmp_path / "envs") == tmp_path / "nodes.yml"
+    assert find_inventory(tmp_path / "envs", tmp_path / "other.yml") == tmp_path / "other.yml"
+
+
+def test_named_inventory_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        select_nodes("n1", tmp_path / "other.yml")
+    assert "other.yml" in str(caught.value)

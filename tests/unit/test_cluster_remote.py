@@ -1,0 +1,110 @@
+"""What srun prints for many nodes -> answers and failures. Captured from Slurm 22.05."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+
+import pytest
+
+from provision.cluster.inventory import Node, NodeDefaults, NodeNames, select_nodes
+from provision.cluster.remote import (
+    NodeAnswer,
+    SrunMessage,
+    node_argv,
+    run_action,
+    srun_documents,
+    srun_messages,
+    transport,
+)
+from provision.core.errors import InvalidSpec
+
+STDERR = """\
+0: sh: 1: exec: nopython: not found
+2: Traceback (most recent call last):
+srun: error: n[1,3]: tasks 0,2: Exited with exit code 127
+srun: error: n2: task 1: Killed
+srun: error: Task launch for StepId=5.0 failed on node n4: Communication connection failure
+srun: error: Application launch failed: Communication connection failure
+srun: Job step aborted
+"""
+SLURM_NODE = Node(name="n1", names=NodeNames(slurm="n1"), engine="slurm", address="n1")
+KUBERNETES_NODE = Node(
+    name="k1", names=NodeNames(kubernetes="k1"), engine="kubernetes", address="k1"
+)
+
+
+def test_messages_of_srun_are_those_of_their_nodes() -> None:
+    assert srun_messages(STDERR) == {
+        "n1": SrunMessage(status=127, text="sh: 1: exec: nopython: not found"),
+        "n2": SrunMessage(status=137, text="Killed"),
+        "n3": SrunMessage(status=127, text="Traceback (most recent call last):"),
+        "n4": SrunMessage(status=None, text="Communication connection failure"),
+    }
+
+
+def test_answers_that_srun_broke_into_lines() -> None:
+    """It breaks lines after 1,024 bytes, and mixes the pieces of several tasks."""
+    texts = {}
+    for number in (0, 11):
+        document = {"slurm_node": f"n{number}", "result": {"text": "x" * 3000 + f" {number}"}}
+        texts[number] = f"provision-node: {json.dumps(document)}"
+    lines = [" 0: ", "11: Welcome"]
+    for start in range(0, 3200, 1000):
+        for number, text in texts.items():
+            lines.append(f"{number:2}: {text[start : start + 1000]}")
+    documents = srun_documents("\n".join(lines).encode() + b"\n")
+    assert [document["slurm_node"] for document in documents] == ["n0", "n11"]
+    assert documents[1]["result"]["text"].endswith("x 11")
+
+
+def test_answer_that_was_cut_off_is_none() -> None:
+    assert srun_documents(b'0: provision-node: {"slurm_node": "n1", "resu\n') == []
+
+
+def test_ways_to_reach_a_node() -> None:
+    [ssh_node], [local] = select_nodes("n1").nodes, select_nodes("local").nodes
+    assert transport(ssh_node, NodeDefaults(via="srun")) == "ssh"
+    assert transport(SLURM_NODE, NodeDefaults()) == "ssh"
+    assert transport(SLURM_NODE, NodeDefaults(via="srun")) == "srun"
+    assert node_argv(local, "echo 'a b'", NodeDefaults()) == ["sh", "-c", "echo 'a b'"]
+    assert node_argv(SLURM_NODE, "true", NodeDefaults(via="srun"))[-3:] == ["sh", "-c", "true"]
+    with pytest.raises(InvalidSpec):
+        node_argv(KUBERNETES_NODE, "true", NodeDefaults())
+
+
+def test_srun_needs_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(InvalidSpec) as caught:
+        run_action(
+            [SLURM_NODE], "facts", {}, stage="check", timeout_s=1, defaults=NodeDefaults(via="srun")
+        )
+    assert "salloc" in caught.value.advice
+
+
+def test_kubernetes_nodes_run_nothing() -> None:
+    [answer] = run_action([KUBERNETES_NODE], "facts", {}, stage="check", timeout_s=1)
+    assert answer.failure is not None
+    assert answer.failure.reason == "not-run"
+
+
+def test_nodes_of_several_engines_in_one_run() -> None:
+    nodes = [
+        KUBERNETES_NODE,
+        *select_nodes("exec:n[1-2]").nodes,
+        *select_nodes("local").nodes,
+    ]
+    seen: list[NodeAnswer] = []
+    answers = run_action(
+        nodes,
+        "facts",
+        lambda node: {"path": str(PurePosixPath("/tmp") / node.name)},
+        stage="check",
+        timeout_s=60,
+        on_answer=seen.append,
+    )
+    assert [answer.node for answer in answers] == nodes
+    assert len(seen) == len(nodes)
+    paths = [answer.result["store"]["path"] for answer in answers if answer.result]
+    assert paths == ["/tmp/n1", "/tmp/n2", "/tmp/local"]
+    assert answers[1].identity == ("n1", "simulated")

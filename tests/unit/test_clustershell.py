@@ -1,0 +1,161 @@
+"""Node sets, and commands on simulated nodes."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from provision.adapters import clustershell
+from provision.core.errors import InvalidSpec
+
+hypothesis = pytest.importorskip("hypothesis")
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's ClusterShell configuration: one file of groups."""
+    from ClusterShell import NodeSet, NodeUtils
+
+    (tmp_path / "groups.conf").write_text(f"[Main]\ndefault: lab\nautodir: {tmp_path}/groups.d\n")
+    (tmp_path / "groups.d").mkdir()
+    (tmp_path / "groups.d" / "lab.yaml").write_text("lab:\n  rack7: 'n[1-3]'\n  empty: ''\n")
+    resolver = NodeUtils.GroupResolverConfig([str(tmp_path / "groups.conf")])
+    monkeypatch.setattr(NodeSet, "RESOLVER_STD_GROUP", resolver)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("n[01-03]", ["n01", "n02", "n03"]),
+        ("a,b", ["a", "b"]),
+        ("n[1-4]!n[2-3]", ["n1", "n4"]),
+        ("n[1-4]&n[3-9]", ["n3", "n4"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("me@host.lab", ["me@host.lab"]),
+        ("", []),
+    ],
+)
+def test_node_sets(text: str, nodes: list[str]) -> None:
+    assert clustershell.expand(text) == nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("n[1-4", "missing bracket"),
+        ("n[1-4]]", "illegal closing bracket"),
+        ("n[4-1]", '"4-1"'),
+        ("n[a-b]", '"a-b"'),
+        ("n[1-4,]", "empty range"),
+        ("a,,b", "','"),
+        ("!a", "'!'"),
+        ("a b", "`a b`"),
+        ("-oProxyCommand=touch", "`-oProxyCommand=touch`"),
+        ("n;reboot", "`n;reboot`"),
+        ("n[1-99999999]", "more than 100,000 nodes"),
+    ],
+)
+def test_typos_are_quoted(text: str, part: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        clustershell.expand(text)
+    assert part in str(caught.value)
+    assert "n[1-4,7]" in caught.value.advice
+
+
+@pytest.mark.usefixtures("groups")
+def test_groups_of_the_users_configuration() -> None:
+    assert clustershell.group("@rack7") == ["n1", "n2", "n3"]
+    assert clustershell.expand("@rack7!n2") == ["n1", "n3"]
+    for name in ("@empty", "@nope"):
+        with pytest.raises(InvalidSpec) as caught:
+            clustershell.group(name)
+        assert name in str(caught.value)
+
+
+@given(st.sets(st.from_regex(r"[a-z]{1,3}[0-9]{0,3}(-ib[0-9])?", fullmatch=True), max_size=30))
+def test_folding_loses_no_name(names: set[str]) -> None:
+    assert set(clustershell.expand(clustershell.fold(names))) == names
+
+
+def test_folding_keeps_leading_zeros() -> None:
+    names = [f"n{number:04}" for number in range(1, 999)]
+    assert clustershell.fold(names) == "n[0001-0998]"
+
+
+def test_outputs_are_in_the_order_of_the_nodes() -> None:
+    nodes = ["n3", "n1", "x", "n2"]
+    outputs = clustershell.run(
+        nodes, "cat; echo %h; echo no >&2; exit 3", stdin=b"in\n", worker="exec", timeout_s=20
+    )
+    assert [output.node for output in outputs] == nodes
+    assert [output.stdout for output in outputs] == [f"in\n{node}".encode() for node in nodes]
+    assert {output.stderr for output in outputs} == {"no"}
+    assert {output.status for output in outputs} == {3}
+    assert all(output.started <= output.ended for output in outputs)
+
+
+def test_each_node_may_read_something_else() -> None:
+    outputs = clustershell.run(
+        ["n1", "n2", "n3"], "cat", stdin=lambda node: node[-1].encode(), worker="exec", timeout_s=20
+    )
+    assert [output.stdout for output in outputs] == [b"1", b"2", b"3"]
+
+
+def test_no_nodes() -> None:
+    assert clustershell.run([], "true", worker="exec", timeout_s=1) == []
+
+
+def test_late_node_has_no_status_and_is_killed(tmp_path: Path) -> None:
+    command = f"test %h = n1 && exit 0; echo begun; sleep 1; touch {tmp_path}/%h"
+    first, second = clustershell.run(["n1", "n2"], command, worker="exec", timeout_s=0.3)
+    assert first.status == 0
+    assert second.status is None
+    assert second.stdout == b"begun"
+
+
+def test_killed_command_has_the_status_of_a_shell() -> None:
+    [output] = clustershell.run(["n1"], "kill -9 $$", worker="exec", timeout_s=20)
+    assert output.status == 128 + 9
+
+
+def test_outputs_are_passed_on_as_they_come() -> None:
+    seen = []
+    outputs = clustershell.run(
+        ["n1", "n2"], "true", worker="exec", timeout_s=20, on_output=lambda each: seen.append(each)
+    )
+    assert sorted(output.node for output in seen) == [output.node for output in outputs]
+
+
+def test_command_that_does_not_read_its_input_says_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """ClusterShell logs a broken pipe for each node."""
+    stdin = b"x" * 1_000_000
+    outputs = clustershell.run(
+        [f"n{number}" for number in range(20)], "exit 0", stdin=stdin, worker="exec", timeout_s=20
+    )
+    assert {output.status for output in outputs} == {0}
+    assert capfd.readouterr().err == ""
+
+
+def test_more_commands_than_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    try:
+        outputs = clustershell.run(
+            [f"n{number}" for number in range(60)], "true", worker="exec", fanout=60, timeout_s=30
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {output.status for output in outputs} == {0}
+
+
+def test_ssh_never_asks() -> None:
+    command = clustershell.ssh_command("n1", "true", connect_s=2.5, ssh_options=("-F", "/x"))
+    assert "-oBatchMode=yes" in command
+    assert "-oConnectTimeout=3" in command
+    assert command[-2:] == ["n1", "true"]

@@ -1,0 +1,89 @@
+"""What sinfo says about nodes, by two of its versions.
+
+22.05.txt was captured. 24.11.txt is written by sinfo(1) of 24.11: states and their signs, sockets of GRES.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.adapters.slurm import nodes as slurm_nodes
+from provision.core.errors import InvalidSpec, ToolMissing, Unreachable
+
+DATA = Path(__file__).parent.parent / "data" / "sinfo"
+
+
+def nodes_of(version: str) -> dict[str, slurm_nodes.SlurmNode]:
+    listed = slurm_nodes.parse_nodes((DATA / f"{version}.txt").read_text())
+    return {node.name: node for node in listed}
+
+
+def test_nodes_of_22_05() -> None:
+    nodes = nodes_of("22.05")
+    assert list(nodes) == ["n1", "n2", "n3", "n4"]
+    assert nodes["n1"].partitions == ("gpu", "pair")
+    assert (nodes["n1"].gpus, nodes["n1"].gpu_type) == (2, "")
+    assert nodes["n1"].features == ()
+    assert nodes["n2"].state == "drained"
+    assert nodes["n2"].reason == "bad fan | noisy"
+    assert (nodes["n3"].state, nodes["n3"].flags, nodes["n3"].answers) == ("down", "*", False)
+    assert nodes["n4"].answers
+
+
+def test_nodes_of_24_11() -> None:
+    nodes = nodes_of("24.11")
+    assert (nodes["gpu-01"].state, nodes["gpu-01"].flags) == ("mixed", "-")
+    assert (nodes["gpu-01"].host, nodes["gpu-01"].address) == ("gpu-01.lab", "10.1.0.1")
+    assert nodes["gpu-01"].features == ("a100", "ib")
+    assert (nodes["gpu-01"].gpus, nodes["gpu-01"].gpu_type) == (8, "a100")
+    assert (nodes["gpu-03"].gpus, nodes["gpu-03"].gpu_type) == (8, "h100")
+    assert nodes["cpu-01"].cpus == 128
+    assert nodes["cpu-01"].memory_mib == 515000
+    assert nodes["cpu-03"].gpus == 0
+    silent = [name for name, node in nodes.items() if not node.answers]
+    assert silent == ["gpu-02", "gpu-03", "gpu-04", "cpu-03"]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "n1|n1\n", "sinfo: error: slurm_load_node\n"])
+def test_lines_that_are_no_nodes(text: str) -> None:
+    assert slurm_nodes.parse_nodes(text) == []
+
+
+def put_sinfo(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "sinfo"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_unknown_partition_lists_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sinfo itself prints nothing and ends with 0."""
+    put_sinfo(tmp_path, "echo gpu; echo pair", monkeypatch)
+    with pytest.raises(InvalidSpec) as caught:
+        slurm_nodes.list_nodes("gpus")
+    assert str(caught.value) == "Slurm has no partition `gpus`. Partitions: gpu, pair."
+
+
+def test_controller_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
+    put_sinfo(tmp_path, f"echo '{message}' >&2; exit 1", monkeypatch)
+    with pytest.raises(Unreachable) as caught:
+        slurm_nodes.list_nodes("gpu")
+    assert message in str(caught.value)
+
+
+def test_no_sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing) as caught:
+        slurm_nodes.list_nodes("gpu")
+    assert "There is no `sinfo` on this machine." in str(caught.value)
+
+
+def test_allocation() -> None:
+    assert slurm_nodes.allocation({}) is None
+    variables = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-3]"}
+    assert slurm_nodes.allocation(variables) == "n[1-3]"
