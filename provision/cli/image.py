@@ -70,6 +70,29 @@ run_options = option_group(
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
 )
 
+# How large a job is.
+job_size_options = option_group(
+    click.option(
+        "--nodes",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Number of nodes.",
+    ),
+    click.option(
+        "--gpus",
+        type=click.IntRange(0),
+        metavar="N",
+        help="GPUs of each node.  [default: all; 1 where a scheduler assigns them]",
+    ),
+    click.option(
+        "--time",
+        metavar="TIME",
+        help="Time limit: 90m, 4h, 2d, or as Slurm writes it (minutes, H:MM:SS, D-HH).",
+    ),
+)
+
 jupyter_options = option_group(
     click.option(
         "--jupyter", is_flag=True, help="Start Jupyter instead of COMMAND, with a new token."
@@ -293,11 +316,23 @@ def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path
 @click.argument("name")
 @click.option(
     "--format",
-    type=click.Choice(["docker", "compose", "slurm-pyxis", "kubernetes", "devcontainer"]),
+    type=click.Choice(
+        [
+            "docker",
+            "compose",
+            "sbatch",
+            "slurm-pyxis",
+            "apptainer",
+            "kubernetes",
+            "jobset",
+            "devcontainer",
+        ]
+    ),
     default="docker",
     show_default=True,
-    help="The tool that runs the image.",
+    help="The tool that runs the image. sbatch runs the prefix instead.",
 )
+@job_size_options
 @run_options
 @common_options
 @verb
@@ -311,16 +346,25 @@ def contract(
 ) -> None:
     """Print how to run an image, each setting with its reason.
 
-    COMMAND, after --, is the command to run in the image.
+    COMMAND, after --, is the command to run in the image. Python code (train.py or -m MODULE) is
+    started with torchrun, once for each GPU of each node; anything else once on each node.
     """
     import sys
 
-    from provision.commands.image import image_contract
+    from provision.commands.image import JobSize, image_contract
+    from provision.launch import parse_duration
 
     context = context_of(console, envs)
     remake = ["provision", *sys.argv[1:]]
     run_options = _run_options(options)
-    text = image_contract(context, build_request(name, {}), format, run_options, command, remake)
+    time = options["time"]
+    size = JobSize(
+        nodes=options["nodes"],
+        gpus=options["gpus"],
+        time_s=parse_duration(time) if time else None,
+    )
+    request = build_request(name, {})
+    text = image_contract(context, request, format, run_options, size, command, remake)
     console.result({"format": format, "text": text}, text.rstrip("\n"))
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision import image as images
@@ -28,11 +29,21 @@ from provision.commands.passport import write_passport
 from provision.commands.plan import NO_ENGINE, BuildRequest, Plan, PlanStep, make_plan
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM
+from provision.core.prefix_registry import prefix_path
 from provision.core.types import BuildResult, Image, Lock, Prefix
 from provision.environment import runtime_package
 
 # To an engine, for the error without one.
 ALTERNATIVE = "name a path with --output"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSize:
+    """How large a job is. gpus: of each node; None: as many as the format gives by default."""
+
+    nodes: int = 1
+    gpus: int | None = None
+    time_s: int | None = None
 
 
 def preview(context: Context, request: BuildRequest, outputs: Sequence[images.Output]) -> PlanStep:
@@ -249,18 +260,49 @@ def image_contract(
     request: BuildRequest,
     format: launch.RunFormat,
     options: launch.RunOptions,
+    size: JobSize,
     command: Sequence[str],
     remake: Sequence[str],
 ) -> str:
-    """How to run an environment's image, as text for one kind of engine.
+    """How to run a command in an environment's image, as text for one kind of engine; with the
+    format sbatch in its prefix.
 
     The lock decides the image's name.
     """
-    launch.check_run_options(format, options, command)
     plan = make_plan(context, request)
-    reference = _image_reference(plan, options)
-    values = launch.contract_context(plan.resolution, reference, command, options)
-    return render.render_contract(format, values, remake=remake, templates=plan.templates)
+    environment: launch.Environment
+    if format in launch.PREFIX_FORMATS:
+        prefix = prefix_path(context.folders, plan.name)
+        environment = launch.PrefixEnvironment(path=PurePosixPath(prefix))
+    else:
+        environment = launch.ImageEnvironment(reference=_image_reference(plan, options))
+    job = launch.JobSpec(
+        name=launch.dns_label(plan.name),
+        command=tuple(command),
+        environment=environment,
+        nodes=size.nodes,
+        gpus=size.gpus,
+        time_s=size.time_s,
+        lock=plan.lock.sha256 if plan.lock else None,
+    )
+    return render_job(plan, format, job, options, remake)
+
+
+def render_job(
+    plan: Plan,
+    format: launch.JobFormat,
+    job: launch.JobSpec,
+    options: launch.RunOptions,
+    remake: Sequence[str],
+) -> str:
+    """A job as text for one kind of engine. Raises InvalidSpec for what it cannot express."""
+    launch.check_job(job, plan.resolution)
+    launch.check_contract(format, job, options)
+    values = launch.contract_context(format, plan.resolution, job, options)
+    text = render.render_contract(format, values, remake=remake, templates=plan.templates)
+    if format in launch.KUBERNETES_FORMATS:
+        launch.check_manifests(text, f"the {format} manifest of {job.name}")
+    return text
 
 
 def notebook_server(plan: Plan, port: int, address: str) -> launch.NotebookServer:

@@ -1,15 +1,38 @@
-"""How environments and their images are started: what they require to run, each requirement with
-its reason, in the terms of each engine and scheduler.
+"""A stage of the host: how jobs, environments and images are started, and what they require to run,
+each requirement with its reason, in the terms of each engine and scheduler.
 """
 
-from provision.launch.run_spec import (
+from provision.launch.contract import (
+    KUBERNETES_FORMATS,
+    PREFIX_FORMATS,
     RUN_FORMATS,
-    TOKEN_VARIABLE,
-    NotebookServer,
+    JobFormat,
     RunFormat,
-    RunOptions,
-    check_run_options,
+    check_contract,
     contract_context,
+    dns_label,
+)
+from provision.launch.durations import parse_duration
+from provision.launch.jobs import (
+    Environment,
+    HostTarget,
+    ImageEnvironment,
+    JobSpec,
+    KubernetesOptions,
+    NodeRequirement,
+    PrefixEnvironment,
+    SlurmOptions,
+    SquashfsEnvironment,
+    SshOptions,
+    check_job,
+)
+from provision.launch.kubernetes import parse_resource, parse_selector
+from provision.launch.kubernetes_rules import check_manifests
+from provision.launch.run_spec import (
+    TOKEN_VARIABLE,
+    Mount,
+    NotebookServer,
+    RunOptions,
     docker_arguments,
     find_notebook_server,
     parse_mount,
@@ -17,18 +40,40 @@ from provision.launch.run_spec import (
     run_command,
     run_requirements,
 )
+from provision.launch.slurm import parse_option
 
 __all__ = [
+    "KUBERNETES_FORMATS",
+    "PREFIX_FORMATS",
     "RUN_FORMATS",
     "TOKEN_VARIABLE",
+    "Environment",
+    "HostTarget",
+    "ImageEnvironment",
+    "JobFormat",
+    "JobSpec",
+    "KubernetesOptions",
+    "Mount",
+    "NodeRequirement",
     "NotebookServer",
+    "PrefixEnvironment",
     "RunFormat",
     "RunOptions",
-    "check_run_options",
+    "SlurmOptions",
+    "SquashfsEnvironment",
+    "SshOptions",
+    "check_contract",
+    "check_job",
+    "check_manifests",
     "contract_context",
+    "dns_label",
     "docker_arguments",
     "find_notebook_server",
+    "parse_duration",
     "parse_mount",
+    "parse_option",
+    "parse_resource",
+    "parse_selector",
     "parse_user",
     "run_command",
     "run_requirements",

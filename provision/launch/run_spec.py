@@ -1,5 +1,5 @@
-"""What an image requires to run, each requirement with its reason, in the terms of Docker, Compose,
-Slurm with Pyxis, Kubernetes and development containers; and Jupyter in a container. Pure.
+"""What an environment requires to run, each requirement with its reason, and the options of Docker
+that provide it; and Jupyter in a container. Pure. `contract` says the same to other engines.
 """
 
 from __future__ import annotations
@@ -8,23 +8,18 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from packaging.utils import canonicalize_name
 
-from provision.core.container import PYTHON, STACK, USER, WORKSPACE
+from provision.core.container import PYTHON, STACK, WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.types import Lock, Resolution
 
-RunFormat = Literal["docker", "compose", "slurm-pyxis", "kubernetes", "devcontainer"]
-RUN_FORMATS: tuple[RunFormat, ...] = get_args(RunFormat)
 SHM_GIB = 8
 
 _MOUNT = re.compile(r"(/[^:,\s]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:,\s]*)(?::(ro|rw))?")
 _USER = re.compile(r"\d+:\d+")
-# RFC 1123, as Kubernetes requires for most names.
-_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_CLAIM_LENGTH = 253
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +51,11 @@ class Mount:
 class RunOptions:
     """What a user may choose in addition to what the environment requires.
 
-    shm_gib: shared memory instead of SHM_GIB. user: uid:gid instead of the image's. reference: the
-    image's name where it runs.
+    gpus: how many; None: all. shm_gib: shared memory instead of SHM_GIB. user: uid:gid instead of
+    the image's. reference: the image's name where it runs.
     """
 
+    gpus: int | None = None
     shm_gib: int | None = None
     host_network: bool = False
     mounts: tuple[Mount, ...] = ()
@@ -89,54 +85,18 @@ def parse_user(text: str) -> str:
     return text
 
 
-def check_run_options(format: RunFormat, options: RunOptions, command: Sequence[str] = ()) -> None:
-    """InvalidSpec for an option that the format cannot express."""
-    if format == "slurm-pyxis" and options.user:
-        raise InvalidSpec(
-            "slurm-pyxis cannot set a user: enroot runs as the user who submits the job.",
-            advice="Leave --user out.",
-        )
-    if format == "slurm-pyxis" and options.shm_gib:
-        raise InvalidSpec(
-            "slurm-pyxis cannot set the size of shared memory: /dev/shm is the host's.",
-            advice="Leave --shm out.",
-        )
-    if format == "devcontainer" and command:
-        raise InvalidSpec(
-            "devcontainer cannot set a command: the editor starts what it needs.",
-            advice="Leave the command out.",
-        )
-    for mount in options.mounts:
-        problem = _mount_problem(format, mount)
-        if problem:
-            raise InvalidSpec(
-                f"{format} cannot express the mount {mount}: {problem}.",
-                advice="Choose another source.",
-            )
-
-
-def _mount_problem(format: RunFormat, mount: Mount) -> str:
-    if format == "slurm-pyxis" and mount.is_volume:
-        return "Pyxis mounts folders of the host, and has no named volumes"
-    is_claim_name = _CLAIM.fullmatch(mount.source) and len(mount.source) <= _CLAIM_LENGTH
-    if format == "kubernetes" and mount.is_volume and not is_claim_name:
-        return "a claim's name has only lower-case letters, digits, - and ."
-    if format == "devcontainer" and "${" in str(mount):
-        return "development containers replace ${...} by a variable, and cannot escape it"
-    return ""
-
-
 def run_requirements(
     resolution: Resolution, options: RunOptions = RunOptions()
 ) -> tuple[RunRequirement, ...]:
     """The image's requirements, in the order in which they are printed."""
     shm_gib = options.shm_gib or SHM_GIB
     requirements = []
-    if resolution.cuda is not None:
+    uses_gpus = resolution.cuda is not None and options.gpus != 0
+    if uses_gpus:
         requirements.append(
             RunRequirement(
                 what="gpus",
-                docker=("--gpus", "all"),
+                docker=("--gpus", "all" if options.gpus is None else str(options.gpus)),
                 reason="the environment is built for CUDA",
             )
         )
@@ -157,7 +117,7 @@ def run_requirements(
             reason="64 MiB of stack for threads of compiled code",
         ),
     ]
-    if resolution.cuda is not None:
+    if uses_gpus:
         requirements.append(
             RunRequirement(
                 what="memlock",
@@ -210,40 +170,6 @@ def run_command(
     arguments = docker_arguments(resolution, options)
     image = options.reference or reference
     return ["docker", "run", "--rm", "-it", *arguments, image, *command]
-
-
-def contract_context(
-    resolution: Resolution, reference: str, command: Sequence[str], options: RunOptions
-) -> dict[str, Any]:
-    """The values of the templates contract-*.j2."""
-    requirements = run_requirements(resolution, options)
-    reasons = {requirement.what: requirement.reason for requirement in requirements}
-    uid, _, gid = (options.user or USER).partition(":")
-    mounts = [(mount.source, mount.target, mount.mode, str(mount)) for mount in options.mounts]
-    return {
-        "command": list(command),
-        "default_command": [PYTHON],
-        "docker": [(requirement.docker, requirement.reason) for requirement in requirements],
-        "flags": docker_arguments(resolution, options),
-        "gid": int(gid),
-        "label": _dns_label(resolution.spec.name),
-        "mounts": mounts,
-        "name": resolution.spec.name,
-        "reason": reasons,
-        "reference": options.reference or reference,
-        "shm_gib": options.shm_gib or SHM_GIB,
-        "stack": STACK,
-        "uid": int(uid),
-        "user": options.user,
-        "volumes": sorted({mount.source for mount in options.mounts if mount.is_volume}),
-        "wants": {what: what in reasons for what in ("gpus", "infiniband", "memlock", "network")},
-        "workspace": WORKSPACE,
-    }
-
-
-def _dns_label(name: str) -> str:
-    """RFC 1123, as Kubernetes requires for a container; also a good name for a Compose service."""
-    return re.sub(r"[^a-z0-9-]+", "-", name)[:63].strip("-")
 
 
 # Jupyter

@@ -31,9 +31,13 @@ NODES_REPORT = "nodes.html"
 CONTRACTS = {
     "docker": "contract-docker.sh",
     "compose": "contract-compose.yaml",
+    "sbatch": "contract-sbatch.sbatch",
     "slurm-pyxis": "contract-slurm-pyxis.sbatch",
+    "apptainer": "contract-apptainer.sbatch",
     "kubernetes": "contract-kubernetes.yaml",
+    "jobset": "contract-jobset.yaml",
     "devcontainer": "contract-devcontainer.json",
+    "ssh": "contract-ssh.sh",
 }
 WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
 
@@ -129,7 +133,7 @@ def render_contract(
     remake: Sequence[str],
     templates: Templates = OUR_TEMPLATES,
 ) -> str:
-    """How to run an image, for one kind of engine or scheduler."""
+    """How to run a job, for one kind of engine or scheduler."""
     file = CONTRACTS[format]
     origin = templates.origin(file).replace(" and ", " from ", 1)
     made_by = f"Made by provision{origin}; remake with: {as_command(remake)}"

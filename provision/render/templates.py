@@ -148,7 +148,10 @@ def _lab_place(error: Exception, folder: Path) -> str:
 def _our_environment() -> jinja2.Environment:
     import jinja2
 
-    return _strict_environment(jinja2.Environment, jinja2.FileSystemLoader(TEMPLATES))
+    # Ours include one another by the names that they have for a lab's, so that a copy still does.
+    own_loader = jinja2.FileSystemLoader(TEMPLATES)
+    loader = jinja2.ChoiceLoader([own_loader, jinja2.PrefixLoader({OUR_PREFIX: own_loader})])
+    return _strict_environment(jinja2.Environment, loader)
 
 
 @functools.cache

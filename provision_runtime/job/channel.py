@@ -259,7 +259,7 @@ class Head(Channel):
 class Member(Channel):
     """A node other than node 0. Connects in the constructor; raises JobError after wait_s.
 
-    head: node 0's name or address.
+    heads: names and addresses at which node 0 may be.
     """
 
     def __init__(
@@ -268,13 +268,13 @@ class Member(Channel):
         number: int,
         nodes: int,
         name: str,
-        head: str,
+        heads: Sequence[str],
         ports: Sequence[int],
         wait_s: float,
     ) -> None:
-        self._head = head
+        self._head = heads[0]
         greeting = {"job": job, "node": number, "nodes": nodes, "name": name}
-        self._connection = _connect(greeting, head, ports, wait_s)
+        self._connection = _connect(greeting, heads, ports, wait_s)
 
     @property
     def address(self) -> str:
@@ -354,18 +354,22 @@ def _listen(ports: Sequence[int]) -> socket.socket:
 
 
 def _connect(
-    greeting: dict[str, Any], head: str, ports: Sequence[int], wait_s: float
+    greeting: dict[str, Any], heads: Sequence[str], ports: Sequence[int], wait_s: float
 ) -> Connection:
     started = time.monotonic()
     remind = started + REMIND_S
     while True:
-        try:
-            addresses = _resolve(head)
-            problem = f"{head} ({', '.join(addresses)}) does not answer"
-        except socket.gaierror as error:
-            # Names of a cluster's pods appear seconds after the pods.
-            addresses, problem = [], f"the name {head} does not resolve here: {error.strerror}"
-        for address in addresses:
+        addresses: list[str] = []
+        problems: list[str] = []
+        for head in heads:
+            try:
+                own = _resolve(head)
+                addresses += own
+                problems.append(f"{head} ({', '.join(own)}) does not answer")
+            except socket.gaierror as error:
+                # Names of a cluster's pods appear seconds after the pods.
+                problems.append(f"the name {head} does not resolve here: {error.strerror}")
+        for address in dict.fromkeys(addresses):
             for port in ports:
                 connection = _greeted(greeting, address, port)
                 if connection is not None:
@@ -373,20 +377,21 @@ def _connect(
         waited = time.monotonic() - started
         if waited >= LOOPBACK_S and addresses and all(map(is_loopback, addresses)):
             raise JobError(
-                f"{greeting['name']} resolves node 0's name, {head}, to its own loopback address "
-                f"{addresses[0]}: look into its /etc/hosts"
+                f"{greeting['name']} resolves node 0's name, {heads[0]}, to its own loopback "
+                f"address {addresses[0]}: look into its /etc/hosts"
             )
+        problem = f"{greeting['name']}: {', '.join(problems)}"
         if waited >= wait_s:
-            raise JobError(f"{greeting['name']}: {problem} within {wait_s:.0f} s")
+            raise JobError(f"{problem} within {wait_s:.0f} s")
         if time.monotonic() >= remind:
-            say(f"{greeting['name']}: {problem} yet")
+            say(f"{problem} yet")
             remind = time.monotonic() + REMIND_S
         time.sleep(RETRY_S)
 
 
 def _resolve(name: str) -> list[str]:
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def _greeted(greeting: dict[str, Any], address: str, port: int) -> Connection | None:

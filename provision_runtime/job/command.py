@@ -7,6 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from .comparison import visible_gpus
 from .node import JobOptions
 
 if TYPE_CHECKING:
@@ -34,17 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--names", default="", metavar="A,B,...", help="what messages call the nodes"
     )
-    parser.add_argument("--head", default="", metavar="HOST", help="name or address of node 0")
+    parser.add_argument(
+        "--head", default="", metavar="HOST,...", help="names and addresses of node 0"
+    )
     parser.add_argument(
         "--port", type=_port, help="where node 0 listens  [default: one that follows from --id]"
     )
     parser.add_argument(
         "--ranks",
-        type=_positive,
+        type=_ranks,
         default=0,
         metavar="N",
-        help="start COMMAND (a Python script, or -m MODULE) N times with torchrun  [default: "
-        "start it once, without]",
+        help="start COMMAND (a Python script, or -m MODULE) N times with torchrun, or once for "
+        "each visible GPU if N is `gpus`  [default: start it once, without torchrun]",
     )
     parser.add_argument(
         "--gpus", type=int, default=0, metavar="N", help="fail if fewer GPUs are visible"
@@ -92,7 +95,7 @@ def options_of(
         node=node,
         name=name or socket.gethostname(),
         names=names,
-        head=namespace.head,
+        heads=tuple(namespace.head.split(",")) if namespace.head else (),
         port=namespace.port,
         ranks=namespace.ranks,
         gpus=namespace.gpus,
@@ -108,6 +111,12 @@ def _positive(text: str) -> int:
     if number < 1:
         raise ValueError(text)
     return number
+
+
+def _ranks(text: str) -> int:
+    if text == "gpus":
+        return max(1, visible_gpus(os.environ))
+    return _positive(text)
 
 
 def _port(text: str) -> int:

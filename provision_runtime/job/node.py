@@ -55,7 +55,7 @@ class JobOptions:
     node: int = 0
     name: str = ""
     names: tuple[str, ...] = ()
-    head: str = ""
+    heads: tuple[str, ...] = ()
     port: int | None = None
     ranks: int = 0
     gpus: int = 0
@@ -104,7 +104,7 @@ def _open(options: JobOptions) -> Channel:
         numbers = tuple(f"node {number}" for number in range(options.nodes))
         return Head(options.id, options.names or numbers, ports)
     return Member(
-        options.id, options.node, options.nodes, options.name, options.head, ports, options.wait_s
+        options.id, options.node, options.nodes, options.name, options.heads, ports, options.wait_s
     )
 
 
@@ -198,8 +198,12 @@ def _torchrun_arguments(options: JobOptions, decision: dict[str, Any]) -> list[s
 
 
 def _variables(options: JobOptions, channel: Channel) -> dict[str, str]:
-    """The environment of the command."""
+    """The environment of the command: what activation would set, and how to reach the others."""
     variables = dict(os.environ)
+    variables["CONDA_PREFIX"] = sys.prefix
+    programs = str(Path(sys.executable).parent)
+    if variables.get("PATH", "").split(":")[0] != programs:
+        variables["PATH"] = f"{programs}:{variables.get('PATH', os.defpath)}"
     local = channel.local_address
     interface = interface_with(local) if local else None
     if interface and "GLOO_SOCKET_IFNAME" not in variables:

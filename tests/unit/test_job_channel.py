@@ -26,7 +26,7 @@ def listening(job: str, names: Sequence[str] = NAMES) -> Iterator[tuple[Head, li
 
 
 def joined(job: str, ports: Sequence[int], number: int, nodes: int = 3, name: str = "") -> Member:
-    return Member(job, number, nodes, name or NAMES[number], "127.0.0.1", ports, WAIT_S)
+    return Member(job, number, nodes, name or NAMES[number], ["127.0.0.1"], ports, WAIT_S)
 
 
 class InThread:
@@ -170,7 +170,7 @@ def test_ports_follow_from_the_job() -> None:
 
 def test_an_unresolvable_head_is_named() -> None:
     with pytest.raises(JobError, match=r"^n2: the name no-such-host.invalid does not resolve here"):
-        Member("job", 1, 2, "n2", "no-such-host.invalid", [20000], 0.0)
+        Member("job", 1, 2, "n2", ["no-such-host.invalid"], [20000], 0.0)
 
 
 def test_a_head_that_resolves_to_loopback_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,4 +179,4 @@ def test_a_head_that_resolves_to_loopback_is_named(monkeypatch: pytest.MonkeyPat
     with pytest.raises(
         JobError, match=r"n2 resolves node 0's name, localhost, to its own loopback"
     ):
-        Member("job", 1, 2, "n2", "localhost", ports, WAIT_S)
+        Member("job", 1, 2, "n2", ["localhost"], ports, WAIT_S)

@@ -179,7 +179,7 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
         f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"
     ]
     template(lab, "contract-docker.sh", "# {{ made_by }}\nexec podman run {{ reference }}\n")
-    asked = launch.contract_context(resolution(), "lab/toy:1", (), launch.RunOptions())
+    asked = contract_values("lab/toy:1")
     assert render.render_contract(
         "docker", asked, remake=["provision"], templates=templates
     ).endswith("\nexec podman run lab/toy:1\n")
@@ -214,11 +214,17 @@ def test_workflow_from_a_lab_template(lab: Path) -> None:
     assert "and runners.yml and templates/github-workflow.yml.j2; remake with" in result.stdout
 
 
+def contract_values(reference: str) -> dict[str, Any]:
+    environment = launch.ImageEnvironment(reference=reference)
+    job = launch.JobSpec(name="toy", environment=environment)
+    return launch.contract_context("docker", resolution(), job, launch.RunOptions())
+
+
 def template_variables() -> dict[str, dict[str, Any]]:
     """What each template is given, by real calls."""
     resolved = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
     contract = {
-        **launch.contract_context(resolution(), "lab/toy:1", (), launch.RunOptions()),
+        **contract_values("lab/toy:1"),
         "made_by": "",
     }
     job = ci.assign(ci.CiTarget(resolution=resolved, platform="linux-64"), (), gpus=1)
@@ -246,15 +252,16 @@ def test_docs_list_the_variables_of_each_template() -> None:
     (entry,) = values_by_file["github-workflow.yml"]["rehearsal"]
     assert set(entry) == set(re.findall(r"`(\w+)`", DOCS.read_text().rpartition("Each has ")[2]))
     fixed = {"spec.yml", "matrix.html", "report.html"}
+    parts = set(re.findall(r"part-[a-z-]+", DOCS.read_text()))
     assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(
         values_by_file
-    ) | fixed
+    ) | fixed | parts
 
 
 def test_lab_templates_have_the_json_filter(lab: Path) -> None:
     template(lab, "contract-devcontainer.json", '{"image": {{ reference | json }}}\n')
     templates = render.Templates(lab / "templates")
-    values = launch.contract_context(resolution(), 'a"b', (), launch.RunOptions())
+    values = contract_values('a"b')
     assert json.loads(
         render.render_contract("devcontainer", values, remake=[], templates=templates)
     ) == {"image": 'a"b'}

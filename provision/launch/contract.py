@@ -1,0 +1,196 @@
+"""How a job is run by one engine: which options each can express, and the values with which the
+templates contract-*.j2 write it. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Literal, get_args
+
+from provision.core.container import PYTHON, STACK, USER, WORKSPACE
+from provision.core.errors import InvalidSpec
+from provision.core.types import Resolution
+from provision.launch import kubernetes, slurm
+from provision.launch.jobs import NAME_LENGTH, REQUEUE_S, ImageEnvironment, JobSpec
+from provision.launch.run_spec import (
+    SHM_GIB,
+    Mount,
+    RunOptions,
+    docker_arguments,
+    run_requirements,
+)
+from provision.launch.ssh import host_commands
+
+RunFormat = Literal[
+    "docker",
+    "compose",
+    "sbatch",
+    "slurm-pyxis",
+    "apptainer",
+    "kubernetes",
+    "jobset",
+    "devcontainer",
+]
+RUN_FORMATS: tuple[RunFormat, ...] = get_args(RunFormat)
+# Plain hosts run prefixes only, so `image contract` does not offer them.
+JobFormat = RunFormat | Literal["ssh"]
+SLURM_FORMATS = ("sbatch", "slurm-pyxis", "apptainer")
+KUBERNETES_FORMATS = ("kubernetes", "jobset")
+PREFIX_FORMATS = ("sbatch", "ssh")
+# They take all GPUs of their machine unless told a number; a scheduler must be told one.
+LOCAL_FORMATS = ("docker", "compose", "devcontainer", "ssh")
+# Runtimes of containers that run as the user who starts them, with the host's shared memory.
+USER_RUNTIMES = {"slurm-pyxis": "enroot", "apptainer": "Apptainer"}
+
+# RFC 1123, as Kubernetes requires for most names.
+_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_CLAIM_LENGTH = 253
+PYTHON_OPTIONS = ("-s", "-m", "provision_runtime", "job")
+
+
+def gpus_per_node(format: JobFormat, job: JobSpec, resolution: Resolution) -> int | None:
+    """How many GPUs each node gives to the job; None: all that it has."""
+    if resolution.cuda is None:
+        return 0
+    if job.gpus is not None or format in LOCAL_FORMATS:
+        return job.gpus
+    return 1
+
+
+def check_contract(format: JobFormat, job: JobSpec, options: RunOptions) -> None:
+    """InvalidSpec for everything that the format cannot express."""
+    problems = _job_problems(format, job) + _option_problems(format, options)
+    for mount in options.mounts:
+        problem = _mount_problem(format, mount)
+        if problem:
+            problems.append(f"the mount {mount}: {problem}")
+    if problems:
+        raise InvalidSpec(
+            f"{format} cannot express {'; nor '.join(problems)}.",
+            advice="Leave it out, or choose another --format.",
+        )
+
+
+def _job_problems(format: JobFormat, job: JobSpec) -> list[str]:
+    problems = []
+    if format == "devcontainer" and job.command:
+        problems.append("a command: the editor starts what it needs")
+    if format == "devcontainer" and job.nodes > 1:
+        problems.append("several nodes: an editor works on one")
+    if format in LOCAL_FORMATS and job.time_s is not None:
+        problems.append("a time limit: nothing ends the command then")
+    if job.nodes > 1 and not job.command:
+        problems.append("several nodes without a command")
+    if format in LOCAL_FORMATS and job.requeue:
+        problems.append("requeueing: there is no queue")
+    return problems
+
+
+def _option_problems(format: JobFormat, options: RunOptions) -> list[str]:
+    problems = []
+    if format in PREFIX_FORMATS:
+        given = {
+            "a mount": options.mounts,
+            "a user": options.user,
+            "the size of shared memory": options.shm_gib,
+            "the name of an image": options.reference,
+            "the host's network": options.host_network,
+        }
+        problems += [f"{what}: it runs a prefix, no image" for what in given if given[what]]
+        return problems
+    runtime = USER_RUNTIMES.get(format)
+    if runtime and options.user:
+        problems.append(f"a user: {runtime} runs as the user who submits the job")
+    if runtime and options.shm_gib:
+        problems.append("the size of shared memory: /dev/shm is the host's")
+    return problems
+
+
+def _mount_problem(format: JobFormat, mount: Mount) -> str:
+    runtime = USER_RUNTIMES.get(format)
+    if runtime and mount.is_volume:
+        return f"{runtime} mounts folders of the host, and has no named volumes"
+    is_claim_name = _CLAIM.fullmatch(mount.source) and len(mount.source) <= _CLAIM_LENGTH
+    if format in KUBERNETES_FORMATS and mount.is_volume and not is_claim_name:
+        return "a claim's name has only lower-case letters, digits, - and ."
+    if format == "devcontainer" and "${" in str(mount):
+        return "development containers replace ${...} by a variable, and cannot escape it"
+    return ""
+
+
+def contract_context(
+    format: JobFormat, resolution: Resolution, job: JobSpec, options: RunOptions
+) -> dict[str, Any]:
+    """The values of the templates contract-*.j2."""
+    gpus = gpus_per_node(format, job, resolution)
+    uses_host_network = options.host_network or (job.nodes > 1 and format in ("docker", "compose"))
+    options = dataclasses.replace(options, gpus=gpus, host_network=uses_host_network)
+    requirements = run_requirements(resolution, options)
+    reasons: dict[str, str] = {}
+    for requirement in requirements:
+        reasons[requirement.what] = requirement.reason
+    uid, _, gid = (options.user or USER).partition(":")
+    mounts = [(mount.source, mount.target, mount.mode, str(mount)) for mount in options.mounts]
+    return {
+        "command": list(job.command),
+        "default_command": [PYTHON],
+        "docker": [(requirement.docker, requirement.reason) for requirement in requirements],
+        "environment": job.environment,
+        "flags": docker_arguments(resolution, options),
+        "gid": int(gid),
+        "gpus": gpus,
+        "job": job,
+        "kubernetes": _kubernetes_values(format, job, gpus),
+        "label": job.name,
+        "mounts": mounts,
+        "name": resolution.spec.name,
+        "reason": reasons,
+        "reference": _reference(job, options),
+        "requeue_s": REQUEUE_S,
+        "runtime": [*PYTHON_OPTIONS, *job.runtime_words(gpus)],
+        "shm_gib": options.shm_gib or SHM_GIB,
+        "slurm": slurm.directives(job, gpus or 0, reasons) if format in SLURM_FORMATS else (),
+        "ssh": host_commands(job, gpus) if format == "ssh" else (),
+        "stack": STACK,
+        "uid": int(uid),
+        "user": options.user,
+        "volumes": sorted({mount.source for mount in options.mounts if mount.is_volume}),
+        "wants": {what: what in reasons for what in ("gpus", "infiniband", "memlock", "network")},
+        "workspace": job.folder or WORKSPACE,
+    }
+
+
+def _reference(job: JobSpec, options: RunOptions) -> str:
+    if options.reference:
+        return options.reference
+    return job.environment.reference if isinstance(job.environment, ImageEnvironment) else ""
+
+
+def _kubernetes_values(format: JobFormat, job: JobSpec, gpus: int | None) -> dict[str, Any]:
+    """What Kubernetes' templates need beside the job: node 0's name for the others, and the whole
+    command of a pod, in which $$ is one dollar: $(NAME) is a variable of the container."""
+    is_jobset = format == "jobset"
+    head = kubernetes.head_name(job, is_jobset=is_jobset)
+    words = list(job.command) or [PYTHON]
+    command = [_one_dollar(word) for word in words]
+    if job.is_distributed:
+        # Kubernetes gives each pod its number in JOB_COMPLETION_INDEX.
+        starts = [PYTHON, *PYTHON_OPTIONS, f"--wait={kubernetes.WAIT_S}"]
+        if job.nodes > 1:
+            starts += [f"--id=$(POD_NAMESPACE)/{job.name}", f"--head={head}"]
+        command = [*starts, *map(_one_dollar, job.runtime_words(gpus)), "--", *command]
+    return {"command": command, "replicated_job": kubernetes.REPLICATED_JOB}
+
+
+def _one_dollar(word: str) -> str:
+    return word.replace("$", "$$")
+
+
+def dns_label(name: str) -> str:
+    """A name as Kubernetes accepts it for all that belongs to a job; also a good name for a Compose
+    service."""
+    label = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
+    if not label[:1].isalpha():
+        label = f"job-{label}".rstrip("-")
+    return label[:NAME_LENGTH].rstrip("-")

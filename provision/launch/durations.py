@@ -1,0 +1,52 @@
+"""Time limits: read as people and Slurm write them, written as engines read them."""
+
+from __future__ import annotations
+
+import re
+
+from provision.core.errors import InvalidSpec
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WITH_UNITS = re.compile(r"(?:\d+[smhd])+")
+# sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes,
+# days-hours:minutes:seconds.
+_SLURM = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+LONGEST_S = 366 * 86400
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of `90m`, `4h`, `1d12h`, or of Slurm's `60`, `4:00:00`, `2-00`. Raises InvalidSpec."""
+    seconds = _seconds(text.strip())
+    if seconds is None or not 0 < seconds <= LONGEST_S:
+        raise InvalidSpec(
+            f"{text!r} is not a time limit.",
+            advice="Write 90m, 4h or 2d, or as Slurm does: minutes, H:MM:SS, D-HH.",
+        )
+    return seconds
+
+
+def _seconds(text: str) -> int | None:
+    if _WITH_UNITS.fullmatch(text):
+        parts = re.findall(r"(\d+)([smhd])", text)
+        return sum(int(number) * _UNITS[unit] for number, unit in parts)
+    match = _SLURM.fullmatch(text)
+    if match is None:
+        return None
+    days, first, second, third = (int(group) if group else None for group in match.groups())
+    assert first is not None
+    if days is not None:
+        return ((days * 24 + first) * 60 + (second or 0)) * 60 + (third or 0)
+    if second is None:
+        return first * 60
+    if third is None:
+        return first * 60 + second
+    return (first * 60 + second) * 60 + third
+
+
+def slurm_time(seconds: int) -> str:
+    """`1-12:00:00`. Slurm counts whole minutes: seconds are rounded up."""
+    minutes = -(-seconds // 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    text = f"{hours:02}:{minutes:02}:00"
+    return f"{days}-{text}" if days else text

@@ -1,0 +1,208 @@
+"""A job: which command, on how many nodes, with how many GPUs, in which environment.
+
+Says nothing of who starts it: `slurm`, `kubernetes` and `ssh` say that in the terms of their
+engine, and the templates contract-*.j2 write it down. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Literal
+
+from provision.core.errors import InvalidSpec
+from provision.core.types import Resolution
+
+# The ranks have this long from the signal to the end of the job, unless --signal says otherwise.
+SIGNAL_S = 120
+# The part of that which is left for requeueing, after the ranks' part.
+REQUEUE_S = 15
+MIN_SIGNAL_S = 2 * REQUEUE_S
+ALL = "all"
+# Programs that start ranks themselves: launch would have to guess what they do.
+_LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+# RFC 1035, the strictest of the rules for names of Kubernetes: a Service begins with a letter.
+NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+NAME_LENGTH = 50  # pods append the number of the node, JobSets more
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixEnvironment:
+    """A prefix that every node has at the same path."""
+
+    path: PurePosixPath
+    kind: Literal["prefix"] = "prefix"
+
+    @property
+    def python(self) -> str:
+        return str(self.path / "bin" / "python")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquashfsEnvironment:
+    """A packed prefix, which each node mounts while the job runs. sha256: of the file."""
+
+    file: PurePosixPath
+    sha256: str
+    kind: Literal["squashfs"] = "squashfs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEnvironment:
+    """An image. reference: its name in a registry or engine, or the absolute path of its file
+    (`.sqsh` for Pyxis, `.sif` for Apptainer). sha256: of the file."""
+
+    reference: str
+    sha256: str | None = None
+    kind: Literal["image"] = "image"
+
+
+Environment = PrefixEnvironment | SquashfsEnvironment | ImageEnvironment
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions:
+    """What only Slurm has. exclude: nodes of the partition that are not meant. more: options of
+    sbatch, as the user wrote them."""
+
+    partition: str | None = None
+    exclude: str = ""
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRequirement:
+    """One term of a node selector. operator: In, NotIn, Exists or DoesNotExist."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesOptions:
+    """What only Kubernetes has.
+
+    queue: a LocalQueue of Kueue. rdma: a resource of the cluster's RDMA device plugin, with how
+    many of it a node's pod gets. secret: names the registry's credentials.
+    """
+
+    namespace: str | None = None
+    queue: str | None = None
+    rdma: tuple[str, int] | None = None
+    secret: str | None = None
+    nodes: tuple[NodeRequirement, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostTarget:
+    """A host that is reached by ssh, in the order of the nodes' numbers. ssh: the command that runs
+    a shell command there."""
+
+    name: str
+    ssh: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshOptions:
+    """What only plain hosts have. head: names and addresses at which the others may find node 0."""
+
+    hosts: tuple[HostTarget, ...] = ()
+    head: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """name: what the engine calls the job, a DNS label. gpus: for each node; None: as many as it
+    has, or one where a scheduler must be told a number. ranks: for each node; None: one for each
+    GPU. requeue: how often the job may continue after its time limit. signal_s: seconds before the
+    limit at which the ranks are told to save; None: never. folder: where the command starts.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    environment: Environment
+    nodes: int = 1
+    gpus: int | None = None
+    ranks: int | None = None
+    cpus: int | None = None
+    time_s: int | None = None
+    requeue: int = 0
+    signal_s: int | None = None
+    lock: str | None = None
+    folder: str | None = None
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
+    ssh: SshOptions = field(default_factory=SshOptions)
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether the command is Python code, which torchrun starts once for each GPU."""
+        return bool(self.command) and is_python_code(self.command[0])
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether `provision_runtime job` starts the command, rather than the engine itself."""
+        return self.has_ranks or self.nodes > 1
+
+    def runtime_words(self, gpus: int | None) -> list[str]:
+        """The options of `provision_runtime job` that are the same on every node and engine.
+
+        gpus: None: all that are visible.
+        """
+        words = []
+        if self.nodes > 1:
+            words.append(f"--nodes={self.nodes}")
+        if self.has_ranks:
+            words.append(f"--ranks={self.ranks or ('gpus' if gpus is None else max(1, gpus))}")
+        if gpus:
+            words.append(f"--gpus={gpus}")
+        if self.lock:
+            words.append(f"--lock={self.lock}")
+        if self.signal_s is not None:
+            words.append("--saves")
+        return words
+
+
+def is_python_code(word: str) -> bool:
+    return word.endswith(".py") or word == "-m"
+
+
+def check_job(job: JobSpec, resolution: Resolution) -> None:
+    """InvalidSpec with everything that is wrong whatever engine runs the job."""
+    problems = []
+    if not NAME.fullmatch(job.name) or len(job.name) > NAME_LENGTH:
+        problems.append(
+            f"a job cannot be named {job.name!r} (a letter, then letters, digits and -, "
+            f"at most {NAME_LENGTH} characters, lower case)"
+        )
+    if resolution.cuda is None and job.gpus:
+        problems.append("the environment is built for the CPU, and the job has GPUs")
+    if job.command and job.command[0].rpartition("/")[2] in _LAUNCHERS:
+        problems.append(
+            f"`{job.command[0]}` starts ranks itself, and so does launch: write the script alone"
+        )
+    if job.command == ("-m",):
+        problems.append("-m needs the name of a module")
+    if job.ranks is not None and not job.has_ranks:
+        problems.append("--ranks is for Python code (train.py or -m MODULE)")
+    problems += _time_problems(job)
+    if problems:
+        raise InvalidSpec(f"This job cannot run: {'; '.join(problems)}.")
+
+
+def _time_problems(job: JobSpec) -> list[str]:
+    problems = []
+    if job.signal_s is not None and job.signal_s < MIN_SIGNAL_S:
+        problems.append(
+            f"--signal {job.signal_s} leaves no time to save: at least {MIN_SIGNAL_S} s"
+        )
+    if job.time_s is not None and job.signal_s is not None and job.time_s <= 2 * job.signal_s:
+        problems.append(
+            f"of a time limit of {job.time_s} s, the last {job.signal_s} s are for saving, "
+            "which leaves less for training than for saving"
+        )
+    if job.signal_s is not None and not job.command:
+        problems.append("without a command nothing saves a checkpoint")
+    return problems

@@ -1,0 +1,70 @@
+"""A job in the terms of Kubernetes: node selectors, resources, and the names by which its pods find
+each other. Pure; `kubernetes_rules` says what an API server refuses.
+"""
+
+from __future__ import annotations
+
+import re
+
+from provision.core.errors import InvalidSpec
+from provision.launch.jobs import JobSpec, NodeRequirement
+
+# Images of many gigabytes are pulled before a pod starts, and pods may wait for GPUs one by one:
+# without a limit, jobs that each hold a part of the GPUs wait for each other for ever.
+WAIT_S = 1800
+# The replicated job of a JobSet; its name is part of its pods' names.
+REPLICATED_JOB = "node"
+_TERM = re.compile(r"\s*(!?)\s*([A-Za-z0-9_./-]+)\s*(?:(==|=|!=)\s*([A-Za-z0-9_.-]*))?\s*")
+_SET_TERM = re.compile(r"\s*([A-Za-z0-9_./-]+)\s+(in|notin)\s+\(([^()]*)\)\s*")
+_SEPARATOR = re.compile(r",(?![^(]*\))")
+_RESOURCE = re.compile(r"([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)(?:=(\d+))?")
+
+
+def parse_selector(text: str) -> tuple[NodeRequirement, ...]:
+    """The terms of a label selector, as kubectl reads it. Raises InvalidSpec."""
+    requirements = []
+    for term in _SEPARATOR.split(text) if text.strip() else ():
+        requirement = _requirement(term)
+        if requirement is None:
+            raise InvalidSpec(
+                f"{term.strip()!r} in {text!r} is not a term of a label selector.",
+                advice="Write KEY=VALUE, KEY!=VALUE, KEY, !KEY or KEY in (A,B).",
+            )
+        requirements.append(requirement)
+    return tuple(requirements)
+
+
+def _requirement(term: str) -> NodeRequirement | None:
+    in_set = _SET_TERM.fullmatch(term)
+    if in_set:
+        values = tuple(value.strip() for value in in_set[3].split(","))
+        operator = "In" if in_set[2] == "in" else "NotIn"
+        return NodeRequirement(key=in_set[1], operator=operator, values=values)
+    match = _TERM.fullmatch(term)
+    if match is None:
+        return None
+    negation, key, operator, value = match.groups()
+    if operator is None:
+        return NodeRequirement(key=key, operator="DoesNotExist" if negation else "Exists")
+    if negation:
+        return None
+    return NodeRequirement(key=key, operator="NotIn" if operator == "!=" else "In", values=(value,))
+
+
+def parse_resource(text: str) -> tuple[str, int]:
+    """`rdma/hca_shared_devices_a=2`, by default 1 of it. Raises InvalidSpec."""
+    match = _RESOURCE.fullmatch(text)
+    if match is None:
+        raise InvalidSpec(
+            f"{text!r} is not a resource.",
+            advice="Write it as `kubectl describe node` lists it, such as rdma/hca_shared_devices_a "
+            "or nvidia.com/hostdev=2.",
+        )
+    return match[1], int(match[2] or 1)
+
+
+def head_name(job: JobSpec, *, is_jobset: bool) -> str:
+    """The name of node 0's pod, for the other pods. Kubernetes replaces the variable; the search
+    list of every pod appends the cluster's domain."""
+    pod = f"{job.name}-{REPLICATED_JOB}-0-0" if is_jobset else f"{job.name}-0"
+    return f"{pod}.{job.name}.$(POD_NAMESPACE).svc"
