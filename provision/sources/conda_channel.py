@@ -22,6 +22,20 @@ from provision.sources.base import (
     plain_channels_choice,
 )
 
+# Packages that are built for one CUDA, or for none, and load torch's libraries. Some records of
+# conda-forge do not say that the builds must agree.
+LINKED_WITH_TORCH = ("libtorch", "torchvision", "torchaudio")
+_CUDA = re.compile(r"(?:^|_)cu(?:da)?(\d[\d.]*)(?=_|py|$)")
+
+
+def cuda_of_build_string(build_string: str) -> str | None:
+    """The digits of a build string's CUDA (`121` of py311_cu121 and cuda12.1_py311_0), "" for a CPU
+    build, None if the string does not say."""
+    match = _CUDA.search(build_string)
+    if match:
+        return match[1].replace(".", "")
+    return "" if re.search(r"(?:^|_)cpu(?=_|$)", build_string) else None
+
 
 class CondaChannelSource:
     """Builds from one conda channel.
@@ -89,11 +103,23 @@ class CondaChannelSource:
     ) -> str | None:
         if torch.version != resolution.torch:
             return f"The locked pytorch is {torch.version}, not {resolution.torch}."
-        if self.is_build_string_of(torch.build, resolution.cuda):
-            return None
-        if resolution.cuda is None:
-            return "The request is for a CPU environment."
-        return f"The request is for CUDA {resolution.cuda}, but the locked build is another one."
+        if not self.is_build_string_of(torch.build, resolution.cuda):
+            if resolution.cuda is None:
+                return "The request is for a CPU environment."
+            return (
+                f"The request is for CUDA {resolution.cuda}, but the locked build is another one."
+            )
+        for package in packages:
+            if package.name in LINKED_WITH_TORCH and package.manager == "conda":
+                cuda = cuda_of_build_string(package.build)
+                requested = (resolution.cuda or "").replace(".", "")
+                if cuda is not None and cuda != requested:
+                    flavor = f"for CUDA {resolution.cuda}" if resolution.cuda else "for the CPU"
+                    return (
+                        f"The request is {flavor}, but the locked {package.name} "
+                        f"{package.version} is another build ({package.build})."
+                    )
+        return None
 
     def is_build_string_of(self, build_string: str, cuda: str | None) -> bool:
         if cuda is None:

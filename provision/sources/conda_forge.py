@@ -122,9 +122,10 @@ class CondaForge(CondaChannelSource):
             requirement = _matchspec("cudnn", spec.cudnn, parts=4)
             yield Pin(manager="conda", requirement=requirement, reason=REQUESTED, source=origin)
         if spec.companions and release.torchvision:
+            flavor = "cuda*" if build else "cpu*"
             yield Pin(
                 manager="conda",
-                requirement=f"torchvision={catalog.minor(release.torchvision)}.*",
+                requirement=f"torchvision={catalog.minor(release.torchvision)}.*={flavor}",
                 reason=COMPANION_LINE,
                 source=release.torchvision_source,
             )

@@ -16,11 +16,11 @@ from provision.catalog import Build, Release
 from provision.core.errors import CheckFailed, InvalidSpec, NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Pin
+from provision.core.types import LockedPackage, Pin
 from provision.resolver import spec, suggest
 from provision.resolver.table import build_table, parse_query
 from provision.sources.base import Candidate
-from provision.sources.conda_channel import CondaChannelSource
+from provision.sources.conda_channel import CondaChannelSource, cuda_of_build_string
 from tests.records import alias, make_channel, record
 
 
@@ -203,3 +203,44 @@ def test_code_never_compares_source_names() -> None:
                 for operand in (node.left, *node.comparators):
                     is_name = isinstance(operand, ast.Constant) and operand.value in sources.names()
                     assert not is_name, f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    "build,cuda",
+    [
+        ("cuda126_mkl_py311_h1_304", "126"),
+        ("cuda112py38h5fd6a17_1", "112"),
+        ("py3.11_cuda12.1_cudnn8.9.2_0", "121"),
+        ("py311_cu121", "121"),
+        ("py311_cpu", ""),
+        ("cpu_generic_h970a1ee_1", ""),
+        ("py38", None),
+        ("cuda_py311_h6d7aab5_0", None),
+    ],
+)
+def test_build_strings_say_their_cuda(build: str, cuda: str | None) -> None:
+    """Build strings of conda-forge and of the pytorch channel."""
+    assert cuda_of_build_string(build) == cuda
+
+
+@pytest.mark.parametrize("name", ["libtorch", "torchvision", "torchaudio"])
+def test_a_library_of_another_flavor_is_refused(name: str) -> None:
+    """Some records of conda-forge let a solver combine them."""
+    cuda = resolver.resolve(Spec(name="x", torch="2.6", cuda="12.6", source="conda-forge"))
+    cpu = resolver.resolve(Spec(name="x", torch="2.6", cuda=None, source="conda-forge"))
+    right = "cuda126_generic_py311_h1_200"
+    for resolution, torch_build, same, other in (
+        (cuda, right, "cuda126_py311_h2_0", "cpu_py311_h2_0"),
+        (cuda, right, "cuda126_py311_h2_0", "cuda129_py311_h2_0"),
+        (cpu, "cpu_mkl_py311_h1_100", "cpu_py311_h2_0", "cuda126_py311_h2_0"),
+    ):
+        torch = conda_package("pytorch", resolution.torch, torch_build)
+        lockfile.guard([torch, conda_package(name, "1.0", same)], resolution)
+        with pytest.raises(CheckFailed, match=f"the locked {name} 1.0 is another build"):
+            lockfile.guard([torch, conda_package(name, "1.0", other)], resolution)
+
+
+def conda_package(name: str, version: str, build: str) -> LockedPackage:
+    return LockedPackage(
+        manager="conda", name=name, version=version, build=build, url="x", sha256="a"
+    )
