@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import sys
 import threading
 import venv
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from provision.adapters import uv
-from provision.core.errors import Unsolvable
+from provision.core.errors import IntegrityError, Unsolvable
 from provision.core.types import Pin
 from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.lockfile.diagnose.unsat_core import PinReasons
@@ -202,3 +204,35 @@ def child_command_lines() -> Iterator[bytes]:
                 yield (folder / "cmdline").read_bytes()
         except OSError:  # it has ended
             continue
+
+
+@pytest.mark.parametrize("position", [40, 9000, -300, -60, -10])
+def test_a_damaged_wheel_is_named_with_its_index(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    """A flipped bit in the header, in the compressed data, and in the directory of the archive."""
+    wheel = compressed_wheel(tmp_path / "served" / "simple" / "einops", "einops", "0.8.0")
+    packages = uv.resolve(uv.ResolveRequest(requirements=("einops",), python="3.11", glibc="2.28"))
+    content = bytearray(wheel.read_bytes())
+    content[position] ^= 0x55
+    wheel.write_bytes(bytes(content))
+    venv.create(tmp_path / "venv", with_pip=False)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "other cache"))
+    warnings: list[str] = []
+    with pytest.raises(IntegrityError) as refused:
+        uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python", warn=warnings.append)
+    assert "einops" in refused.value.message
+    assert f"Wheels came from {index}/simple" in refused.value.advice
+
+
+def compressed_wheel(folder: Path, name: str, version: str) -> Path:
+    wheel = write_wheel(folder, name, version)
+    with zipfile.ZipFile(wheel) as archive:
+        files = {info: archive.read(info) for info in archive.namelist()}
+    files[f"{name}.py"] = random.Random(1).randbytes(30_000).hex().encode()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (folder / "index.html").write_text(f'<a href="{wheel.name}#sha256={sha256}">{wheel.name}</a>')
+    return wheel

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from provision.adapters.uv.configuration import read_uv_settings
-from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
 from provision.core.process import run
 
 TORCH_INDEX = "PROVISION_TORCH_INDEX"
@@ -65,6 +65,15 @@ class IndexSettings:
             if index.get("default"):
                 return str(index["url"])
         return None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where wheels come from, without logins, for messages."""
+        addresses = [without_login(str(index["url"])) for index in self.indexes]
+        if self.default_index is None:
+            addresses.append("uv's default index")
+        addresses += [without_login(location) for location in self.find_links]
+        return tuple(addresses)
 
     def to_toml(self) -> str:
         """The text of a uv.toml with these settings."""

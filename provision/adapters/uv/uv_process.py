@@ -71,7 +71,10 @@ def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool 
             command = [*command, "--config-file", settings]
             return run(command, env=_uv_variables(), cwd=folder, show=show).stdout
         except ToolFailed as error:
-            raise translate_failure(error) from error
+            failure = translate_failure(error)
+            if isinstance(failure, IntegrityError):
+                failure.advice += f" Wheels came from {', '.join(indexes.addresses)}."
+            raise failure from error
 
 
 def _uv_variables() -> dict[str, str]:
@@ -139,19 +142,26 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
     if "No solution found" in text:
         return Unsolvable(f"No set of wheels satisfies the request: {_cause(text)}", details=text)
     if "Invalid zip file structure" in text or "unexpected header" in text:
-        return IntegrityError(
-            f"A download is not the wheel that the lock names, or any wheel: {_sentence(text)}.",
-            advice="A mirror may be damaged, or a login page may answer in its place; nothing was "
-            "changed.",
-            details=text,
-        )
+        return _not_a_wheel(text)
     if any(phrase in text for phrase in NO_ANSWER):
         return Unreachable(
             f"{INDEX_SILENT}: {_sentence(text)}.",
             advice="Check the network, or the index settings of uv or pip.",
             details=text,
         )
+    # Everything else that goes wrong while a download is unpacked: its bytes are not a wheel's.
+    if "Failed to extract archive" in text:
+        return _not_a_wheel(text)
     return error
+
+
+def _not_a_wheel(text: str) -> IntegrityError:
+    return IntegrityError(
+        f"A download is not the wheel that the lock names, or any wheel: {_sentence(text)}.",
+        advice="A mirror may be damaged, or a login page may answer in its place; nothing was "
+        "changed.",
+        details=text,
+    )
 
 
 def _sentence(text: str) -> str:
