@@ -48,7 +48,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def absence(part: str, reason: str) -> None:
     """Skip for want of a part, or fail where PROVISION_REQUIRE promised it."""
-    if part in {word.strip() for word in os.environ.get("PROVISION_REQUIRE", "").split(",")}:
+    if part in {name.strip() for name in os.environ.get("PROVISION_REQUIRE", "").split(",")}:
         pytest.fail(f"PROVISION_REQUIRE demands {part}, but {reason}", pytrace=False)
     pytest.skip(reason, allow_module_level=True)
 

@@ -146,14 +146,18 @@ def a_failure_that_nobody_asked_for_is_warned_of(root: Path) -> None:
     def fail(_: SaveProgress) -> None:
         raise ValueError("no progress")
 
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as recorded_warnings:
         warnings.simplefilter("always")
         save_async({"a": tensor()}, root, step=1, progress=fail)
         save_async({"a": tensor()}, root, step=2).result()
-        asked = save_async({"a": tensor()}, root, step=3, progress=fail)
-        asked.exception()
+        future = save_async({"a": tensor()}, root, step=3, progress=fail)
+        future.exception()
         save({"a": tensor()}, root, step=4)
-    messages = [str(warning.message) for warning in said if "background" in str(warning.message)]
+    messages = [
+        str(warning.message)
+        for warning in recorded_warnings
+        if "background" in str(warning.message)
+    ]
     assert (
         len(messages) == 1
         and "step 1 was not committed" in messages[0]
@@ -197,16 +201,16 @@ def an_interrupted_save_leaves_nothing(root: Path) -> None:
 def progress_counts_every_byte_once(root: Path) -> None:
     state = {"a": tensor(3), "b": tensor(), "tiny": torch.ones(3)}
     for step, written in ((1, 4 * MIB + 12), (2, MIB)):
-        seen: list[SaveProgress] = []
+        steps: list[SaveProgress] = []
         state["b"].add_(1)
-        report = save(state, root, step=step, progress=seen.append)
-        assert (seen[-1].total, seen[-1].written, seen[-1].written + seen[-1].linked) == (
+        report = save(state, root, step=step, progress=steps.append)
+        assert (steps[-1].total, steps[-1].written, steps[-1].written + steps[-1].linked) == (
             4 * MIB + 12,
             written,
             4 * MIB + 12,
-        ), seen[-1]
+        ), steps[-1]
         assert (report.bytes, report.written) == (4 * MIB + 12, written), report
-        assert report.rate > 0 and seen[-1].rate > 0
+        assert report.rate > 0 and steps[-1].rate > 0
 
 
 def in_a_fork(root: Path) -> None:
@@ -274,11 +278,11 @@ def run_cases(folder: Path) -> dict[str, Any]:
 
 def end_at_once(folder: Path) -> dict[str, Any]:
     """The save has hardly begun when the process has nothing more to do."""
-    alone = ranks.single_process()
+    single_process = ranks.single_process()
 
     def exchange(name: str, payload: Any) -> list[Any]:
         time.sleep(0.5 if name == "checkpoint/open" else 0)
-        return alone.exchange(name, payload)
+        return single_process.exchange(name, payload)
 
     save_async({"a": tensor(8)}, folder, step=1, ranks=ranks.Ranks(0, 1, exchange))
     return {}

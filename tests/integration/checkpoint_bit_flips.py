@@ -56,12 +56,12 @@ def flips(root: Path, path: Path, draw: random.Random) -> int:
     return FLIPS
 
 
-def same(one: object, other: object) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return bool(torch.equal(one, other))
-    return one == other
+def same(first: object, other: object) -> bool:
+    if isinstance(first, dict) and isinstance(other, dict):
+        return first.keys() == other.keys() and all(same(first[key], other[key]) for key in first)
+    if isinstance(first, torch.Tensor) and isinstance(other, torch.Tensor):
+        return bool(torch.equal(first, other))
+    return first == other
 
 
 def main(place: Path) -> dict[str, int]:

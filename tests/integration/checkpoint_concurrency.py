@@ -57,8 +57,8 @@ class Fork:
         """How often it did its work; waits for its end."""
         if stop:
             os.write(self._stop, b".")
-        with os.fdopen(self._reader) as said:
-            text = said.read()
+        with os.fdopen(self._reader) as pipe:
+            text = pipe.read()
         status = os.waitpid(self._child, 0)[1]
         assert status == 0, f"a process ended with {status}"
         return int(text)
@@ -93,9 +93,9 @@ def two_jobs(
 ) -> dict[str, int]:
     """Two that save at once, one that reads, and perhaps one that prunes. Every save is committed, everything that is there is whole."""
     checkpoint.save(state(0), root, step=0)
-    others = [Fork(lambda _: bool(loaded(root, "latest") + 1))]
+    forks = [Fork(lambda _: bool(loaded(root, "latest") + 1))]
     if is_pruned:
-        others.append(Fork(lambda _: bool(checkpoint.prune(root, keep=2))))
+        forks.append(Fork(lambda _: bool(checkpoint.prune(root, keep=2))))
 
     def job(number: int) -> Fork:
         return Fork(
@@ -109,7 +109,7 @@ def two_jobs(
 
     jobs = [job(1), job(2)]
     saves = sum(item.turns() for item in jobs)
-    turns = [item.turns(stop=True) for item in others]
+    turns = [item.turns(stop=True) for item in forks]
     if not is_pruned:
         expected = {0} | {step_of(number, turn) for number in (1, 2) for turn in range(SAVES)}
         assert set(checkpoint.list_steps(root)) == expected

@@ -115,8 +115,8 @@ class Stage:
         for step, tag in scene.before:
             checkpoint.save(state(tag), self._before, step=step)
         self.old = read_state(self._before)
-        traced, said = self.play(None)
-        assert traced.status == 0 and said is None, said
+        traced, outcome = self.play(None)
+        assert traced.status == 0 and outcome is None, outcome
         self.new = read_state(self.root)
         assert self.old != self.new
 
@@ -140,12 +140,12 @@ class Stage:
                 json.dumps({"type": type(error).__name__, "errno": number, "text": str(error)})
             )
 
-    def is_between(self, found: Seen) -> bool:
+    def is_between(self, visible: Seen) -> bool:
         """Each step is as before or as after; so is `latest`."""
-        steps = {*self.old.steps, *self.new.steps, *found.steps}
+        steps = {*self.old.steps, *self.new.steps, *visible.steps}
         sides = [(self.old.steps.get(step), self.new.steps.get(step)) for step in steps]
-        return found.latest in (self.old.latest, self.new.latest) and all(
-            found.steps.get(step) in side for step, side in zip(steps, sides)
+        return visible.latest in (self.old.latest, self.new.latest) and all(
+            visible.steps.get(step) in side for step, side in zip(steps, sides)
         )
 
     def temporaries(self) -> list[str]:
@@ -187,13 +187,13 @@ def failures(stage: Stage, errors: Callable[[int], Iterator[int]]) -> int:
     while True:
         at += 1
         for number in errors(at):
-            traced, said = stage.play(tracing.Fault(at, number), reading=True)
+            traced, outcome = stage.play(tracing.Fault(at, number), reading=True)
             if not traced.is_reached:
                 return cases
             cases += 1
             _judge(
                 stage,
-                said,
+                outcome,
                 number,
                 f"{errno.errorcode[number]} at call {at}, {traced.calls[at - 1]}",
             )
@@ -205,12 +205,12 @@ def lasting_failures(stage: Stage, errors: tuple[int, ...]) -> int:
     for number in errors:
         at = 1
         while True:
-            traced, said = stage.play(tracing.Fault(at, number, lasting=True, calls=GROWING))
+            traced, outcome = stage.play(tracing.Fault(at, number, lasting=True, calls=GROWING))
             if not traced.is_reached:
                 break
             _judge(
                 stage,
-                said,
+                outcome,
                 number,
                 f"{errno.errorcode[number]} from call {at} on, {traced.calls[at - 1]}",
             )
@@ -222,23 +222,27 @@ def short_writes(stage: Stage) -> int:
     """The N-th write takes only half."""
     at = 1
     while True:
-        traced, said = stage.play(tracing.Fault(at, tracing.HALF, calls=frozenset(tracing.WRITES)))
+        traced, outcome = stage.play(
+            tracing.Fault(at, tracing.HALF, calls=frozenset(tracing.WRITES))
+        )
         if not traced.is_reached:
             return at - 1
-        assert said is None, (said, traced)
+        assert outcome is None, (outcome, traced)
         assert read_state(stage.root) == stage.new
         at += 1
 
 
-def _judge(stage: Stage, said: dict[str, Any] | None, number: int, what: str) -> None:
+def _judge(stage: Stage, outcome: dict[str, Any] | None, number: int, what: str) -> None:
     state_found = read_state(stage.root)
-    if said is None:
+    if outcome is None:
         assert state_found == stage.new, f"{what}: nothing was raised, but found is {state_found}"
     else:
-        assert said["type"] == "NotCommitted" and said["errno"] == number, f"{what}: {said}"
-        assert state_found == stage.old, f"{what}: {said}, but found is {state_found}"
+        assert outcome["type"] == "NotCommitted" and outcome["errno"] == number, (
+            f"{what}: {outcome}"
+        )
+        assert state_found == stage.old, f"{what}: {outcome}, but found is {state_found}"
         # Of what could not be removed after the commit, the next save rids us.
-        assert stage.temporaries() == [], f"{what}: {said} {stage.temporaries()}"
+        assert stage.temporaries() == [], f"{what}: {outcome} {stage.temporaries()}"
     stage.goes_on()
 
 

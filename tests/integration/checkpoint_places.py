@@ -115,7 +115,7 @@ def without_links(folder: Path) -> int:
 
 def clock_goes_back(folder: Path) -> list[int]:
     """Each checkpoint is a day older on disk than the one before it, and nobody asks what time it is."""
-    root, asked = folder / "root", time.time
+    root, real_time = folder / "root", time.time
 
     def refuse() -> float:
         raise AssertionError("the clock was asked")
@@ -128,7 +128,7 @@ def clock_goes_back(folder: Path) -> list[int]:
     (root / "latest").unlink()
     result = [loaded(root, "latest")]
     checkpoint.prune(root, keep=1)
-    time.time = asked
+    time.time = real_time
     return [*result, *checkpoint.list_steps(root)]
 
 

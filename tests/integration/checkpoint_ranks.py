@@ -197,7 +197,11 @@ def accidents(place: Path) -> dict[str, Any]:
             )
         assert checkpoint.list_steps(root) == [OLD], accident.name
         _goes_on(place, root, accident.name)
-    return {accident.name: said for accident, one in outcomes.items() for said in one.values()}
+    return {
+        accident.name: message
+        for accident, messages in outcomes.items()
+        for message in messages.values()
+    }
 
 
 def _goes_on(place: Path, root: Path, name: str) -> None:

@@ -81,14 +81,14 @@ def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
         stderr=writer,
     )
     os.close(writer)
-    seen = b""
+    output = b""
     while True:
         try:
-            seen += os.read(reader, 65536)
+            output += os.read(reader, 65536)
         except OSError:  # the terminal's other side is closed
             break
     os.close(reader)
-    return child.wait(), seen.decode(errors="replace")
+    return child.wait(), output.decode(errors="replace")
 
 
 def make_home(root: Path) -> Home:
@@ -109,10 +109,10 @@ def make_home(root: Path) -> Home:
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """The user of the whole session; 10 GB with prefix and image, which go when it ends."""
-    made = make_home(tmp_path_factory.mktemp("home"))
-    yield made
-    made.run("env", "remove", MAIN)
-    shutil.rmtree(made.root, ignore_errors=True)
+    test_home = make_home(tmp_path_factory.mktemp("home"))
+    yield test_home
+    test_home.run("env", "remove", MAIN)
+    shutil.rmtree(test_home.root, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ def digest(layout: Path) -> str | None:
 def main(root: Path) -> None:
     old = Lab(root / "one").build("toy", FIRST)
     new = Lab(root / "other").build("toy", CHANGED).manifest_digest
-    seen: dict[str, int] = {}
+    calls: dict[str, int] = {}
     for before in (None, old):
         for step in range(10_000):
             lab = Lab(root / "lab")
@@ -73,13 +73,13 @@ def main(root: Path) -> None:
                 killed and result is None
             ), (step, result)
             state = f"{'from nothing' if before is None else 'over another'}: {'none' if result is None else 'old' if result != new else 'new'}"
-            seen[state] = seen.get(state, 0) + 1
+            calls[state] = calls.get(state, 0) + 1
             image = lab.build("toy", CHANGED)
             assert image.manifest_digest == new, step
             assert [path.name for path in (lab.root / "images").iterdir()] == ["toy"], step
             if not killed:
                 break
-    print(json.dumps(seen))
+    print(json.dumps(calls))
 
 
 if __name__ == "__main__":

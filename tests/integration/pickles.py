@@ -76,12 +76,12 @@ def commit(root: Path, content: bytes) -> None:
 
 def ended(root: Path) -> str:
     """What was loaded, or why nothing was."""
-    held: dict[str, Any] = {"value": None}
+    state: dict[str, Any] = {"value": None}
     try:
-        checkpoint.load(held, root)
+        checkpoint.load(state, root)
     except (checkpoint.CheckpointError, RuntimeError) as error:
         return str(error)
-    return repr(held["value"])
+    return repr(state["value"])
 
 
 def main(place: Path) -> dict[str, Any]:

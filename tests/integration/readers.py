@@ -124,28 +124,30 @@ def raw(tensor: torch.Tensor) -> bytes:
     return bytes(whole.view(torch.uint8).tolist()) if whole.numel() else b""
 
 
-def wrong(found: Any, expected: Any) -> list[str]:
+def wrong(actual: Any, expected: Any) -> list[str]:
     """Names of what differs in value, type or shape, or is only on one side."""
-    here, there = flat(found), flat(expected)
+    actual_values, expected_values = flat(actual), flat(expected)
     return sorted(
         name
-        for name in {*here, *there}
-        if name not in here or name not in there or not _same(here[name], there[name])
+        for name in {*actual_values, *expected_values}
+        if name not in actual_values
+        or name not in expected_values
+        or not _same(actual_values[name], expected_values[name])
     )
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return (one.dtype, one.shape) == (other.dtype, other.shape) and raw(one) == raw(other)
-    return type(one) is type(other) and bool(one == other)
+def _same(first: Any, other: Any) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(other, torch.Tensor):
+        return (first.dtype, first.shape) == (other.dtype, other.shape) and raw(first) == raw(other)
+    return type(first) is type(other) and bool(first == other)
 
 
-def known(dtypes: list[str]) -> list[str]:
+def supported(dtypes: list[str]) -> list[str]:
     return [name for name in dtypes if hasattr(torch, name)]
 
 
 def save(folder: Path) -> dict[str, Any]:
-    dtypes = known(DTYPES)
+    dtypes = supported(DTYPES)
     checkpoint.save(tensors(dtypes), folder / "tensors", step=1)
     checkpoint.save({**tensors(dtypes), **objects()}, folder / "all", step=1)
     (folder / "saved.json").write_text(json.dumps({"torch": torch.__version__, "dtypes": dtypes}))
@@ -155,11 +157,11 @@ def save(folder: Path) -> dict[str, Any]:
 def read(folder: Path) -> dict[str, list[str]]:
     """What is wrong, by reader."""
     saved = json.loads((folder / "saved.json").read_text())
-    dtypes = known(saved["dtypes"])
+    dtypes = supported(saved["dtypes"])
     expected = {**tensors(dtypes), **objects()}
-    ours = blank(expected)
-    checkpoint.load(ours, folder / "all")
-    result = {"ours": wrong(ours, expected)}
+    state = blank(expected)
+    checkpoint.load(state, folder / "all")
+    result = {"ours": wrong(state, expected)}
     if importlib.util.find_spec("torch.distributed.checkpoint") and not saved["torch"].startswith(
         "1."
     ):

@@ -82,8 +82,8 @@ class Channels:
         self._by_url = {
             record.url: record
             for named in self._by_name.values()
-            for found in named.values()
-            for record in found
+            for records in named.values()
+            for record in records
         }
 
     def find(self, package: LockedPackage) -> Record | None:
@@ -176,13 +176,13 @@ def _line_mistakes(record: Record, installed: Mapping[str, Record]) -> Iterator[
 
 
 def _reachable(requirements: Sequence[str], installed: Mapping[str, Record]) -> set[str]:
-    waiting, seen = [name_of(split(requirement)[1]) for requirement in requirements], set[str]()
+    waiting, visited = [name_of(split(requirement)[1]) for requirement in requirements], set[str]()
     while waiting:
         name = waiting.pop()
-        if name not in seen and name in installed:
-            seen.add(name)
+        if name not in visited and name in installed:
+            visited.add(name)
             waiting += map(name_of, installed[name].depends)
-    return seen
+    return visited
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +267,8 @@ class _World:
 
     def _look(self, record: Record, depth: int) -> str:
         for line in record.constrains:
-            asked = self.domain(name_of(line)) if name_of(line) in self._pins else []
-            if asked and not any(fits(line, other) for other in asked):
+            candidates = self.domain(name_of(line)) if name_of(line) in self._pins else []
+            if candidates and not any(fits(line, other) for other in candidates):
                 return f"constrains {line}"
         return next((f"depends {line}" for line in record.depends if self.blocked(line, depth)), "")
 

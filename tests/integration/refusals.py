@@ -90,9 +90,10 @@ def bad_options() -> Any:
     """On rank 1 alone: told to both, and the saves after it are of the same step on both."""
     root, state = FOLDER / "options", {"a": torch.ones(2)}
     bad: list[dict[str, Any]] = [{"step": -1}, {"step": "4"}]
-    given = bad if RANK == 1 else [{"step": 1}] * 2
+    options_of_rank = bad if RANK == 1 else [{"step": 1}] * 2
     messages = [
-        refusal(partial(checkpoint.save, state, root, ranks=US, **options)) for options in given
+        refusal(partial(checkpoint.save, state, root, ranks=US, **options))
+        for options in options_of_rank
     ]
     messages.append(
         refusal(
@@ -116,14 +117,14 @@ def bad_options_of_a_load() -> Any:
         {"state_dict": [1]},
         {"root": "no-such-kind://x"},
     ]
-    given = bad if RANK == 1 else [{}] * len(bad)
+    options_of_rank = bad if RANK == 1 else [{}] * len(bad)
     messages = [
         refusal(
             partial(
                 checkpoint.load, ranks=US, **{"state_dict": state_dict, "root": root, **options}
             )
         )
-        for options in given
+        for options in options_of_rank
     ]
     checkpoint.save({"a": torch.full((2,), 2.0)}, root, step=2, ranks=US)
     return [
@@ -231,10 +232,10 @@ def known_to_one() -> Any:
     folder = Path(checkpoint.save_async(state, root, step=1, ranks=US).result().folder)
     messages = []
     if RANK == 1:
-        held = json.loads((folder / "manifest.json").read_text())["tensors"]["of 0"]["records"][0][
+        record = json.loads((folder / "manifest.json").read_text())["tensors"]["of 0"]["records"][
             0
-        ]
-        with (folder / held).open("r+b") as file:
+        ][0]
+        with (folder / record).open("r+b") as file:
             file.seek(1 << 20)
             file.write(b"x")
         messages = [name for damage in checkpoint.verify(root) for name in damage.tensors]
@@ -277,7 +278,7 @@ def nothing_there() -> Any:
     ]
 
 
-def made(seed: int, has_stepped: bool) -> tuple[Any, Any]:
+def model_and_optimizer(seed: int, has_stepped: bool) -> tuple[Any, Any]:
     torch.manual_seed(seed)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=seed / 10)
@@ -289,14 +290,14 @@ def made(seed: int, has_stepped: bool) -> tuple[Any, Any]:
 
 def stateful() -> Any:
     """A model and its optimizer as they are; an optimizer that is new is not left without what the checkpoint has of it."""
-    model, optimizer = made(1, True)
+    model, optimizer = model_and_optimizer(1, True)
     root = saved("stateful", {"model": model, "optimizer": optimizer})
-    other, new = made(2, False)
+    other, new = model_and_optimizer(2, False)
     message = refusal(lambda: checkpoint.load({"model": other, "optimizer": new}, root, ranks=US))
     is_same_before = torch.equal(other.weight, model.weight)
-    other, stepped = made(2, True)
+    other, stepped = model_and_optimizer(2, True)
     checkpoint.load({"model": other, "optimizer": stepped}, root, ranks=US)
-    moments = [held.state_dict()["state"][0]["exp_avg"] for held in (optimizer, stepped)]
+    moments = [holder.state_dict()["state"][0]["exp_avg"] for holder in (optimizer, stepped)]
     return [
         message,
         is_same_before,
@@ -308,8 +309,8 @@ def stateful() -> Any:
 
 def new_optimizers() -> Any:
     """Given as the plain dicts that they make: refused at any depth, and as the whole state dict."""
-    _, optimizer = made(1, True)
-    _, new = made(2, False)
+    _, optimizer = model_and_optimizer(1, True)
+    _, new = model_and_optimizer(2, False)
     shapes: list[Callable[[Any], dict[str, Any]]] = [
         lambda item: {"step": 7, "optim": item.state_dict()},
         lambda item: {"runs": {"a": [{"optim": item.state_dict(), "weight": torch.ones(1)}]}},
@@ -323,7 +324,7 @@ def new_optimizers() -> Any:
     without = saved(
         "new optimizers of old", {"optim": new.state_dict()}
     )  # had no state then either: nothing is lost
-    checkpoint.load({"optim": made(3, False)[1].state_dict()}, without, ranks=US)
+    checkpoint.load({"optim": model_and_optimizer(3, False)[1].state_dict()}, without, ranks=US)
     return messages
 
 
@@ -333,15 +334,15 @@ def as_documented() -> Any:
         from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     except ImportError:
         return None
-    model, optimizer = made(1, True)
+    model, optimizer = model_and_optimizer(1, True)
     weights, moments = get_state_dict(model, optimizer)
     root = saved("documented", {"model": weights, "optim": moments, "step": 5})
-    other, new = made(2, False)
+    other, new = model_and_optimizer(2, False)
     weights, moments = get_state_dict(other, new)
     state = {"model": weights, "optim": moments, "step": 0}
     checkpoint.load(state, root, ranks=US)
     set_state_dict(other, new, model_state_dict=state["model"], optim_state_dict=state["optim"])
-    averages = [held.state_dict()["state"][0]["exp_avg"] for held in (optimizer, new)]
+    averages = [holder.state_dict()["state"][0]["exp_avg"] for holder in (optimizer, new)]
     return [
         torch.equal(model.weight, other.weight),
         torch.equal(*averages),

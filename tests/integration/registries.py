@@ -84,8 +84,8 @@ def serving(folder: Path, *more: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry for the tests of a module, which name this among what they import."""
-    with serving(tmp_path_factory.mktemp("registry")) as found:
-        yield found
+    with serving(tmp_path_factory.mktemp("registry")) as address:
+        yield address
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Line:
 
     behind: str
     trouble: Callable[[Line, BaseHTTPRequestHandler, bytes], bool]
-    seen: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -106,7 +106,7 @@ class Line:
 
             def pass_on(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                line.seen.append(self.command)
+                line.commands.append(self.command)
                 line.paths.append(self.path)
                 if line.trouble(line, self, body):
                     return
@@ -136,7 +136,7 @@ class Line:
 
             do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = pass_on
 
-            def log_message(self, *words: object) -> None: ...
+            def log_message(self, *message: object) -> None: ...
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()

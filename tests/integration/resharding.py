@@ -113,29 +113,31 @@ def state(fill: bool, saved_by: int) -> dict[str, Any]:
         "replicated": torch.arange(300.0) if fill else torch.zeros(300),
         "own": {
             f"of {other}": torch.full((20,), float(other) if fill else -1.0)
-            for other in mine(rank, saved_by)
+            for other in own_shards(rank, saved_by)
         },
         "step": 17 if fill else None,
     }
 
 
-def mine(rank: int, saved_by: int) -> list[int]:
+def own_shards(rank: int, saved_by: int) -> list[int]:
     return [other for other in range(saved_by) if other % distributed.get_world_size() == rank]
 
 
-def wrong(found: dict[str, Any], saved_by: int) -> list[str]:
+def wrong(loaded: dict[str, Any], saved_by: int) -> list[str]:
     expected = state(True, saved_by)
     pairs = [
-        (name, here.to_local(), expected["model"][name].to_local())
-        for name, here in found["model"].items()
+        (name, actual.to_local(), expected["model"][name].to_local())
+        for name, actual in loaded["model"].items()
     ]
-    pairs += [("replicated", found["replicated"], expected["replicated"])]
+    pairs += [("replicated", loaded["replicated"], expected["replicated"])]
     if OBJECTS_TRAVEL:
-        shards = zip(found["bands"].local_shards(), expected["bands"].local_shards())
-        pairs += [("bands", one.tensor, other.tensor) for one, other in shards]
-    pairs += [(name, here, expected["own"][name]) for name, here in found["own"].items()]
-    differ = [name for name, here, there in pairs if not torch.equal(here, there)]
-    return differ if found["step"] == 17 else [*differ, "step"]
+        shards = zip(loaded["bands"].local_shards(), expected["bands"].local_shards())
+        pairs += [("bands", shard.tensor, other.tensor) for shard, other in shards]
+    pairs += [(name, actual, expected["own"][name]) for name, actual in loaded["own"].items()]
+    differ = [
+        name for name, actual, expected_value in pairs if not torch.equal(actual, expected_value)
+    ]
+    return differ if loaded["step"] == 17 else [*differ, "step"]
 
 
 def save() -> None:
@@ -151,16 +153,16 @@ def read_ours(saved_by: int) -> list[str]:
 
 def read_by_torch(saved_by: int) -> list[str]:
     loaded_state = state(False, saved_by)
-    asked = (
+    options = (
         loaded_state
         if loaded_state["own"]
         else {name: value for name, value in loaded_state.items() if name != "own"}
     )  # to 2.3 that is a name
-    dcp.load(asked, checkpoint_id=checkpoint.path(FOLDER / "state", step=saved_by))
-    known = (
-        17 if torch.__version__.startswith("2.3.") else asked["step"]
+    dcp.load(options, checkpoint_id=checkpoint.path(FOLDER / "state", step=saved_by))
+    parameters = (
+        17 if torch.__version__.startswith("2.3.") else options["step"]
     )  # 2.3 forgets values beside tensors that it has read
-    return wrong({**loaded_state, **asked, "step": known}, saved_by)
+    return wrong({**loaded_state, **options, "step": parameters}, saved_by)
 
 
 def fsdp(fill: bool) -> tuple[Any, Any]:

@@ -31,11 +31,11 @@ App = Callable[[dict[str, Any], Start], Iterable[bytes]]
 
 @dataclass
 class S3:
-    """asked: every request in order, as "PUT /bucket/key". fault: called with each before it is served, and, after it was, with it
+    """request_lines: every request in order, as "PUT /bucket/key". fault: called with each before it is served, and, after it was, with it
     and "done"; what it returns instead of None is the answer: one of the errors above, or "drop" for none at all."""
 
     app: App
-    asked: list[str] = field(default_factory=list)
+    request_lines: list[str] = field(default_factory=list)
     fault: Callable[[str], tuple[str, str, str] | str | None] = lambda _: None
     port: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,7 +54,7 @@ class S3:
     def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         request_line = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
         with self._lock:
-            self.asked.append(request_line)
+            self.request_lines.append(request_line)
         outcome = self.fault(request_line)
         if isinstance(outcome, str):  # "drop"
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
@@ -71,7 +71,7 @@ class S3:
     def of(self, method: str, within: str) -> list[str]:
         """The keys that were asked for by one method below a root, in order."""
         start = f"{method} /{within.partition('://')[2]}/"
-        return [said[len(start) :] for said in self.asked if said.startswith(start)]
+        return [line[len(start) :] for line in self.request_lines if line.startswith(start)]
 
 
 @contextmanager
@@ -104,13 +104,13 @@ def matching(
     pattern: str, answer: tuple[str, str, str] | str, first: int = 1
 ) -> Callable[[str], tuple[str, str, str] | str | None]:
     """A fault at requests that match, from the nth such on."""
-    seen = 0
+    matches = 0
 
-    def fault(said: str) -> tuple[str, str, str] | str | None:
-        nonlocal seen
-        if not re.search(pattern, said):
+    def fault(request_line: str) -> tuple[str, str, str] | str | None:
+        nonlocal matches
+        if not re.search(pattern, request_line):
             return None
-        seen += 1
-        return answer if seen >= first else None
+        matches += 1
+        return answer if matches >= first else None
 
     return fault

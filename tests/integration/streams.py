@@ -41,16 +41,16 @@ def on_a_stream(folder: Path, save: Callable[..., Any]) -> list[float]:
     launched(stream, [whole, columns], 1.0)
     with torch.cuda.stream(stream):
         save(state, folder, step=1)
-    held = {"whole": torch.zeros(SIZE), "columns": torch.zeros(1024, 1024)}
-    checkpoint.load(held, folder)
+    tensors = {"whole": torch.zeros(SIZE), "columns": torch.zeros(1024, 1024)}
+    checkpoint.load(tensors, folder)
     launched(stream, [whole, columns], 2.0)
     with torch.cuda.stream(stream):
         checkpoint.load(state, folder)
-        seen = [whole.mean(), columns.mean()]
+        means = [whole.mean(), columns.mean()]
     torch.cuda.synchronize()
     return [
-        *(float(tensor.mean()) for tensor in held.values()),
-        *(float(item) for item in seen),
+        *(float(tensor.mean()) for tensor in tensors.values()),
+        *(float(item) for item in means),
         float(whole.mean()),
     ]
 
@@ -58,7 +58,7 @@ def on_a_stream(folder: Path, save: Callable[..., Any]) -> list[float]:
 def main(folder: Path) -> dict[str, list[float]]:
     kinds: dict[str, Callable[..., Any]] = {
         "content": checkpoint.save,
-        "behind": lambda *given, **named: checkpoint.save_async(*given, **named).result(),
+        "behind": lambda *arguments, **named: checkpoint.save_async(*arguments, **named).result(),
     }
     return {name: on_a_stream(folder / name, save) for name, save in kinds.items()}
 

@@ -17,9 +17,10 @@ pytestmark = pytest.mark.conda
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A lab with three environments from the channels, and one that no channel has."""
-    made = make_home(tmp_path_factory.mktemp("shelf"))
+    shelf_home = make_home(tmp_path_factory.mktemp("shelf"))
     home = Home(
-        root=made.root, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+        root=shelf_home.root,
+        env={**shelf_home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()},
     )
     for arguments_ in (
         ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge"),

@@ -170,11 +170,11 @@ def cases() -> list[Case]:
             considered(replace(target, fast_checkpoints=has_xxhash(target.platform, target.python)))
             for target in targets()
         ]
-        alone = list(pool.map(resolve_case, worth_asking(requests)))
+        results = list(pool.map(resolve_case, worth_asking(requests)))
         along = [
-            considered(replace(case.target, companions=True)) for case in alone if case.packages
+            considered(replace(case.target, companions=True)) for case in results if case.packages
         ]
-        return alone + list(pool.map(resolve_case, worth_asking(along)))
+        return results + list(pool.map(resolve_case, worth_asking(along)))
 
 
 def test_solvable_is_solved_and_refused_is_impossible(cases: list[Case]) -> None:
@@ -187,17 +187,17 @@ def test_solvable_is_solved_and_refused_is_impossible(cases: list[Case]) -> None
 
 
 def test_table_has_every_cuda_build_of_the_records() -> None:
-    known = set(targets())
+    in_table = set(targets())
     built = {target for target in every_built() if target.cuda}
     assert len(built) > 100
-    assert not {str(target) for target in built - known}
+    assert not {str(target) for target in built - in_table}
 
 
 def test_solvable_from_records_alone(cases: list[Case]) -> None:
     """torch, its Python and its CUDA alone, asked for as the records name them and without our
     pins: what has an answer has one as we ask for it, too; or what we bring along unasked is in the
     way, the refusal names what leaves it out, and that helps."""
-    alone = {
+    solved = {
         replace(case.target, fast_checkpoints=True): case
         for case in cases
         if not case.target.companions
@@ -208,14 +208,14 @@ def test_solvable_from_records_alone(cases: list[Case]) -> None:
         without = [
             target
             for target in possible
-            if target in alone
-            and alone[target].packages
-            and not alone[target].target.fast_checkpoints
+            if target in solved
+            and solved[target].packages
+            and not solved[target].target.fast_checkpoints
         ]
         blocked = [
             target
             for target in possible
-            if target in without or target not in alone or not alone[target].packages
+            if target in without or target not in solved or not solved[target].packages
         ]
         elsewise = [
             target
@@ -239,7 +239,7 @@ def test_solvable_from_records_alone(cases: list[Case]) -> None:
         assert resolve_case(considered(replace(target, **left_out))).packages, target
     for target in elsewise:
         print(f"only with libraries of another CUDA than its own: {target}")
-        assert target not in alone or alone[target].refusal, target
+        assert target not in solved or solved[target].refusal, target
     print(
         f"{len(possible) - len(blocked)} of them as we ask for them, {len(blocked)} with options that the refusal names"
     )
@@ -357,32 +357,36 @@ def test_refusal_names_the_missing_packages(cases: list[Case]) -> None:
 
 def test_checker_detects_mistakes(cases: list[Case]) -> None:
     case = next(case for case in cases if case.packages and case.target.cuda)
-    machine, found = case.machine, case.channels
+    machine, case_channels = case.machine, case.channels
     locked = {package.name: package for package in case.packages}
 
-    def said(packages: dict[str, LockedPackage], *, on: list[Record] = machine) -> str:
-        return "; ".join(records.mistakes(list(packages.values()), case.inputs.conda, on, found))
+    def problem(packages: dict[str, LockedPackage], *, on: list[Record] = machine) -> str:
+        return "; ".join(
+            records.mistakes(list(packages.values()), case.inputs.conda, on, case_channels)
+        )
 
-    assert said(locked) == ""
-    assert "is asked for; there is none" in said(
+    assert problem(locked) == ""
+    assert "is asked for; there is none" in problem(
         {name: package for name, package in locked.items() if name != "pytorch"}
     )
-    assert "needs openssl" in said(
+    assert "needs openssl" in problem(
         {name: package for name, package in locked.items() if name != "openssl"}
     )
-    assert "not as its record says" in said(
+    assert "not as its record says" in problem(
         {**locked, "numpy": replace(locked["numpy"], sha256="0" * 64)}
     )
-    assert "in no repodata.json" in said(
+    assert "in no repodata.json" in problem(
         {
             **locked,
             "numpy": replace(locked["numpy"], url="https://example/conda-forge/noarch/x.conda"),
         }
     )
-    assert "__glibc" in said(locked, on=[record for record in machine if record.name != "__glibc"])
+    assert "__glibc" in problem(
+        locked, on=[record for record in machine if record.name != "__glibc"]
+    )
     other = next(
         record
-        for record in found.candidates("python")
+        for record in case_channels.candidates("python")
         if not record.version.startswith(f"{case.target.python}.")
     )
     swapped = replace(
@@ -393,10 +397,10 @@ def test_checker_detects_mistakes(cases: list[Case]) -> None:
         sha256=other.sha256,
         md5=other.md5,
     )
-    assert "needs python" in said(
+    assert "needs python" in problem(
         {**locked, "python": swapped}
-    ) and "is asked for; there is" in said({**locked, "python": swapped})
-    stray = next(record for record in found.candidates("pip"))
+    ) and "is asked for; there is" in problem({**locked, "python": swapped})
+    stray = next(record for record in case_channels.candidates("pip"))
     extra = replace(
         locked["python"],
         name="pip",
@@ -404,7 +408,7 @@ def test_checker_detects_mistakes(cases: list[Case]) -> None:
         version=stray.version,
         build=stray.build,
     )
-    assert "pip" in locked or "nothing needs pip" in said({**locked, "pip": extra})
+    assert "pip" in locked or "nothing needs pip" in problem({**locked, "pip": extra})
 
 
 def test_no_impossibility_proof_for_solvable_requests() -> None:

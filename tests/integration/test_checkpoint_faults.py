@@ -142,9 +142,9 @@ def test_save_call_order(tmp_path: Path) -> None:
     """Overwriting a step, incrementally: what is durable before what becomes visible."""
     root = tmp_path / "root"
     calls = traced(tmp_path, root)
-    made = max(place for place, call in enumerate(calls) if call[0] == "mkdir")
-    calls, made = calls[made:], 0
-    temporary = calls[made][-1]
+    mkdir_at = max(place for place, call in enumerate(calls) if call[0] == "mkdir")
+    calls, mkdir_at = calls[mkdir_at:], 0
+    temporary = calls[mkdir_at][-1]
     renamed = next(
         place
         for place, call in enumerate(calls)
@@ -158,7 +158,11 @@ def test_save_call_order(tmp_path: Path) -> None:
     )
 
     def last(call: str, *paths: str) -> int:
-        return max(place for place, found in enumerate(calls[:aside]) if found == (call, *paths))
+        return max(
+            place
+            for place, traced_call in enumerate(calls[:aside])
+            if traced_call == (call, *paths)
+        )
 
     written = {
         call[1]

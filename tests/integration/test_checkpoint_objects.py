@@ -49,7 +49,7 @@ def store() -> Iterator[s3.S3]:
 
 @pytest.fixture
 def root(store: s3.S3, request: pytest.FixtureRequest) -> Iterator[str]:
-    store.asked.clear()
+    store.request_lines.clear()
     yield f"s3://{s3.BUCKET}/{request.node.name}"
     store.fault = lambda _: None
 
@@ -133,14 +133,18 @@ def test_manifest_is_uploaded_last(store: s3.S3, root: str) -> None:
     assert put[-2:] == [f"{committed.folder}/{manifest.NAME}", "latest"]
     assert store.of("DELETE", root)[-1] == put[0]
     start = f" /{s3.BUCKET}/{root.rpartition('/')[2]}/"
-    order = [said for said in store.asked if start in said and not said.startswith(("HEAD", "GET"))]
-    assert [said.split(start)[0] for said in order[-3:]] == ["PUT", "PUT", "DELETE"]
+    order = [
+        request_line
+        for request_line in store.request_lines
+        if start in request_line and not request_line.startswith(("HEAD", "GET"))
+    ]
+    assert [request_line.split(start)[0] for request_line in order[-3:]] == ["PUT", "PUT", "DELETE"]
 
 
 def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
-    ours = open_root(root, **store.options)
+    backend = open_root(root, **store.options)
     save(store, root, 1, {"a": b"1"})
-    assert len(ours.folders()) == 1
+    assert len(backend.folders()) == 1
     other = {
         **store.options,
         "default_block_size": 5 << 20,
@@ -153,9 +157,9 @@ def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
         incremental=True,
         progress=lambda _: None,
     )
-    assert [name.step for name in catalog.steps(ours)] == [1, 2]
+    assert [name.step for name in catalog.steps(backend)] == [1, 2]
     prune(root, keep=1, **other)
-    assert [name.step for name in catalog.steps(ours)] == [2]
+    assert [name.step for name in catalog.steps(backend)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -183,9 +187,11 @@ def test_store_refusal_is_raised_on_all_ranks_and_leaves_nothing(
     root = re.sub(r"[\[\]]", "-", root)
     committed = save(store, root, 1, {"a": big("o")})
 
-    def only_here(said: str) -> Any:
+    def only_here(request_line: str) -> Any:
         return (
-            fault(said) if said.endswith(f"/{manifest.NAME}") or not said.endswith("done") else None
+            fault(request_line)
+            if request_line.endswith(f"/{manifest.NAME}") or not request_line.endswith("done")
+            else None
         )
 
     store.fault = only_here
@@ -245,9 +251,11 @@ def test_killed_writer_leaves_old_or_new_checkpoint(store: s3.S3, root: str) -> 
         save(store, place, 1, {"a": big("a"), "b": big("o")})
     writers: dict[str, subprocess.Popen[bytes]] = {}
 
-    def kill(said: str) -> None:
+    def kill(request_line: str) -> None:
         for pattern, place in roots.items():
-            if f"/{place.partition('://')[2]}/" in said and re.search(pattern, said):
+            if f"/{place.partition('://')[2]}/" in request_line and re.search(
+                pattern, request_line
+            ):
                 writers[pattern].send_signal(signal.SIGKILL)
 
     store.fault = kill
@@ -334,9 +342,9 @@ def test_two_ranks_saving_tensors_are_readable_by_torch(store: s3.S3, root: str)
     ):
         assert not S3FS, f"PROVISION_TEST_S3FS={S3FS} holds no s3fs that {PYTHON} can import"
         pytest.skip(f"{PYTHON} has no s3fs; nox installs one beside it (PROVISION_TEST_S3FS)")
-    given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     children = [
-        subprocess.Popen([PYTHON, "-c", RANK], env={**environment, "RANK": str(rank)}, **given)
+        subprocess.Popen([PYTHON, "-c", RANK], env={**environment, "RANK": str(rank)}, **pipes)
         for rank in range(2)
     ]
     result = found_by(children)

@@ -44,15 +44,15 @@ def test_dead_or_stopped_rank_is_named_and_nothing_committed(
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "errors"),
     [
         ("save", ["NotCommitted", [], "step 2 was not committed: some rank"]),
         ("load", ["CheckpointError", [], "nothing was loaded from ROOT"]),
     ],
 )
 def test_dead_rank_in_collectives_raises_the_same_error(
-    tmp_path: Path, what: str, told: list[object]
+    tmp_path: Path, what: str, errors: list[object]
 ) -> None:
     """Which one it was, a failed collective does not tell."""
-    assert run_ranks("groups.py", str(tmp_path / "root"), what, world_size=2) == [told, ["left"]]
+    assert run_ranks("groups.py", str(tmp_path / "root"), what, world_size=2) == [errors, ["left"]]
     assert checkpoint.list_steps(tmp_path / "root") == [1]

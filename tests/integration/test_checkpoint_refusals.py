@@ -50,17 +50,17 @@ def test_wrapper_tensors_are_refused_by_name(rank_results: list[dict[str, Any]])
 
 def test_bad_save_options_of_one_rank_raise_on_all(rank_results: list[dict[str, Any]]) -> None:
     """Or the ranks would be one save apart for good."""
-    others, own = (outcome["bad_options"][0] for outcome in rank_results)
+    errors_of_other_ranks, own = (outcome["bad_options"][0] for outcome in rank_results)
     assert [name for name, _ in own] == ["ValueError"] * 3
     assert own[1][1] == "step='4': it must be a whole number of 0 or more"
-    assert others == [
+    assert errors_of_other_ranks == [
         ["CheckpointError", f"nothing was saved: rank 1: {name}: {text}"] for name, text in own
     ]
     assert [outcome["bad_options"][1] for outcome in rank_results] == [[3, 4]] * 2
 
 
 def test_bad_load_options_of_one_rank_raise_on_all(rank_results: list[dict[str, Any]]) -> None:
-    others, own = (outcome["bad_options_of_a_load"] for outcome in rank_results)
+    errors_of_other_ranks, own = (outcome["bad_options_of_a_load"] for outcome in rank_results)
     *options, no_dict, (name, unknown) = own[0]
     assert options == [
         ["ValueError", "on_damage='zzz': pass 'refuse' or 'previous'"],
@@ -76,10 +76,12 @@ def test_bad_load_options_of_one_rank_raise_on_all(rank_results: list[dict[str, 
         *(f"nothing was loaded: rank 1: ValueError: {text}" for _, text in options),
         f"rank 1: {no_dict[1]}",
     ]
-    assert others[0] == [
+    assert errors_of_other_ranks[0] == [
         ["CheckpointError", text] for text in (*messages, f"nothing was loaded: rank 1: {unknown}")
     ]
-    assert [outcome[1:] for outcome in (others, own)] == [[[0.0, 0.0], 2, [2.0, 2.0]]] * 2
+    assert [outcome[1:] for outcome in (errors_of_other_ranks, own)] == [
+        [[0.0, 0.0], 2, [2.0, 2.0]]
+    ] * 2
 
 
 def test_partial_load_fills_existing_values(rank_results: list[dict[str, Any]]) -> None:
@@ -101,15 +103,15 @@ def test_pickles_are_refused_unless_allowed(rank_results: list[dict[str, Any]]) 
 def test_ranks_agree_on_refusing_or_skipping_damage(
     rank_results: list[dict[str, Any]],
 ) -> None:
-    said, refused = rank_results[0]["damage"][0], rank_results[0]["damage"][3]
-    assert said[0] == "DamagedFile"
-    assert said[1].startswith("FOLDER/damaged/step-000000000002/")
+    message, refused = rank_results[0]["damage"][0], rank_results[0]["damage"][3]
+    assert message[0] == "DamagedFile"
+    assert message[1].startswith("FOLDER/damaged/step-000000000002/")
     assert re.search(
-        r" is damaged: its (XXH128|SHA-256) is not the committed one \(it holds of 1\)$", said[1]
+        r" is damaged: its (XXH128|SHA-256) is not the committed one \(it holds of 1\)$", message[1]
     )
-    assert refused == [said[1]]
-    assert rank_results[0]["damage"] == [said, 0.0, 1, refused, 1.0, ["refusals.py"]]
-    assert rank_results[1]["damage"] == [said, 0.0, 1, refused, 2.0, []]
+    assert refused == [message[1]]
+    assert rank_results[0]["damage"] == [message, 0.0, 1, refused, 1.0, ["refusals.py"]]
+    assert rank_results[1]["damage"] == [message, 0.0, 1, refused, 2.0, []]
 
 
 def test_ranks_agree_on_damaged_latest_or_manifest(
@@ -157,12 +159,12 @@ def test_error_lists_available_names(
 
 
 def test_models_and_optimizers_load_unchanged(rank_results: list[dict[str, Any]]) -> None:
-    for said, *found in (found["stateful"] for found in rank_results):
-        assert said[0] == "CheckpointError"
-        assert said[1].startswith(
+    for message, *values in (values["stateful"] for values in rank_results):
+        assert message[0] == "CheckpointError"
+        assert message[1].startswith(
             "the optimizer optimizer has no state yet, so its state in the checkpoint would not be loaded"
         )
-        assert found == [False, True, True, 0.1]
+        assert values == [False, True, True, 0.1]
 
 
 def test_optimizer_without_state_is_refused(

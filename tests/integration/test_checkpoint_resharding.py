@@ -19,7 +19,7 @@ def test_resharding_between_world_sizes(tmp_path: Path) -> None:
         if name != "partial"
     }
     assert {"2 to 1", "2 to 4", "4 to 2"} <= set(read)
-    wrong = {name: said for name, said in read.items() if any(said)}
+    wrong = {name: differences for name, differences in read.items() if any(differences)}
     assert wrong == {}
     assert [
         sum(of_rank is not None for of_rank in read[name])

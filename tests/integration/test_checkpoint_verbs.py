@@ -62,7 +62,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     ranks = [subprocess.Popen([*command, str(rank)], **pipes) for rank in range(2)]
     try:
         lines = [rank.stdout.readline().split() for rank in ranks if rank.stdout]
-        assert [words[:1] for words in lines] == [["saved"]] * 2
+        assert [fields[:1] for fields in lines] == [["saved"]] * 2
         yield Job(root, ranks, int(lines[0][1]))
     finally:
         for rank in ranks:

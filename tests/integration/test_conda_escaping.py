@@ -236,8 +236,8 @@ def test_clobbered_files_are_known_before_layering(tmp_path: Path, other: str) -
         conda.install_packages(
             packages, prefix, final=prefix, cache=tmp_path / "cache", progress=Quiet()
         )
-        lost = conda_files.clobbered_files(prefix)
-        key = RECIPE.layer_key("cuda", [cudart], clobbered=lost)
+        clobbered = conda_files.clobbered_files(prefix)
+        key = RECIPE.layer_key("cuda", [cudart], clobbered=clobbered)
         files = {
             entry.path
             for entry in conda_files.conda_entries(prefix)

@@ -61,21 +61,21 @@ def floor(record: dict[str, object], name: str) -> str | None:
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("source", CHANNELS)
 def test_table_has_every_record(source: BuildSource, platform: Platform) -> None:
-    seen = 0
+    compared = 0
     for record in records(source, platform):
         name = f"{record['version']} {record['build']}"
         build, python = of(record, source)
         assert build, f"{name} is not in the table"
         assert platform in build.platforms, name
-        there = build.for_platform(platform)
-        assert python in (there.python or there.python_seen), name
+        platform_build = build.for_platform(platform)
+        assert python in (platform_build.python or platform_build.python_seen), name
         if nccl := floor(record, "nccl"):
-            assert there.nccl_floor and catalog.version_key(
-                there.nccl_floor
+            assert platform_build.nccl_floor and catalog.version_key(
+                platform_build.nccl_floor
             ) <= catalog.version_key(nccl), name
         if glibc := floor(record, "__glibc"):
-            assert there.glibc and catalog.version_key(there.glibc) <= catalog.version_key(glibc), (
-                name
-            )
-        seen += 1
-    assert seen or (source, platform) == ("pytorch", "linux-aarch64")
+            assert platform_build.glibc and catalog.version_key(
+                platform_build.glibc
+            ) <= catalog.version_key(glibc), name
+        compared += 1
+    assert compared or (source, platform) == ("pytorch", "linux-aarch64")

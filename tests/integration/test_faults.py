@@ -182,9 +182,9 @@ def test_changed_hash_is_refused_on_a_terminal(lab: Home) -> None:
         if entry["name"] == "sympy"
     )
     edit(lock, sha, ("0" if sha[0] != "0" else "1") + sha[1:])
-    status, seen = on_terminal(lab, "env", "create", NAME)
-    assert status == 7, seen
-    assert "sympy" in seen and "is not the file that the lock names" in seen
+    status, output = on_terminal(lab, "env", "create", NAME)
+    assert status == 7, output
+    assert "sympy" in output and "is not the file that the lock names" in output
 
 
 def test_missing_package_is_named(lab: Home) -> None:

@@ -57,12 +57,12 @@ class Watching:
     """A progress that remembers what it was told."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.meters: dict[str, int] = {}
         self.advanced = 0
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
     warn = say
 
@@ -599,16 +599,17 @@ def test_second_load_sends_nothing(loaded: Image, docker_client: Any) -> None:
 
 def test_engine_reports_image_and_config(loaded: Image, docker_client: Any) -> None:
     """By what an engine with containerd's image store is asked, which knows no image id: here both answers are there to compare."""
-    there = docker_client.images.get(loaded.image_id)
-    assert docker.is_same(there.attrs, loaded)
+    loaded_image = docker_client.images.get(loaded.image_id)
+    assert docker.is_same(loaded_image.attrs, loaded)
     for key, other in (("Env", ["A=b"]), ("Labels", {}), ("Entrypoint", ["sh"])):
         assert not docker.is_same(
-            {**there.attrs, "Config": {**there.attrs["Config"], key: other}}, loaded
+            {**loaded_image.attrs, "Config": {**loaded_image.attrs["Config"], key: other}}, loaded
         )
     assert not docker.is_same(
-        {**there.attrs, "RootFS": {"Layers": there.attrs["RootFS"]["Layers"][1:]}}, loaded
+        {**loaded_image.attrs, "RootFS": {"Layers": loaded_image.attrs["RootFS"]["Layers"][1:]}},
+        loaded,
     )
-    assert docker.config_digest_in(there.save()) == loaded.image_id
+    assert docker.config_digest_in(loaded_image.save()) == loaded.image_id
     assert not uses_containerd_store(docker_client)
     info = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
     assert uses_containerd_store(SimpleNamespace(info=lambda: info))
@@ -709,39 +710,41 @@ def test_images_of_another_user_stay(
     tmp_path: Path,
 ) -> None:
     """Two users, each with data of their own, one engine, the same environment's name."""
-    theirs = build(parts, lock, prefix, base, runtime, tmp_path / "theirs" / "toy", epoch=3)
-    theirs = replace(theirs, reference="provision/shared:1")
-    ours = build(parts, lock, prefix, base, runtime, tmp_path / "ours" / "toy", epoch=4)
-    image.load_image(theirs, docker_client, Watching())
+    other_users = build(parts, lock, prefix, base, runtime, tmp_path / "theirs" / "toy", epoch=3)
+    other_users = replace(other_users, reference="provision/shared:1")
+    own = build(parts, lock, prefix, base, runtime, tmp_path / "ours" / "toy", epoch=4)
+    image.load_image(other_users, docker_client, Watching())
     try:
         for reference in ("provision/shared:2", "provision/shared:1"):
             watching = Watching()
-            image.load_image(replace(ours, reference=reference), docker_client, watching)
-            assert any("did not load" in text for text in watching.said)
-        assert docker_client.images.get("provision/shared:latest").id == theirs.image_id
-        assert docker_client.images.get("provision/shared:1").id == theirs.image_id
+            image.load_image(replace(own, reference=reference), docker_client, watching)
+            assert any("did not load" in text for text in watching.messages)
+        assert docker_client.images.get("provision/shared:latest").id == other_users.image_id
+        assert docker_client.images.get("provision/shared:1").id == other_users.image_id
         # The same image, loaded by one user and built by the other.
         same = build(parts, lock, prefix, base, runtime, tmp_path / "same" / "toy", epoch=3)
         assert not image.load_image(
             replace(same, reference="provision/shared:1"), docker_client, Watching()
         )
         assert image.remove_images(same.layout, docker_client) == ()
-        assert image.remove_images(ours.layout, docker_client) == ("provision/shared:2",)
-        assert docker_client.images.get("provision/shared:1").id == theirs.image_id
+        assert image.remove_images(own.layout, docker_client) == ("provision/shared:2",)
+        assert docker_client.images.get("provision/shared:1").id == other_users.image_id
     finally:
-        image.remove_images(theirs.layout, docker_client)
+        image.remove_images(other_users.layout, docker_client)
 
 
 def test_image_derived_by_a_user_stays(loaded: Image, docker_client: Any) -> None:
     """It has our labels, since it inherits them, and no tag."""
     container = docker_client.containers.create(loaded.image_id, ["true"])
-    theirs = container.commit(conf={"Labels": {"lab": "theirs"}})
+    derived = container.commit(conf={"Labels": {"lab": "theirs"}})
     container.remove()
     try:
         image.load_image(loaded, docker_client, Watching())
-        assert docker_client.images.get(theirs.id).labels["org.opencontainers.image.title"] == "toy"
+        assert (
+            docker_client.images.get(derived.id).labels["org.opencontainers.image.title"] == "toy"
+        )
     finally:
-        docker_client.images.remove(theirs.id)
+        docker_client.images.remove(derived.id)
 
 
 class Leaky:
@@ -756,12 +759,12 @@ class Leaky:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                ours, _ = self._server.accept()
-                theirs = socket.socket(socket.AF_UNIX)
-                theirs.connect(self._path)
+                client, _ = self._server.accept()
+                engine = socket.socket(socket.AF_UNIX)
+                engine.connect(self._path)
                 for source, target, limit in (
-                    (ours, theirs, self._limit),
-                    (theirs, ours, sys.maxsize),
+                    (client, engine, self._limit),
+                    (engine, client, sys.maxsize),
                 ):
                     threading.Thread(
                         target=self._pass_on, args=(source, target, limit), daemon=True
@@ -877,7 +880,7 @@ def test_unavailable_base(docker_client: Any) -> None:
     watching = Watching()
     with pytest.raises(ToolMissing, match=r"localhost:1/no/such:tag .*--base"):
         image.find_engine_base(docker_client, "localhost:1/no/such:tag", watching)
-    assert watching.said == ["pulling the base image localhost:1/no/such:tag"]
+    assert watching.messages == ["pulling the base image localhost:1/no/such:tag"]
 
 
 def test_base_of_another_architecture(docker_client: Any) -> None:

@@ -141,12 +141,14 @@ def own_files(toy_image: Image) -> Files:
     return result
 
 
-def compare(theirs: Files, own_files: Files) -> None:
+def compare(dockerfile_files: Files, own_files: Files) -> None:
     other = {
-        name for name in theirs.keys() | own_files.keys() if theirs.get(name) != own_files.get(name)
+        name
+        for name in dockerfile_files.keys() | own_files.keys()
+        if dockerfile_files.get(name) != own_files.get(name)
     }
     unjustified = {
-        name: (theirs.get(name), own_files.get(name))
+        name: (dockerfile_files.get(name), own_files.get(name))
         for name in other
         if not any(re.fullmatch(rule, name) for rule in DIFFERENT)
     }
@@ -237,11 +239,11 @@ def test_base_settings_do_not_leave_the_environment(
             )
             assert result.returncode == 0, result.stdout + result.stderr
             environment_parts = settings(client.images.get(name).attrs["Config"])
-            wanted = config.environment(resolution(), lock, inherited)
+            expected = config.environment(resolution(), lock, inherited)
             assert environment_parts["Env"] == sorted(
-                f"{key}={value}" for key, value in wanted.items()
+                f"{key}={value}" for key, value in expected.items()
             )
-            assert wanted["PATH"] == f"{PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
+            assert expected["PATH"] == f"{PREFIX}/bin:/foreign/bin:/usr/bin:/bin"
             assert [environment_parts[key] for key in ("Entrypoint", "Cmd", "User")] == [
                 image_settings[key] for key in ("Entrypoint", "Cmd", "User")
             ]
@@ -258,16 +260,16 @@ def test_base_settings_do_not_leave_the_environment(
             client.images.remove(base)
 
 
-def forget_steps(client: Any, told: str) -> None:
+def forget_steps(client: Any, output: str) -> None:
     """The classic builder keeps an image of each step, and of the first stage."""
-    kept = {
+    final_images = {
         identity
-        for found in client.images.list()
-        if found.tags
-        for identity in [found.id.removeprefix("sha256:")[:12]]
+        for step_image in client.images.list()
+        if step_image.tags
+        for identity in [step_image.id.removeprefix("sha256:")[:12]]
     }
-    for step in reversed(re.findall(r"^ ---> ([0-9a-f]{12})$", told, flags=re.MULTILINE)):
-        if step not in kept:
+    for step in reversed(re.findall(r"^ ---> ([0-9a-f]{12})$", output, flags=re.MULTILINE)):
+        if step not in final_images:
             with contextlib.suppress(Exception):  # another image lies on it
                 client.images.remove(step)
 
@@ -377,13 +379,13 @@ def has_buildkit(docker: str) -> bool:
 def settings(config: dict[str, Any]) -> dict[str, Any]:
     """What an image says of itself. The Dockerfile's knows neither its base's id nor when it will be built."""
     unknown = ("org.provision.base.id", "org.opencontainers.image.created", "io.buildah.version")
-    kept = {
+    relevant = {
         key: config.get(key) or None
         for key in ("Cmd", "User", "WorkingDir", "Healthcheck", "Entrypoint")
     }
     labels = {key: value for key, value in config["Labels"].items() if key not in unknown}
     return {
-        **kept,
+        **relevant,
         "Labels": labels,
         "Env": sorted(pair for pair in config["Env"] if not pair.endswith("=")),
     }

@@ -99,12 +99,12 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
         subprocess.run(["mkfs.ext4", "-q", folder / "ext4"], check=True)
         (folder / "disk").mkdir()
         subprocess.run(["mount", "-o", "loop", folder / "ext4", folder / "disk"], check=True)
-        made = Engine(folder)
-        monkeypatch.setenv("DOCKER_HOST", made.host)
+        engine = Engine(folder)
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
         try:
-            yield made
+            yield engine
         finally:
-            made.stop()
+            engine.stop()
             subprocess.run(["umount", "--recursive", "--lazy", folder / "disk"], check=True)
 
 
@@ -150,14 +150,14 @@ def test_image_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None
 
 def test_engine_killed_during_load(own: Engine, tmp_path: Path) -> None:
     client = own.start()
-    made = image_of(tmp_path / "toy", 30 << 20)
+    toy = image_of(tmp_path / "toy", 30 << 20)
     with pytest.raises(Unreachable, match=r"broke: could not load provision/toy:1.*docker info"):
-        image.load_image(made, client, Striking(own.kill, after=10 << 20))
+        image.load_image(toy, client, Striking(own.kill, after=10 << 20))
     client.close()
     client = own.start()
     assert client.images.list(all=True) == []
-    assert image.load_image(made, client, Watching())
-    assert sorted(client.images.get(made.image_id).tags) == [
+    assert image.load_image(toy, client, Watching())
+    assert sorted(client.images.get(toy.image_id).tags) == [
         "provision/toy:1",
         "provision/toy:latest",
     ]

@@ -100,14 +100,14 @@ def test_kill_at_any_step_leaves_old_image_or_none(
         [sys.executable, script, tmp_path], capture_output=True, text=True, env=env, check=False
     )
     assert result.returncode == 0, result.stderr
-    seen = json.loads(result.stdout)
-    assert seen["from nothing: none"] > 20
-    assert seen["over another: old"] > 20
+    state = json.loads(result.stdout)
+    assert state["from nothing: none"] > 20
+    assert state["over another: old"] > 20
     assert (
-        seen["over another: none"] == 1
+        state["over another: none"] == 1
     )  # between two renames; the next run brings the old one back
-    assert seen["from nothing: new"] > 0
-    assert seen["over another: new"] > 0
+    assert state["from nothing: new"] > 0
+    assert state["over another: new"] > 0
 
 
 def test_finished_layers_of_a_killed_build_are_reused(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_finished_layers_of_a_killed_build_are_reused(tmp_path: Path) -> None:
     (half / oci_layout.MARKER).touch()
     (half / "blobs" / "sha256" / ".large").write_bytes(b"half a layer")
     assert lab.build("toy", CHANGED).layers[:5] == whole.layers[:5]
-    assert lab.said.written < 10_000
+    assert lab.progress.written < 10_000
     assert [path.name for path in whole.layout.parent.iterdir()] == ["toy"]
 
 

@@ -122,8 +122,8 @@ def test_existing_layers_are_not_fetched(
     with line.open() as registry:
         for _ in range(2):
             pull(context, f"{registry}/lab/toy@{toy.manifest_digest}", f"oci:{tmp_path / 'out'}")
-            seen, line.paths[:] = [path for path in line.paths if "/blobs/" in path], []
-        assert seen == [f"/v2/lab/toy/blobs/{toy.image_id}"]  # its config, which says what it is
+            fetched, line.paths[:] = [path for path in line.paths if "/blobs/" in path], []
+        assert fetched == [f"/v2/lab/toy/blobs/{toy.image_id}"]  # its config, which says what it is
         blob = oci_layout.blob(tmp_path / "out", toy.layers[1].digest)
         blob.unlink()
         blob.write_bytes(b"x" * toy.layers[1].size)  # damaged: it is there by name only
@@ -196,19 +196,19 @@ def test_interrupted_layer_is_resumed(
 ) -> None:
     """It breaks after each MiB, more often than a try in vain is repeated."""
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
-    asked: list[int] = []
+    offsets: list[int] = []
 
     def breaking(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         if not is_big(request, toy):
             return False
-        asked.append(begins(request))
-        return half(request, content, asked[-1])
+        offsets.append(begins(request))
+        return half(request, content, offsets[-1])
 
     with Line(host, breaking).open() as registry:
         pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
-    assert asked == [n << 20 for n in range(len(asked))]  # no byte twice
-    assert len(asked) == BIG // (1 << 20) + 1
+    assert offsets == [n << 20 for n in range(len(offsets))]  # no byte twice
+    assert len(offsets) == BIG // (1 << 20) + 1
     meters = context.progress
     assert isinstance(meters, Watching)
     assert meters.advanced == sum(meters.meters.values())
@@ -227,15 +227,15 @@ def test_failed_pull_is_resumed_by_the_next(
     with Line(host, once).open() as registry, pytest.raises(ToolFailed, match="status 500"):
         pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
-    asked: list[int] = []
+    offsets: list[int] = []
 
     def listening(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
-        asked.extend([begins(request)] if is_big(request, toy) else [])
+        offsets.extend([begins(request)] if is_big(request, toy) else [])
         return False
 
     with Line(host, listening).open() as registry:
         pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-    assert asked == [1 << 20]
+    assert offsets == [1 << 20]
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
@@ -244,13 +244,13 @@ def test_killed_pull_is_resumed(
 ) -> None:
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     killed = threading.Event()
-    asked: list[int] = []
+    offsets: list[int] = []
 
     def stalling(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         if not is_big(request, toy):
             return False
-        asked.append(begins(request))
-        if asked[-1]:
+        offsets.append(begins(request))
+        if offsets[-1]:
             return False
         request.send_response(200)
         request.send_header("Content-Length", str(len(content)))
@@ -284,7 +284,7 @@ def test_killed_pull_is_resumed(
         assert not (tmp_path / "out").exists()
         size = part.stat().st_size
         pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-    assert asked == [0, size]
+    assert offsets == [0, size]
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
@@ -301,7 +301,7 @@ def test_occupied_target_is_refused_before_any_request(
             f"oci-archive:{tmp_path / 'out.tar'}",
             f"oci:{tmp_path / 'home'}",
         )
-    assert (line.seen, [path.name for path in (tmp_path / "home").iterdir()]) == (
+    assert (line.commands, [path.name for path in (tmp_path / "home").iterdir()]) == (
         [],
         ["thesis.tex"],
     )
@@ -360,7 +360,7 @@ def whole_only(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool
 
 def busy(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     """Whatever is asked for is to be had at the second try, in turns for every reason that there is."""
-    status = (429, 500, 503)[len(line.seen) % 3]
+    status = (429, 500, 503)[len(line.commands) % 3]
     return line.paths.count(request.path) == 1 and refuse(request, status, Retry_After="0")
 
 
@@ -400,8 +400,10 @@ def test_wrong_bytes_are_refused_and_removed(
     host: str, toy: Image, context: Context, tmp_path: Path, what: str
 ) -> None:
     def lying(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
-        wanted = "/manifests/" in request.path if what == "other manifest" else is_big(request, toy)
-        if not wanted:
+        is_target = (
+            "/manifests/" in request.path if what == "other manifest" else is_big(request, toy)
+        )
+        if not is_target:
             return False
         content = bytearray(
             oci_layout.blob(toy.layout, request.path.rpartition("/")[2]).read_bytes()
@@ -468,14 +470,14 @@ def test_layers_may_be_redirected(host: str, toy: Image, context: Context, tmp_p
         tokens.append(request.headers.get("Authorization"))
         return is_big(request, toy) and half(request, content, begins(request))
 
-    with Line(host, bucket).open() as there:
+    with Line(host, bucket).open() as target:
 
         def moved(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
-            known = request.headers.get("Authorization")
-            if known is None:
+            authorization = request.headers.get("Authorization")
+            if authorization is None:
                 return refuse(request, 401, WWW_Authenticate='Basic realm="lab"')
             return "/blobs/" in request.path and refuse(
-                request, 307, Location=f"http://{there}{request.path}"
+                request, 307, Location=f"http://{target}{request.path}"
             )
 
         with Line(host, moved).open() as registry:
@@ -493,16 +495,16 @@ def test_expired_token_is_renewed(
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login other password other\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
-    given: list[int] = []
+    issued: list[int] = []
 
     def guarded(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         if request.path.startswith("/token"):
-            given.append(2)
-            return answer(request, json.dumps({"token": f"number{len(given)}"}).encode())
+            issued.append(2)
+            return answer(request, json.dumps({"token": f"number{len(issued)}"}).encode())
         if (
-            not given
-            or request.headers.get("Authorization") != f"Bearer number{len(given)}"
-            or not given[-1]
+            not issued
+            or request.headers.get("Authorization") != f"Bearer number{len(issued)}"
+            or not issued[-1]
         ):
             own = f"127.0.0.1:{request.server.server_port}"  # type: ignore[attr-defined]
             return refuse(
@@ -510,14 +512,14 @@ def test_expired_token_is_renewed(
                 401,
                 WWW_Authenticate=f'Bearer realm="http://{own}/token",service="lab",scope="repository:x:pull"',
             )
-        given[-1] -= 1
+        issued[-1] -= 1
         del request.headers["Authorization"]
         return is_big(request, toy) and half(request, content, begins(request))
 
     with Line(host, guarded).open() as registry:
         pull(context, f"{registry}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
-    assert len(given) >= 4
+    assert len(issued) >= 4
 
 
 @pytest.mark.needs("skopeo")
@@ -595,7 +597,7 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
     )  # the registry is gone
     progress = context.progress
     assert isinstance(progress, Watching)
-    assert "that was pulled before" in progress.said[-1]
+    assert "that was pulled before" in progress.messages[-1]
     with pytest.raises(Unreachable, match="could not be pulled"):
         image_registry.registry_base(context, f"{registry}/lab/base:13")
 

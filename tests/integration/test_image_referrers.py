@@ -173,8 +173,10 @@ def test_attached_documents_are_read_back(host: str, toy: Image, api: str) -> No
             for referrer in image.list_referrers(at, toy.manifest_digest, KIND, pytest.fail)
         }
         assert {
-            said: image.referrer_content(at, toy.manifest_digest, referrer, "application/json")
-            for said, referrer in referrers.items()
+            media_type: image.referrer_content(
+                at, toy.manifest_digest, referrer, "application/json"
+            )
+            for media_type, referrer in referrers.items()
         } == {
             '"one"': b'"one"',
             '"two"': b'"two"',
@@ -222,8 +224,8 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     context = Context(
         folders=Folders(data=tmp_path, cache=tmp_path, envs=tmp_path), progress=progress
     )
-    seen = image_registry.show_image(context, str(at))
-    assert [line.partition(": ")[0] for line in progress.said] == [
+    summary = image_registry.show_image(context, str(at))
+    assert [line.partition(": ")[0] for line in progress.messages] == [
         f"skipped the attachment {other.digest}"
     ]
     gone = {
@@ -243,15 +245,15 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     )
     with listing.open() as registry:
         image_registry.show_image(context, f"{registry}/lab/verdicts:1")
-    assert len(progress.said) == 4
+    assert len(progress.messages) == 4
     assert [
-        (verdict["place"], verdict["verdict"], verdict["report"]) for verdict in seen.verdicts
+        (verdict["place"], verdict["verdict"], verdict["report"]) for verdict in summary.verdicts
     ] == [
         ("image", "pass", REPORT),
         ("prefix", "warn", REPORT),
     ]
-    assert seen.labels["org.provision.lock"] == toy.lock_sha256
-    assert seen.image_id == toy.image_id
+    assert summary.labels["org.provision.lock"] == toy.lock_sha256
+    assert summary.image_id == toy.image_id
     assert not passport.smoke_attachments({**passport_, "lock": {"sha256": "another"}}, toy)
     passport_["smoke"]["image"]["image_id"] = "sha256:another"  # type: ignore[index]
     assert [evidence.label for evidence in passport.smoke_attachments(passport_, toy)] == [

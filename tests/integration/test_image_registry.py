@@ -111,7 +111,7 @@ def test_skopeo_copies_pushed_images(host: str, tmp_path: Path) -> None:
 
 def hang_up(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     """The second and the fourth piece are lost on the way."""
-    if request.command == "PATCH" and line.seen.count("PATCH") in (2, 4):
+    if request.command == "PATCH" and line.commands.count("PATCH") in (2, 4):
         request.connection.shutdown(socket.SHUT_RDWR)
         return True
     return False
@@ -119,7 +119,7 @@ def hang_up(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
 
 def busy(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     """Every kind of request is told to come again, once."""
-    first = line.seen.count(request.command) == 1
+    first = line.commands.count(request.command) == 1
     return first and refuse(
         request, 429 if request.command in ("POST", "HEAD") else 503, Retry_After="0"
     )
@@ -128,7 +128,7 @@ def busy(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
 def forgotten(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     """The upload is gone after its second piece: the registry was restarted."""
     return (
-        line.seen.count("PATCH") == 2
+        line.commands.count("PATCH") == 2
         and request.command in ("PATCH", "GET")
         and refuse(request, 404)
     )
@@ -136,18 +136,18 @@ def forgotten(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
 
 def unanswered(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
     """What ends the first upload arrives, and its answer does not."""
-    if request.command == "PUT" and line.seen.count("PUT") == 1:
+    if request.command == "PUT" and line.commands.count("PUT") == 1:
         with urlopen(
             Request(f"http://{line.behind}{request.path}", data=b"", method="PUT")
-        ) as done:
-            assert done.status == 201
+        ) as finished:
+            assert finished.status == 201
         request.connection.shutdown(socket.SHUT_RDWR)
         return True
     return False
 
 
 def forgotten_at_last(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
-    return request.command == "PUT" and line.seen.count("PUT") == 1 and refuse(request, 404)
+    return request.command == "PUT" and line.commands.count("PUT") == 1 and refuse(request, 404)
 
 
 @pytest.mark.parametrize("trouble", [hang_up, busy, forgotten, unanswered, forgotten_at_last])
@@ -165,11 +165,11 @@ def test_interrupted_upload_is_resumed(
     assert f"sha256:{hashlib.sha256(manifest(host, name, '1')).hexdigest()}" == toy.manifest_digest
     assert pushed.sent == progress.advanced == sum(progress.meters.values())
     if trouble is unanswered:
-        assert line.seen.count("PATCH") == 6
+        assert line.commands.count("PATCH") == 6
     if (
         trouble is hang_up
     ):  # what had come was not sent again: 4 + 1 pieces of two layers, the config, and the two that were lost
-        assert line.seen.count("PATCH") == 8
+        assert line.commands.count("PATCH") == 8
 
 
 def test_unreachable_registry_is_named(host: str, tmp_path: Path) -> None:
@@ -204,16 +204,16 @@ def test_docker_login_user_is_required(tmp_path: Path) -> None:
 def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) -> None:
     """As hosted registries have it: 401 names a place that gives a token to who is known; it may be busy."""
     toy = make_image(tmp_path / "toy")
-    asked: list[str] = []
+    token_requests: list[str] = []
     late = formatdate(time.time() + 1, usegmt=True)
 
     def guarded(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         own = f"127.0.0.1:{request.server.server_port}"  # type: ignore[attr-defined]
         if request.path.startswith("/token"):
-            asked.append(f"{request.path} {request.headers.get('Authorization', '')}")
+            token_requests.append(f"{request.path} {request.headers.get('Authorization', '')}")
             return (
                 refuse(request, 503, Retry_After=late)
-                if len(asked) == 1
+                if len(token_requests) == 1
                 else answer(request, json.dumps({"token": "opensesame"}).encode())
             )
         if request.headers.get("Authorization") == "Bearer opensesame":
@@ -232,7 +232,7 @@ def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) ->
         )
     secret = base64.b64encode(b"lab:secret").decode()
     assert (
-        asked
+        token_requests
         == [f"/token?service=lab&scope=repository%3Alab%2Ftoken%3Apull%2Cpush Basic {secret}"] * 2
     )
 
@@ -240,11 +240,11 @@ def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) ->
 def test_identity_token_is_exchanged(host: str, tmp_path: Path) -> None:
     """What `docker login` keeps where the token server gives it such (OAuth2): there is no password to send."""
     toy = make_image(tmp_path / "toy")
-    asked: list[dict[str, list[str]]] = []
+    token_requests: list[dict[str, list[str]]] = []
 
     def guarded(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         if request.path == "/token" and request.command == "POST":
-            asked.append(parse_qs(body.decode()))
+            token_requests.append(parse_qs(body.decode()))
             return answer(request, json.dumps({"access_token": "opensesame"}).encode())
         if request.headers.get("Authorization") == "Bearer opensesame":
             del request.headers["Authorization"]
@@ -274,15 +274,15 @@ def test_identity_token_is_exchanged(host: str, tmp_path: Path) -> None:
         "service": "lab",
         "scope": scope,
     }
-    assert asked == [{key: [value] for key, value in form.items()}]
+    assert token_requests == [{key: [value] for key, value in form.items()}]
 
 
 def test_upload_without_a_location_names_the_registry(host: str, tmp_path: Path) -> None:
     toy = make_image(tmp_path / "toy")
-    lost = Line(
+    without_location = Line(
         host, lambda line, request, body: request.command == "POST" and refuse(request, 202)
     )
-    with lost.open() as registry, pytest.raises(ToolFailed, match="continue an upload"):
+    with without_location.open() as registry, pytest.raises(ToolFailed, match="continue an upload"):
         image.push_image(toy, image.parse_registry_reference(f"{registry}/lab/nowhere"), Watching())
 
 
@@ -324,10 +324,10 @@ def test_upload_that_is_always_forgotten_is_given_up(
             request.send_header("Range", "0-0")
             request.end_headers()
             return True
-        if line.seen.count("PATCH") > enough:
+        if line.commands.count("PATCH") > enough:
             return refuse(request, 403)
-        taken = request.command == "POST" or request.headers["Content-Range"].startswith("0-")
-        return refuse(request, 202 if taken else 500, Location="/v2/lab/toy/blobs/uploads/1")
+        is_accepted = request.command == "POST" or request.headers["Content-Range"].startswith("0-")
+        return refuse(request, 202 if is_accepted else 500, Location="/v2/lab/toy/blobs/uploads/1")
 
     line = Line("", forgetful)
     with (
@@ -339,8 +339,8 @@ def test_upload_that_is_always_forgotten_is_given_up(
             image.parse_registry_reference(f"{registry}/lab/toy"),
             Watching(),
         )
-    assert line.seen.count("PATCH") == enough
-    assert line.seen.count("POST") == client.TRIES
+    assert line.commands.count("PATCH") == enough
+    assert line.commands.count("POST") == client.TRIES
 
 
 @pytest.mark.parametrize(

@@ -141,13 +141,17 @@ def toy(
     ]
     subprocess.run(command, check=False)
     lock = environment_parts.lock()
-    there = {package.name for package in lock.packages}
+    locked_names = {package.name for package in lock.packages}
     more = [
         installed(path)
         for path in sorted(prefix.path.glob("lib/python*/site-packages/*.dist-info"))
     ]
     lock = dataclasses.replace(
-        lock, packages=(*lock.packages, *(package for package in more if package.name not in there))
+        lock,
+        packages=(
+            *lock.packages,
+            *(package for package in more if package.name not in locked_names),
+        ),
     )
     base = image.find_engine_base(client, docker_base, Watching())
     toy_image = build(
@@ -417,8 +421,8 @@ def test_jupyter_requires_its_token_and_listens_on_loopback(
     content = sound()
     content["package"].append(wheel_entry("jupyter-server", "2.0"))
     (work / "envs" / "toy" / locks.FILE).write_text(yaml.safe_dump(content))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     child = start(work, "--as", toy.reference, "--jupyter", "--port", str(port))
     try:
         assert child.stderr is not None

@@ -116,22 +116,28 @@ def test_unprivileged_offline_build_gives_the_same_image(
     tmp_path: Path,
 ) -> None:
     """One with another umask, in another place, time zone, year and locale, and with another hash seed."""
-    theirs = environment_parts.folder / "theirs"
-    theirs.mkdir()
+    unprivileged = environment_parts.folder / "theirs"
+    unprivileged.mkdir()
     for source, name in (
         (environment_parts.folder / "cache", "cache"),
         (base, "base"),
         (runtime, "runtime"),
     ):
-        shutil.copytree(source, theirs / name, symlinks=True)
+        shutil.copytree(source, unprivileged / name, symlinks=True)
     work = environment_parts.conda, resolution(), lock, prefix
-    (theirs / "work").write_bytes(
+    (unprivileged / "work").write_bytes(
         pickle.dumps(
-            (*work, f"oci:{theirs / 'base'}", theirs / "runtime", theirs / "cache", theirs / "out")
+            (
+                *work,
+                f"oci:{unprivileged / 'base'}",
+                unprivileged / "runtime",
+                unprivileged / "cache",
+                unprivileged / "out",
+            )
         )
     )
-    subprocess.run(["chown", "-R", str(NOBODY), theirs], check=True)
-    apart = [
+    subprocess.run(["chown", "-R", str(NOBODY), unprivileged], check=True)
+    isolated = [
         "faketime",
         "2001-02-03 04:05:06",
         "unshare",
@@ -143,13 +149,13 @@ def test_unprivileged_offline_build_gives_the_same_image(
     ]
     environment = {
         "PATH": os.environ["PATH"],
-        "HOME": str(theirs),
-        "TMPDIR": str(theirs),
+        "HOME": str(unprivileged),
+        "TMPDIR": str(unprivileged),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     odd = {"LC_ALL": "C", "TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "7"}
     result = subprocess.run(
-        [*apart, sys.executable, "-c", BUILD, str(theirs / "work")],
+        [*isolated, sys.executable, "-c", BUILD, str(unprivileged / "work")],
         env={**environment, **odd, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False, umask=0o077,
     )  # fmt: skip
     assert result.stdout.split() == [toy_image.manifest_digest], result.stderr
@@ -289,18 +295,18 @@ def test_base_from_a_registry_gives_the_same_layers(
     with serving(tmp_path / "registry") as host:
         copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
         subprocess.run([*copy, f"oci:{base}", f"docker://{host}/lab/base:12"], check=True)
-        wanted = plan_on(f"{host}/lab/base:12", context, lock, prefix)
-        found, anew = ensure_image(context, wanted, lock, prefix, None)
+        plan = plan_on(f"{host}/lab/base:12", context, lock, prefix)
+        built, anew = ensure_image(context, plan, lock, prefix, None)
     assert anew
-    assert found.base == f"{host}/lab/base:12"
-    own = {layer.group for layer in found.layers} - {
+    assert built.base == f"{host}/lab/base:12"
+    own = {layer.group for layer in built.layers} - {
         "provision"
     }  # the smoke test is a toy in `built`
-    assert [item for item in found.layers if item.group in own] == [
+    assert [item for item in built.layers if item.group in own] == [
         item for item in toy_image.layers if item.group in own
     ]
-    again, anew = ensure_image(context, wanted, lock, prefix, None)  # the registry is gone
-    assert (again, anew) == (found, False)
+    again, anew = ensure_image(context, plan, lock, prefix, None)  # the registry is gone
+    assert (again, anew) == (built, False)
 
 
 def test_written_layout_is_complete(toy_image: Image, tmp_path: Path) -> None:
@@ -330,10 +336,10 @@ def test_copy_gets_its_name_only_when_complete(tmp_path: Path) -> None:
 def test_only_the_image_is_exported(toy_image: Image, tmp_path: Path) -> None:
     """Not what else lies in its folder; and an image that has lost a file is not written at all."""
     shutil.copytree(toy_image.layout, tmp_path / "layout")
-    mine = replace(toy_image, layout=tmp_path / "layout")
-    (oci_layout.blobs(mine.layout) / ".left").write_text("by somebody")
+    own_image = replace(toy_image, layout=tmp_path / "layout")
+    (oci_layout.blobs(own_image.layout) / ".left").write_text("by somebody")
     for kind in ("oci", "oci-archive"):
-        export.export_image(mine, export.parse_output(f"{kind}:{tmp_path / kind}"), Watching())
+        export.export_image(own_image, export.parse_output(f"{kind}:{tmp_path / kind}"), Watching())
         export.export_image(
             toy_image, export.parse_output(f"{kind}:{tmp_path / kind}-of-it"), Watching()
         )
@@ -341,10 +347,10 @@ def test_only_the_image_is_exported(toy_image: Image, tmp_path: Path) -> None:
         path.name for path in oci_layout.blobs(toy_image.layout).iterdir()
     }
     assert (tmp_path / "oci-archive").read_bytes() == (tmp_path / "oci-archive-of-it").read_bytes()
-    oci_layout.blob(mine.layout, toy_image.image_id).unlink()
+    oci_layout.blob(own_image.layout, toy_image.image_id).unlink()
     for kind in ("oci", "oci-archive"):
         with pytest.raises(IntegrityError):
             export.export_image(
-                mine, export.parse_output(f"{kind}:{tmp_path / kind}-broken"), Watching()
+                own_image, export.parse_output(f"{kind}:{tmp_path / kind}-broken"), Watching()
             )
         assert not (tmp_path / f"{kind}-broken").exists()

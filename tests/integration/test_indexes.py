@@ -39,8 +39,8 @@ WHY = PinReasons.of(
 )
 
 
-def publish(place: Path, *wanted: tuple[str, str]) -> None:
-    for name, version in wanted:
+def publish(place: Path, *wheels: tuple[str, str]) -> None:
+    for name, version in wheels:
         wheel = write_wheel(place / name, name, version)
         sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
         (place / name / "index.html").write_text(

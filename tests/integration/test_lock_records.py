@@ -138,24 +138,24 @@ def test_lock_with_several_platforms(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
     locks = {platform: lockfile.read(path, platform) for platform in BOTH}
-    for platform, found in locks.items():
-        torch = found.find("pytorch")
+    for platform, locked in locks.items():
+        torch = locked.find("pytorch")
         assert (
             torch and f"/conda-forge/{platform}/" in torch.url and torch.build.startswith("cuda126")
         )
         assert conda.channel_url("conda-forge") in torch.url  # not where this machine found it
-        assert found.content_hash == lockfile.content_hashes(inputs(resolution))[platform]
+        assert locked.content_hash == lockfile.content_hashes(inputs(resolution))[platform]
     assert locks["linux-64"].content_hash != locks["linux-aarch64"].content_hash
-    assert len(packages) == sum(len(found.packages) for found in locks.values())
+    assert len(packages) == sum(len(locked.packages) for locked in locks.values())
     check_by_conda_lock(path, inputs(resolution))
 
 
-def check_by_conda_lock(path: Path, wanted: lockfile.LockInputs) -> None:
+def check_by_conda_lock(path: Path, expected: lockfile.LockInputs) -> None:
     """The conda-lock command itself takes the file: renders a platform of it, and knows it for the
     lock of the two files."""
     for name, text in (
-        ("environment.yml", wanted.environment),
-        ("virtual-packages.yml", wanted.virtual_packages),
+        ("environment.yml", expected.environment),
+        ("virtual-packages.yml", expected.virtual_packages),
     ):
         (path.parent / name).write_text(text)
     conda_lock = [sys.executable, "-m", "conda_lock"]
@@ -230,8 +230,8 @@ def updated(path: Path, resolution: Resolution, *names: str) -> dict[str, str]:
     packages = lockfile.update(inputs(resolution), resolution, names, locks, solver=RECORDS)
     before = {
         (package.platform, package.name): package
-        for found in locks.values()
-        for package in found.packages
+        for lock in locks.values()
+        for package in lock.packages
     }
     after = {(package.platform, package.name): package for package in packages}
     moved = sorted(
@@ -402,9 +402,10 @@ def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
         {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "2"},
     ]
     for number, variables in enumerate(somebody):
-        made = make_home(tmp_path / f"home {number}")
+        other_home = make_home(tmp_path / f"home {number}")
         home = dataclasses.replace(
-            made, env={**made.env, **variables, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+            other_home,
+            env={**other_home.env, **variables, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()},
         )
         options = (
             "--torch",
@@ -430,9 +431,9 @@ def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
 
 
 def test_relock_replaces_a_damaged_lock(tmp_path: Path) -> None:
-    made = make_home(tmp_path)
+    other_home = make_home(tmp_path)
     home = dataclasses.replace(
-        made, env={**made.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+        other_home, env={**other_home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
     )
     assert (
         home.run(

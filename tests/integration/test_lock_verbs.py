@@ -23,12 +23,12 @@ NAME = "lab"
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     """Somebody with a lock of wheels, made by hand, and the index that has them."""
-    made = make_home(tmp_path / "home")
+    verb_home = make_home(tmp_path / "home")
     write_index(tmp_path)
     packages = [wheel(tmp_path, name) for name in ("torch", "numpy", "ipykernel")]
-    (made.envs / NAME).mkdir(parents=True)
-    (made.envs / NAME / "conda-lock.yml").write_text(yaml.safe_dump(lock_of(packages)))
-    return made
+    (verb_home.envs / NAME).mkdir(parents=True)
+    (verb_home.envs / NAME / "conda-lock.yml").write_text(yaml.safe_dump(lock_of(packages)))
+    return verb_home
 
 
 def lock_of(packages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -238,7 +238,9 @@ def test_smoke_test_can_fail_in_the_prefix(
     (result,) = json.loads(completed.stdout)
     assert result["verdict"] == "fail"
     assert phase in [
-        found["name"] for found in result["report"]["phases"] if found["verdict"] == "fail"
+        failed_phase["name"]
+        for failed_phase in result["report"]["phases"]
+        if failed_phase["verdict"] == "fail"
     ]
 
 
@@ -249,7 +251,7 @@ def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: 
     )
     assert result.returncode == 0, result.stdout + result.stderr
     passport = json.loads((home.envs / MAIN / "passport.json").read_text())
-    assert {place: found["verdict"] for place, found in passport["smoke"].items()} == {
+    assert {place: verdict["verdict"] for place, verdict in passport["smoke"].items()} == {
         "prefix": "pass",
         "image": "pass",
     }
@@ -340,13 +342,13 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert home.run("build", "imaged", *cpu_request, "--no-image", "--no-smoke").returncode == 0
     completed = home.run("image", "build", "imaged", "--base", docker_base)
     assert completed.returncode == 0, completed.stderr
-    asked = _curves(home.root / "little", 1e-6)
+    curves = _curves(home.root / "little", 1e-6)
     (home.root / "folder").mkdir()
     files = (
         "--folder",
         str(home.root / "folder"),
         "--expect",
-        str(asked),
+        str(curves),
         "--baseline",
         "save",
         "--out",
@@ -413,8 +415,8 @@ def test_reachable_channel_provides_python(
     from provision import lockfile
 
     (channel_folder,) = (home.root / "data" / "channels").glob("py*")
-    asked = ("from-channel", *cpu_request, "--channel", channel_folder.as_uri())
-    assert home.run("render", *asked).returncode == 0
+    request = ("from-channel", *cpu_request, "--channel", channel_folder.as_uri())
+    assert home.run("render", *request).returncode == 0
     machine = home.envs / "from-channel" / "virtual-packages.yml"
     machine.write_text(
         machine.read_text().replace('"2.28"', f'"{(channel_folder / "glibc").read_text().strip()}"')
@@ -435,10 +437,10 @@ def test_reachable_channel_provides_python(
 def test_progress_only_on_a_terminal(home: Home, main_build: object) -> None:
     """uv's and our bars on a terminal; plain lines elsewhere."""
     assert home.run("env", "remove", MAIN).returncode == 0
-    status, seen = on_terminal(home, "env", "create", MAIN)
+    status, output = on_terminal(home, "env", "create", MAIN)
     assert status == 0
-    assert "\x1b[" in seen and "linking conda packages" in seen
-    assert "torch==2.3.1" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+    assert "\x1b[" in output and "linking conda packages" in output
+    assert "torch==2.3.1" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     assert home.run("env", "remove", MAIN).returncode == 0
     plain = home.run("env", "create", MAIN)
     assert plain.returncode == 0 and "\x1b[" not in plain.stderr

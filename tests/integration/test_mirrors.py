@@ -202,15 +202,15 @@ def records(home: Home) -> dict[str, dict[str, object]]:
 
 @pytest.mark.conda
 @pytest.mark.parametrize(
-    "wanted",
+    "request",
     [
         {"torch": "2.3.0", "cuda": "12.1", "source": "pytorch", "companions": False},
         {"torch": "2.6", "cuda": "12.6"},
     ],
     ids=["pytorch", "conda-forge"],
 )
-def test_real_records_through_a_server(wanted: dict[str, object]) -> None:
-    resolution = resolver.resolve(spec.combine({}, wanted, name=""))
+def test_real_records_through_a_server(request: dict[str, object]) -> None:
+    resolution = resolver.resolve(spec.combine({}, request, name=""))
     texts = render.render_inputs(resolution)
     inputs = lockfile.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
@@ -367,7 +367,7 @@ class Outcome:
     """What a command did behind a mirror at fault."""
 
     home: Home
-    done: subprocess.CompletedProcess[str]
+    finished: subprocess.CompletedProcess[str]
 
     @property
     def mirror(self) -> Path:
@@ -414,7 +414,7 @@ def test_faulty_mirror_is_named(
 ) -> None:
     verb, _, _, _, code, message = case
     result = outcomes[name_of(case)]
-    check(result.done, code, message)
+    check(result.finished, code, message)
     if verb == LOCK:
         assert (result.home.envs / NAME / "conda-lock.yml").exists() == (code == 0)
         assert code == 0 or not result.home.envs.exists()
@@ -432,12 +432,12 @@ def test_faulty_mirror_is_named(
         assert bool(list(result.mirror.rglob("*.part"))) <= bool(code)
 
 
-def check(done: subprocess.CompletedProcess[str], code: int, message: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert len(errors) == (code != 0), done.stderr
-    assert not errors or message in errors[0], done.stderr
+def check(finished: subprocess.CompletedProcess[str], code: int, message: str) -> None:
+    assert finished.returncode == code, finished.stderr
+    assert "Traceback" not in finished.stderr
+    errors = [line for line in finished.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == (code != 0), finished.stderr
+    assert not errors or message in errors[0], finished.stderr
 
 
 @pytest.mark.parametrize("case", ["env-create-python-stall", "channel-mirror-torch-stall"])
@@ -465,8 +465,8 @@ def test_interrupted_mirroring_is_resumed(
     child = home.start(*mirror, PROVISION_HTTP_TIMEOUT="30")
     eventually(lambda: any(path.stat().st_size for path in folder.rglob(".torch-*.part")), 30)
     child.send_signal(signal.SIGINT)
-    _, told = child.communicate(timeout=60)
-    assert child.returncode == 130, told
+    _, output = child.communicate(timeout=60)
+    assert child.returncode == 130, output
     assert not (folder / "mirror.json").exists() and not list(folder.rglob("torch-*.whl"))
     world.clear()
     assert home.run(*mirror).returncode == 0

@@ -69,8 +69,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
     documents = [rich(), rich("a-node-with-a-long-name.rack17.cluster.example.org", 0.8)]
     result = [
-        report.load(evidence.write(folder / f"{place}.json", one))
-        for place, one in enumerate(documents)
+        report.load(evidence.write(folder / f"{place}.json", document))
+        for place, document in enumerate(documents)
     ]
     text = render.render_report(
         report.template_values(report.build_page(result)), remake=["provision", "report"]

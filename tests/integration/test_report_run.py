@@ -22,7 +22,7 @@ def test_measurements_appear_on_the_page_and_fit_the_schema(tmp_path: Path) -> N
     left_out = [phase for phase in PHASES if phase not in expected_phases]
     run = smoke(
         tmp_path,
-        *(word for phase in left_out for word in ("--skip", phase)),
+        *(argument for phase in left_out for argument in ("--skip", phase)),
         "--junit",
         str(tmp_path / "junit.xml"),
     )

@@ -56,9 +56,9 @@ def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> Non
 def test_measurements_pass_a_low_reference_curve(tmp_path: Path) -> None:
     """And in nccl-tests' shape they are the same ones."""
     (tmp_path / "nccl-tests-all_to_all.json").write_text("{}")  # of an earlier run
-    kept = tmp_path / "kept"
+    baseline = tmp_path / "kept"
     run = smoke(
-        tmp_path, *ONLY, "--baseline", f"save={kept}", "--expect", str(curves(tmp_path / "low"))
+        tmp_path, *ONLY, "--baseline", f"save={baseline}", "--expect", str(curves(tmp_path / "low"))
     )
     assert (run.status, run.findings) == (0, set())
     assert [row["judged"] for row in rows(run)] == [
@@ -66,16 +66,18 @@ def test_measurements_pass_a_low_reference_curve(tmp_path: Path) -> None:
         "size too small to judge",
         "fine",
     ]
-    saved = json.loads(kept.read_text())
+    saved = json.loads(baseline.read_text())
     assert (saved["identity"]["ranks"], [row["bytes"] for row in saved["rows"]]) == (
         2,
         [row["bytes"] for row in rows(run)],
     )
     assert [path.name for path in tmp_path.glob("nccl-tests*")] == ["nccl-tests.json"]
-    theirs = json.loads((tmp_path / "nccl-tests.json").read_text())
-    assert [result["size"] for result in theirs["results"]] == [row["bytes"] for row in rows(run)]
-    assert theirs["out_of_bounds"] == {"count": 0, "okay": "true"}
-    for result in theirs["results"]:
+    nccl_tests = json.loads((tmp_path / "nccl-tests.json").read_text())
+    assert [result["size"] for result in nccl_tests["results"]] == [
+        row["bytes"] for row in rows(run)
+    ]
+    assert nccl_tests["out_of_bounds"] == {"count": 0, "okay": "true"}
+    for result in nccl_tests["results"]:
         per_iteration = result["out_of_place_per_iter"]
         assert per_iteration["times_us"] == [
             max(times) for times in zip(*per_iteration["per_process_max_times_us"])
@@ -84,11 +86,11 @@ def test_measurements_pass_a_low_reference_curve(tmp_path: Path) -> None:
 
 def test_measurements_below_curve_and_baseline_are_reported(tmp_path: Path) -> None:
     """The baseline is of one rank at first: it is refused, not compared."""
-    kept = tmp_path / "kept"
-    alone = smoke(tmp_path / "alone", *ONLY, "--ranks", "1", "--baseline", f"save={kept}")
-    assert (alone.status, {row["busbw_gb_s"] for row in rows(alone)}) == (0, {None})
-    saved = json.loads(kept.read_text())
-    unlike = smoke(tmp_path / "unlike", *ONLY, "--baseline", f"compare={kept}")
+    baseline = tmp_path / "kept"
+    single_rank = smoke(tmp_path / "alone", *ONLY, "--ranks", "1", "--baseline", f"save={baseline}")
+    assert (single_rank.status, {row["busbw_gb_s"] for row in rows(single_rank)}) == (0, {None})
+    saved = json.loads(baseline.read_text())
+    unlike = smoke(tmp_path / "unlike", *ONLY, "--baseline", f"compare={baseline}")
     assert (unlike.status, unlike.findings) == (
         1,
         {("collectives", "baseline-unlike", (0, 1))},
@@ -97,9 +99,11 @@ def test_measurements_below_curve_and_baseline_are_reported(tmp_path: Path) -> N
     saved["identity"]["ranks"] = 2
     for row in saved["rows"]:
         row["time_us_min"] /= 1000
-    kept.write_text(json.dumps(saved))
+    baseline.write_text(json.dumps(saved))
     high = curves(tmp_path / "high", points={"1MiB": 1e6}, source="wish")
-    slow = smoke(tmp_path / "slow", *ONLY, "--baseline", f"compare={kept}", "--expect", str(high))
+    slow = smoke(
+        tmp_path / "slow", *ONLY, "--baseline", f"compare={baseline}", "--expect", str(high)
+    )
     assert slow.findings == {
         ("collectives", "baseline-regressed", (0, 1)),
         ("collectives", "bandwidth-low", (0, 1)),

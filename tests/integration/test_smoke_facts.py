@@ -143,8 +143,8 @@ def test_injected_small_shared_memory_affects_only_its_rank(tmp_path: Path) -> N
         pytest.skip("mounting needs root; without it only the rank's word is changed")
     run = smoke(tmp_path, *FACTS_ALONE, "--inject", "small-shm:0")
     assert run.findings == {("facts", "shm-small", (0,))}
-    here = Path("/dev/shm").stat().st_dev
-    assert row_of(run, 0)["shm_device"] not in (here, -1)
+    device = Path("/dev/shm").stat().st_dev
+    assert row_of(run, 0)["shm_device"] not in (device, -1)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_fatal_fault_is_named(
 def test_nonfatal_faults_are_named(
     tmp_path: Path, faults: tuple[str, ...], expected: set[FindingKey]
 ) -> None:
-    run = smoke(tmp_path, *(word for fault in faults for word in ("--inject", fault)))
+    run = smoke(tmp_path, *(argument for fault in faults for argument in ("--inject", fault)))
     assert run.findings == expected, run.lines
     assert run.status == 1
     for id in {id for _, id, _ in expected}:
@@ -173,10 +173,10 @@ def test_mismatch_reports_both_call_sites(tmp_path: Path) -> None:
 def test_stuck_rank_leaves_its_stack_calls_and_place(tmp_path: Path) -> None:
     run = smoke(tmp_path, "--inject", "hang:1:barrier", "--deadline", "barrier=4")
     for rank, function in ((0, "in barrier\n"), (1, "time.sleep(60)")):
-        word = json.loads((tmp_path / f"rank{rank}.stuck.json").read_text())
-        assert word == run.phases["barrier"].data["stuck"][str(rank)]
-        assert any(function in frame for frame in word["stack"])
-        assert word["calls"][-1][0] == word["position"]["collectives"]
+        last_state = json.loads((tmp_path / f"rank{rank}.stuck.json").read_text())
+        assert last_state == run.phases["barrier"].data["stuck"][str(rank)]
+        assert any(function in frame for frame in last_state["stack"])
+        assert last_state["calls"][-1][0] == last_state["position"]["collectives"]
 
 
 def test_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:

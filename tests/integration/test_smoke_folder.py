@@ -45,7 +45,7 @@ pytestmark = [
 ]
 
 
-def apart(script: str) -> list[str]:
+def own_mounts(script: str) -> list[str]:
     """Run what follows after the script, in a mount namespace of its own. $folder is the target folder."""
     return [
         "unshare",
@@ -154,13 +154,13 @@ def finish(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, s
     assert left_over(out) == []
     assert (out / "report.json").exists(), outputs
     report = model.loads((out / "report.json").read_text())
-    kept = {
+    leftovers = {
         (phase.name, finding.id, tuple(finding.ranks))
         for phase in report.phases
         for finding in phase.findings
         if phase.name != "facts"
     }
-    return report, kept
+    return report, leftovers
 
 
 FOLDERS = [
@@ -179,17 +179,20 @@ FOLDERS = [
 )
 def test_real_folder_faults(tmp_path: Path, script: str, finding: str, verdict: str) -> None:
     only = ("--only", "filesystem", "--only", "checkpoint")
-    found, findings = finish(
-        tmp_path / "out", start(tmp_path / "out", tmp_path / "it's a folder", apart(script), *only)
+    written, findings = finish(
+        tmp_path / "out",
+        start(tmp_path / "out", tmp_path / "it's a folder", own_mounts(script), *only),
     )
-    assert (findings, found.verdict) == ({("filesystem", finding, BOTH)}, verdict)
+    assert (findings, written.verdict) == ({("filesystem", finding, BOTH)}, verdict)
 
 
 @pytest.mark.exhaustive
 def test_checkpoint_in_a_full_folder_reports_the_same(tmp_path: Path) -> None:
     _, findings = finish(
         tmp_path / "out",
-        start(tmp_path / "out", tmp_path / "folder", apart(FOLDERS[0][0]), "--only", "checkpoint"),
+        start(
+            tmp_path / "out", tmp_path / "folder", own_mounts(FOLDERS[0][0]), "--only", "checkpoint"
+        ),
     )
     assert findings == {("checkpoint", "disk-full", BOTH)}
 
@@ -201,16 +204,16 @@ def test_other_folder_is_distinguished_from_missing_mount(
     out, folder = tmp_path / "out", tmp_path / "folder"
     folder.mkdir()
     port = free_port()
-    before = [apart('mount -t tmpfs none "$folder"'), []]
+    before = [own_mounts('mount -t tmpfs none "$folder"'), []]
     children = [
         start(out, folder, before[rank], "--only", "filesystem", variables=place(rank, port))
         for rank in range(2)
     ]
-    found, findings = finish(out, *children)
+    written, findings = finish(out, *children)
     assert findings == {("filesystem", "folder-unmounted", (1,))}
     message = next(
         finding.message
-        for phase in found.phases
+        for phase in written.phases
         for finding in phase.findings
         if finding.id == "folder-unmounted"
     )
@@ -246,22 +249,22 @@ def test_slow_disk_on_one_rank(
     on_a_slow_disk: tuple[Path, list[subprocess.Popen[str]]],
 ) -> None:
     out, children = on_a_slow_disk
-    found, findings = finish(out, *children)
-    assert (findings, found.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")
+    written, findings = finish(out, *children)
+    assert (findings, written.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")
 
 
 @pytest.mark.exhaustive
 def test_shared_memory_too_small_for_loader_workers(tmp_path: Path) -> None:
     """As in a container without --shm-size, only smaller."""
     script = "mount -t tmpfs -o size=64k none /dev/shm"
-    found, findings = finish(
+    written, findings = finish(
         tmp_path / "out",
-        start(tmp_path / "out", tmp_path / "folder", apart(script), "--only", "ddp"),
+        start(tmp_path / "out", tmp_path / "folder", own_mounts(script), "--only", "ddp"),
     )
     assert findings == {("ddp", "dataloader-failed", BOTH)}
     assert any(
         finding.id.startswith("shm")
-        for phase in found.phases
+        for phase in written.phases
         if phase.name == "facts"
         for finding in phase.findings
     )

@@ -34,8 +34,8 @@ NUMBERS = itertools.count()
 NAMES = Path("/etc/netns")
 
 
-def sh(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True, text=True)
+def sh(*arguments: str) -> None:
+    subprocess.run(arguments, check=True, capture_output=True, text=True)
 
 
 @dataclass
@@ -45,8 +45,8 @@ class Host:
     name: str
     address: str
 
-    def run(self, *words: str) -> None:
-        sh("ip", "netns", "exec", self.name, *words)
+    def run(self, *command: str) -> None:
+        sh("ip", "netns", "exec", self.name, *command)
 
     # The folder of its reports, when it is not the host's own.
     folder: str = ""
@@ -55,7 +55,7 @@ class Host:
         self, out: Path, program: list[str], variables: dict[str, str], *arguments: str
     ) -> subprocess.Popen[str]:
         """A smoke test on this host, which has a name and process numbers of its own."""
-        apart = [
+        isolation = [
             "ip",
             "netns",
             "exec",
@@ -71,7 +71,7 @@ class Host:
         named = ["sh", "-c", 'hostname "$0" && "$@"; exit $?', self.name]
         return subprocess.Popen(
             [
-                *apart,
+                *isolation,
                 *named,
                 PYTHON,
                 *program,
@@ -209,17 +209,17 @@ def read(out: Path, host: Host) -> model.Report:
     return model.loads((out / host.name / "report.json").read_text())
 
 
-def findings(found: model.Report) -> set[tuple[str, str, tuple[int, ...]]]:
+def findings(report: model.Report) -> set[tuple[str, str, tuple[int, ...]]]:
     return {
         (phase.name, finding.id, tuple(finding.ranks))
-        for phase in found.phases
+        for phase in report.phases
         for finding in phase.findings
     }
 
 
-def wait_for(child: subprocess.Popen[str], words: str) -> None:
+def wait_for(child: subprocess.Popen[str], text: str) -> None:
     assert child.stdout is not None
-    assert any(words in line for line in child.stdout), "it ended before"
+    assert any(text in line for line in child.stdout), "it ended before"
     time.sleep(SETTLING_S)
 
 
@@ -230,20 +230,27 @@ def test_several_hosts_pass(network: Network, tmp_path: Path) -> None:
     children = network.torchrun(tmp_path)
     outputs = finish(children)
     assert [child.returncode for child in children] == [0] * len(children), outputs
-    (found,) = [
+    (loaded,) = [
         read(tmp_path, host)
         for host in network.hosts
         if (tmp_path / host.name / "report.json").exists()
     ]
-    assert (found.verdict, findings(found)) == ("pass", set())
-    assert sorted(found.hosts) == [host.name for host in network.hosts]
+    assert (loaded.verdict, findings(loaded)) == ("pass", set())
+    assert sorted(loaded.hosts) == [host.name for host in network.hosts]
 
 
 @pytest.mark.parametrize("cut", [pytest.param("link", marks=pytest.mark.exhaustive), "iptables"])
 def test_lost_link_is_named_in_time(network: Network, tmp_path: Path, cut: str) -> None:
     """slow-rank makes the phase long enough to be cut."""
-    words = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", f"barrier={DEADLINE_S}")
-    children = network.ranks(tmp_path, *words)
+    arguments = (
+        "--inject",
+        "slow-rank:1",
+        "--only",
+        "barrier",
+        "--deadline",
+        f"barrier={DEADLINE_S}",
+    )
+    children = network.ranks(tmp_path, *arguments)
     wait_for(children[0], "rendezvous")
     lose(network.hosts[1], cut)
     outputs = finish(children)
@@ -313,7 +320,7 @@ def test_lost_host_is_named(network: Network, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "how", "meeting_at"),
+    ("lost_host", "how", "meeting_at"),
     [(0, "gone", 0), (1, "link", 1), (1, "iptables", 0)],
     ids=[
         "the first host with torchrun's store",
@@ -323,19 +330,19 @@ def test_lost_host_is_named(network: Network, tmp_path: Path) -> None:
 )
 @pytest.mark.exhaustive
 def test_torchrun_ends_when_a_host_is_lost(
-    network: Network, tmp_path: Path, lost: int, how: str, meeting_at: int
+    network: Network, tmp_path: Path, lost_host: int, how: str, meeting_at: int
 ) -> None:
     """An agent that is cut off from its rendezvous' store would hang for a quarter of an hour."""
-    words = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", "barrier=4")
-    children = network.torchrun(tmp_path, *words, meeting_at=meeting_at)
+    arguments = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", "barrier=4")
+    children = network.torchrun(tmp_path, *arguments, meeting_at=meeting_at)
     wait_for(children[0], "rendezvous")
-    lose(network.hosts[lost], "link" if how == "gone" else how)
+    lose(network.hosts[lost_host], "link" if how == "gone" else how)
     if how == "gone":
-        children[lost].kill()
+        children[lost_host].kill()
     outputs = finish(children)
     assert all(child.returncode for child in children), outputs
     assert left_over(tmp_path) == []
-    for rank in {0, 1} - ({lost} if how == "gone" else set()):
+    for rank in {0, 1} - ({lost_host} if how == "gone" else set()):
         report = read(tmp_path, network.hosts[rank])
         assert findings(report) == {("barrier", "rank-silent", (1 - rank,))}, outputs
         assert network.hosts[1 - rank].name in report.phases[2].findings[0].message

@@ -56,10 +56,10 @@ def data(tmp_path: Path) -> Path:
     """The data, with a few releases: reading and writing all of them takes seconds."""
     (tmp_path / "nccl.yml").write_text((DATA / "nccl.yml").read_text())
     head, *releases = re.split(r'^(?="\d)', (DATA / "releases.yml").read_text(), flags=re.MULTILINE)
-    kept = [
+    entries = [
         release for release in releases if release.startswith(('"2.3.1"', '"2.4.0"', '"2.15.0"'))
     ]
-    (tmp_path / "releases.yml").write_text(head + "".join(kept))
+    (tmp_path / "releases.yml").write_text(head + "".join(entries))
     return tmp_path
 
 
@@ -67,7 +67,7 @@ def data(tmp_path: Path) -> Path:
 def test_missing_release_is_reported(data: Path) -> None:
     table = data / "releases.yml"
     whole = table.read_text()
-    ours = yaml.safe_load(whole)["2.15.0"]
+    release = yaml.safe_load(whole)["2.15.0"]
     table.write_text(whole[: whole.index('"2.15.0":')])
     completed = refresh("--data", str(data), "--release", "2.15.0", "--architectures", "--write")
     assert completed.returncode == 0, completed.stderr
@@ -77,7 +77,7 @@ def test_missing_release_is_reported(data: Path) -> None:
     assert "+++ b/provision/catalog/data/releases.yml" in completed.stdout
     result = yaml.safe_load(table.read_text())["2.15.0"]
     for path in PROVABLE:
-        assert at(result, path) == at(ours, path), path
+        assert at(result, path) == at(release, path), path
     assert table.read_text().startswith(whole[: whole.index('"2.15.0":')])
 
 
@@ -190,7 +190,7 @@ def test_wheel_contradicts_a_hand_sourced_fact(data: Path, served: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (
             ["--index", "http://127.0.0.1:9/simple/"],
@@ -200,8 +200,8 @@ def test_wheel_contradicts_a_hand_sourced_fact(data: Path, served: str, tmp_path
         (["--release", "2.99.0"], 4, "torch 2.99.0 is neither on the index nor in the table"),
     ],
 )
-def test_errors(data: Path, served: str, arguments: list[str], code: int, said: str) -> None:
+def test_errors(data: Path, served: str, arguments: list[str], code: int, message: str) -> None:
     named = arguments if "--index" in arguments else ["--index", f"{served}/simple/", *arguments]
     result = refresh("--data", str(data), *named)
     assert (result.returncode, "Traceback" in result.stderr) == (code, False)
-    assert said in result.stderr
+    assert message in result.stderr

@@ -20,7 +20,7 @@ SITE = f"lib/python{channel.host_minor()}/site-packages"
 
 def installed(folder: Path, files: dict[str, str], script: str | None = None) -> tuple[Path, str]:
     """An environment with that wheel, and uv's words."""
-    made, prefix = (
+    result, prefix = (
         wheel(folder, "toy", "1.0", {"toy.py": "", **files}, script=script),
         folder / "envs" / "toy",
     )
@@ -40,7 +40,7 @@ def installed(folder: Path, files: dict[str, str], script: str | None = None) ->
         folder / "cache",
     ]
     return prefix, subprocess.run(
-        [*command, "--python", prefix / "bin" / "python", made],
+        [*command, "--python", prefix / "bin" / "python", result],
         capture_output=True,
         text=True,
         check=False,

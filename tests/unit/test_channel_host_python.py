@@ -74,11 +74,11 @@ def test_sysconfig_follows_the_environment(tmp_path: Path) -> None:
     )
     channel._make_sysconfig_relocatable(tmp_path, Path("/opt/py"))
     assert "/opt/py/" not in table.read_text()
-    made: dict[str, dict[str, object]] = {}
-    exec(table.read_text(), made)
+    answers: dict[str, dict[str, object]] = {}
+    exec(table.read_text(), answers)
     import sys
 
-    assert made["build_time_vars"] == {
+    assert answers["build_time_vars"] == {
         "LIBDIR": f"{sys.base_prefix}/lib",
         "prefix": sys.base_prefix,
         "CC": "gcc",

@@ -101,11 +101,11 @@ def test_only_changed_small_items_are_written(tmp_path: Path) -> None:
     third = {**second, **{f"n{index}": b"z%d" % index * 400 for index in range(600)}}
     save(tmp_path, 3, third)
     assert contents(tmp_path / "step-000000000003") == third
-    kept = sum(
+    linked_bytes = sum(
         entry.size
         for entry in catalog.read_manifest(open_root(tmp_path), "step-000000000003").files
     )
-    assert kept < 2 * sum(map(len, third.values()))
+    assert linked_bytes < 2 * sum(map(len, third.values()))
 
 
 def test_saving_a_step_again_makes_a_new_generation(tmp_path: Path) -> None:
@@ -361,14 +361,14 @@ def test_manifest_with_escaping_paths_is_refused(entry: tuple[str, str | None]) 
 
 def test_only_leftovers_of_ended_writers_are_removed(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": b"1"})
-    mine = layout.temporary("step-000000000002")
-    ended = mine.replace(f"~{layout.writer(mine).number}~", "~4194305~")  # type: ignore[union-attr]
-    elsewhere = mine.replace(layout.writer(mine).host, "another-host")  # type: ignore[union-attr]
-    for name in (mine, ended, elsewhere):
+    own = layout.temporary("step-000000000002")
+    ended = own.replace(f"~{layout.writer(own).number}~", "~4194305~")  # type: ignore[union-attr]
+    elsewhere = own.replace(layout.writer(own).host, "another-host")  # type: ignore[union-attr]
+    for name in (own, ended, elsewhere):
         (tmp_path / name).mkdir()
     pruned = prune(tmp_path, keep=5)
-    assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((mine, elsewhere)))
-    assert names(tmp_path) == sorted((mine, elsewhere, "latest", "step-000000000001"))
+    assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((own, elsewhere)))
+    assert names(tmp_path) == sorted((own, elsewhere, "latest", "step-000000000001"))
 
 
 def test_prune_keeps_newest_every_kth_and_latest(tmp_path: Path) -> None:
@@ -399,8 +399,8 @@ def test_prune_ignores_unreadable_checkpoints(
 def test_only_the_last_link_frees_bytes(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     save(tmp_path, 2, {"a": big("a"), "b": big("c")})
-    alone = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["b"].file
-    (tmp_path / "copy").hardlink_to(tmp_path / "step-000000000001" / alone)
+    unshared = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["b"].file
+    (tmp_path / "copy").hardlink_to(tmp_path / "step-000000000001" / unshared)
     backend = open_root(tmp_path)
     usages = {
         str(name): disk_usage.usage(backend, str(name)) for name in catalog.committed(backend)

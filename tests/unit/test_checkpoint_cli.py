@@ -145,21 +145,21 @@ def test_resaved_step_is_listed_with_its_generation(root: Path) -> None:
 
 
 def test_list_reports_unfinished_saves_and_their_writers(root: Path) -> None:
-    ours, dead, elsewhere = temporary(), temporary(number="4194305"), temporary(host="node7")
-    for name in (ours, dead, elsewhere):
+    own, dead, elsewhere = temporary(), temporary(number="4194305"), temporary(host="node7")
+    for name in (own, dead, elsewhere):
         (root / name).mkdir()
     (root / dead / "x.distcp").write_bytes(b"123")
     (root / ".tmp~odd").mkdir()
     rows = {row["name"]: row for row in run_json("list", root)["unfinished"]}
     assert {name: rows[name]["writer"] for name in rows} == {
-        ours: "alive",
+        own: "alive",
         dead: "gone",
         elsewhere: "unknown",
         ".tmp~odd": "unknown",
     }
     assert (
-        rows[ours]["pid"],
-        rows[ours]["step"],
+        rows[own]["pid"],
+        rows[own]["step"],
         rows[elsewhere]["host"],
         rows[dead]["bytes"],
     ) == (os.getpid(), 400, "node7", 3)
@@ -333,12 +333,12 @@ def test_prune_keeps_every_kth_and_the_unreadable(root: Path) -> None:
 
 
 def test_prune_removes_leftovers_of_dead_writers_and_named_ones(root: Path) -> None:
-    ours, dead, elsewhere = temporary(), temporary(number="4194305"), temporary(host="node7")
-    for name in (ours, dead, elsewhere):
+    own, dead, elsewhere = temporary(), temporary(number="4194305"), temporary(host="node7")
+    for name in (own, dead, elsewhere):
         (root / name).mkdir()
     (root / elsewhere / "w.distcp").hardlink_to(file_of(root, THIRD, "w"))
     (root / elsewhere / "new.distcp").write_bytes(b"12345")
-    result = invoke("prune", root, "--unfinished", ours)
+    result = invoke("prune", root, "--unfinished", own)
     assert result.exit_code == 12
     assert f"process {os.getpid()} of this host, which is alive" in result.output
     unknown = invoke("prune", root, "--unfinished", "nosuch", "--keep", 1)
@@ -351,9 +351,9 @@ def test_prune_removes_leftovers_of_dead_writers_and_named_ones(root: Path) -> N
         [],
         5,
     )
-    assert [row["name"] for row in output["left"]] == [ours]
+    assert [row["name"] for row in output["left"]] == [own]
     assert sorted(path.name for path in root.iterdir()) == sorted(
-        [ours, FIRST, SECOND, THIRD, "latest"]
+        [own, FIRST, SECOND, THIRD, "latest"]
     )
 
 
@@ -363,7 +363,7 @@ def test_wrong_roots_have_distinct_errors(root: Path, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / ".metadata").touch()
     (tmp_path / "foreign" / "below").mkdir(parents=True)
-    for verb, named, code, words in [
+    for verb, named, code, message in [
         ("list", tmp_path / "nosuch", 3, "There is no folder"),
         ("list", tmp_path / "file", 3, "is a file"),
         ("list", tmp_path / "torch", 3, "is a checkpoint that torch's own dcp.save wrote"),
@@ -376,7 +376,7 @@ def test_wrong_roots_have_distinct_errors(root: Path, tmp_path: Path) -> None:
         ("list", "gopher://host/run", 3, "gopher"),
     ]:  # fmt: skip
         result = invoke(verb, named, *(["--step", 7] if named == root else []))
-        assert (result.exit_code, words in " ".join(result.output.split())) == (code, True), (
+        assert (result.exit_code, message in " ".join(result.output.split())) == (code, True), (
             result.output
         )
         assert len(result.output.strip().splitlines()) == 1

@@ -51,8 +51,8 @@ def save(
         tuple(Item(name, OBJECT, content) for name, content in contents.items()),
         {name: (name,) for name in contents},
     )
-    given = {"incremental": True, "progress": lambda _: None, **options}
-    return commit(open_root(root), step, plan, ranks or single_process(), **given)
+    arguments = {"incremental": True, "progress": lambda _: None, **options}
+    return commit(open_root(root), step, plan, ranks or single_process(), **arguments)
 
 
 def contents(root: str, folder: str) -> dict[str, bytes]:
@@ -165,14 +165,14 @@ def test_folder_without_a_manifest_is_no_checkpoint(root: str) -> None:
 
 
 def test_folder_names_contain_step_generation_and_token() -> None:
-    for made in (
+    for folder in (
         layout.CheckpointName(42, 0),
         layout.CheckpointName(42, 3),
         layout.CheckpointName(42, 0, "0123456789ab"),
         layout.CheckpointName(10**13, 12, "f" * 12),
     ):
-        assert layout.parse(str(made)) == made
-        assert layout.target(layout.temporary(str(made))) == str(made)
+        assert layout.parse(str(folder)) == folder
+        assert layout.target(layout.temporary(str(folder))) == str(folder)
     for name in (
         "step-000000000042-",
         "step-000000000042-xyz",
@@ -197,27 +197,27 @@ def begun(root: str, step: int, **who: str) -> str:
     backend = open_root(root)
     parent = catalog.latest(backend)
     marker = backend.begin(step, parent)
-    theirs = in_the_name_of(marker, **who)
+    writer = in_the_name_of(marker, **who)
     store = memory.MemoryFileSystem()
     content = store.cat_file(f"{root}/{marker}")
     store.rm_file(f"{root}/{marker}")
-    store.pipe_file(f"{root}/{theirs}", content)
-    backend.write(theirs, "file", [memoryview(b"content")])
-    return theirs
+    store.pipe_file(f"{root}/{writer}", content)
+    backend.write(writer, "file", [memoryview(b"content")])
+    return writer
 
 
 def test_only_leftovers_of_ended_writers_are_removed(root: str) -> None:
     save(root, 1, {"a": b"1"})
-    mine, ended, elsewhere = (
+    own, ended, elsewhere = (
         begun(root, 2),
         begun(root, 2, number="4194305"),
         begun(root, 2, host=ELSEWHERE),
     )
     assert list_steps(root) == [1]
     pruned = prune(root, keep=5)
-    assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((mine, elsewhere)))
+    assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((own, elsewhere)))
     folders = {path.partition("/")[0] for path in objects(root) if "/" in path}
-    assert {layout.target(mine), layout.target(elsewhere)} < folders
+    assert {layout.target(own), layout.target(elsewhere)} < folders
     assert layout.target(ended) not in folders
 
 
@@ -431,8 +431,8 @@ def test_unopenable_root_names_what_is_missing(
 
 
 def test_all_spellings_of_a_folder_open_it(tmp_path: Path) -> None:
-    for given in (tmp_path, str(tmp_path), f"file://{tmp_path}", f"local://{tmp_path}"):
-        backend: Backend = open_root(given)
+    for spelling in (tmp_path, str(tmp_path), f"file://{tmp_path}", f"local://{tmp_path}"):
+        backend: Backend = open_root(spelling)
         assert isinstance(backend, FileBackend)
         assert backend.root == str(tmp_path)
 

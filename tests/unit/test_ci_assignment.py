@@ -50,8 +50,8 @@ def runner(
     name: str = "r", gpu: str | None = "A100", driver: str | None = "550.54.14", **more: object
 ) -> Runner:
     result = catalog.find_gpu(gpu) if gpu else None
-    kept = {"gpus": 1, **more} if gpu else more
-    return Runner(name=name, labels=(name,), gpu=result, driver=driver if gpu else None, **kept)  # type: ignore[arg-type]
+    fields = {"gpus": 1, **more} if gpu else more
+    return Runner(name=name, labels=(name,), gpu=result, driver=driver if gpu else None, **fields)  # type: ignore[arg-type]
 
 
 def job(
@@ -66,8 +66,8 @@ def job(
     )
 
 
-def place(found: Job) -> tuple[str | None, bool]:
-    return (found.runner.name if found.runner else None), found.on_gpu
+def place(assigned: Job) -> tuple[str | None, bool]:
+    return (assigned.runner.name if assigned.runner else None), assigned.on_gpu
 
 
 def test_first_fitting_runner_in_file_order() -> None:
@@ -138,17 +138,17 @@ def test_ptx_needs_the_driver_of_its_toolkit() -> None:
         build, architectures=build.architectures[: build.architectures.index("sm_90") + 1]
     )
     newer, toolkit = catalog.find_gpu("sm_120"), catalog.toolkits()[build.cuda]
-    (found,) = mismatches.code_mismatches(build, newer, toolkit.toolkit_driver)
-    assert not found.certain
+    (mismatch,) = mismatches.code_mismatches(build, newer, toolkit.toolkit_driver)
+    assert not mismatch.certain
     assert (
-        found.why
+        mismatch.why
         == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL has none"
     )
     build = dataclasses.replace(build, cuda="12.8")
-    (found,) = mismatches.code_mismatches(build, newer, catalog.toolkits()["12.8"].driver_floor)
-    assert found.certain
+    (mismatch,) = mismatches.code_mismatches(build, newer, catalog.toolkits()["12.8"].driver_floor)
+    assert mismatch.certain
     assert (
-        found.why
+        mismatch.why
         == "sm_120; this build has sm_75, sm_80, sm_86, sm_90 and PTX, and compiling that needs driver 570.26"
     )
 
@@ -162,32 +162,38 @@ def capability(architecture: str) -> tuple[int, int]:
     return int(digits[:-1]), int(digits[-1])
 
 
-def satisfied(resolution: Resolution, build: Build, found: Runner, gpus: int) -> bool | None:
+def satisfied(resolution: Resolution, build: Build, offered: Runner, gpus: int) -> bool | None:
     """All conditions, said once more and otherwise than in the code under test; None where a fact
     is not known."""
-    assert found.gpu and found.driver and resolution.cuda
+    assert offered.gpu and offered.driver and resolution.cuda
     if (
-        found.platform != "linux-64"
-        or found.gpus < gpus
-        or (found.cpus is not None and found.cpus < gpus)
+        offered.platform != "linux-64"
+        or offered.gpus < gpus
+        or (offered.cpus is not None and offered.cpus < gpus)
     ):
         return False
-    if found.glibc and numbers(found.glibc) < numbers(resolution.glibc):
+    if offered.glibc and numbers(offered.glibc) < numbers(resolution.glibc):
         return False
-    if numbers(found.driver) < numbers(catalog.toolkits()[resolution.cuda].driver_floor):
+    if numbers(offered.driver) < numbers(catalog.toolkits()[resolution.cuda].driver_floor):
         return False
-    mine = capability(found.gpu.architecture)
+    runner_capability = capability(offered.gpu.architecture)
     if build.architectures is None:
-        return False if mine < numbers(catalog.toolkits()[build.cuda].capability_min) else None
+        return (
+            False
+            if runner_capability < numbers(catalog.toolkits()[build.cuda].capability_min)
+            else None
+        )
     have = [capability(name) for name in build.architectures]
-    if any(major == mine[0] and minor <= mine[1] for major, minor in have):
+    if any(
+        major == runner_capability[0] and minor <= runner_capability[1] for major, minor in have
+    ):
         return True
     if build.ptx is None:
         return None
     compiled = (
         build.ptx
-        and mine > max(have)
-        and numbers(found.driver) >= numbers(catalog.toolkits()[build.cuda].toolkit_driver)
+        and runner_capability > max(have)
+        and numbers(offered.driver) >= numbers(catalog.toolkits()[build.cuda].toolkit_driver)
     )
     return None if compiled else False
 

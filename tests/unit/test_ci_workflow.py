@@ -81,7 +81,7 @@ def invoke(*message: str) -> Result:
     return CliRunner().invoke(cli, ["matrix", "ci", *message])
 
 
-def shown(format: str, *message: str) -> str:
+def rendered(format: str, *message: str) -> str:
     result = invoke("--format", format, *message)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -112,7 +112,7 @@ Reference.add_constructor("!reference", _reference)
 @pytest.mark.parametrize("format", FORMATS)
 def test_golden(format: str, lab: Path, request: pytest.FixtureRequest) -> None:
     path = GOLDEN / render.WORKFLOWS[format]
-    text = shown(format)
+    text = rendered(format)
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -122,10 +122,10 @@ def test_golden(format: str, lab: Path, request: pytest.FixtureRequest) -> None:
 
 def test_github_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
     check = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
-    (lab / "w.yml").write_text(shown("github"))
+    (lab / "w.yml").write_text(rendered("github"))
     result = run(*check, "w.yml")
     assert result.returncode == 0, result.stdout
-    (lab / "w.yml").write_text(shown("github").replace("runs-on:", "run-on:"))
+    (lab / "w.yml").write_text(rendered("github").replace("runs-on:", "run-on:"))
     assert run(*check, "w.yml").returncode != 0
 
 
@@ -137,10 +137,10 @@ def test_gitlab_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
         "--data-transform",
         "gitlab-ci",
     )
-    (lab / "g.yml").write_text(shown("gitlab"))
+    (lab / "g.yml").write_text(rendered("gitlab"))
     result = run(*check, "g.yml")
     assert result.returncode == 0, result.stdout
-    (lab / "g.yml").write_text(shown("gitlab").replace("  script:", "  scripts:"))
+    (lab / "g.yml").write_text(rendered("gitlab").replace("  script:", "  scripts:"))
     assert run(*check, "g.yml").returncode != 0
 
 
@@ -157,11 +157,11 @@ def test_security_linter_accepts_ours_and_reports_a_mistake(lab: Path) -> None:
     )
     path = lab / ".github" / "workflows" / "w.yml"
     path.parent.mkdir(parents=True)
-    path.write_text(shown("github"))
+    path.write_text(rendered("github"))
     result = run(*check, str(path))
     assert (result.returncode, json.loads(result.stdout)) == (0, []), result.stdout
     path.write_text(
-        re.sub(r"@[0-9a-f]{40} #", "@", shown("github")).replace(
+        re.sub(r"@[0-9a-f]{40} #", "@", rendered("github")).replace(
             "run: provision smoke", "run: ${{ github.head_ref }} smoke"
         )
     )
@@ -194,7 +194,7 @@ def scripts(format: str, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_shell_is_clean(format: str, lab: Path) -> None:
-    result = list(scripts(format, shown(format)))
+    result = list(scripts(format, rendered(format)))
     for index, script in enumerate(result):
         (lab / f"{index}.sh").write_text(script + "\n")
     checked = run(
@@ -204,7 +204,7 @@ def test_shell_is_clean(format: str, lab: Path) -> None:
 
 
 def test_least_privileges_and_pinned_actions(lab: Path) -> None:
-    text = shown("github")
+    text = rendered("github")
     content = yaml.safe_load(text)
     assert content["permissions"] == {"contents": "read"}
     assert content["concurrency"]["cancel-in-progress"] is True
@@ -226,11 +226,11 @@ def test_least_privileges_and_pinned_actions(lab: Path) -> None:
 
 
 def test_fork_code_never_runs_on_the_labs_machines(lab: Path) -> None:
-    jobs = yaml.safe_load(shown("github"))["jobs"]
+    jobs = yaml.safe_load(rendered("github"))["jobs"]
     assert "head.repo.full_name == github.repository" in jobs["gpu"]["if"]
     assert "if" not in jobs["cpu"]  # on GitHub's own runner
     (lab / "runners.yml").write_text("runners:\n- {name: mine, labels: cpu}\n")
-    jobs = yaml.safe_load(shown("github"))["jobs"]
+    jobs = yaml.safe_load(rendered("github"))["jobs"]
     assert "if" in jobs["cpu"] and "gpu" not in jobs
 
 
@@ -257,18 +257,20 @@ def test_one_job_per_environment(format: str, lab: Path) -> None:
             ("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8"), ("ubuntu-24.04",)
         }  # fmt: skip
     else:
-        mine = {
+        own_jobs = {
             name: job
             for name, job in ran.items()
             if isinstance(job, dict) and "script" in job and not name.startswith("lock ")
         }
-        assert sorted(job["variables"]["ENVIRONMENT"] for job in mine.values()) == sorted(SPECS)
+        assert sorted(job["variables"]["ENVIRONMENT"] for job in own_jobs.values()) == sorted(SPECS)
         assert [
-            job.get("tags") for job in mine.values() if job["variables"]["ENVIRONMENT"] == "vision"
+            job.get("tags")
+            for job in own_jobs.values()
+            if job["variables"]["ENVIRONMENT"] == "vision"
         ] == [["self-hosted", "linux", "v100"]]
         assert all(
             f"provision build {job['variables']['ENVIRONMENT']} " in job["script"][1]
-            for job in mine.values()
+            for job in own_jobs.values()
         )
     assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in text
 
@@ -341,7 +343,7 @@ def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Pat
 
 
 @pytest.mark.parametrize(
-    "message,said",
+    "message,problem",
     [
         (("--install", "x; rm -rf /"), "--install must say where"),
         (("--install", "tools/x.whl\n- run: y"), "--install must say where"),
@@ -353,10 +355,10 @@ def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Pat
         (("--runners", "none.yml"), "There is no none.yml"),
     ],
 )
-def test_invalid_settings_are_refused(message: tuple[str, ...], said: str, lab: Path) -> None:
+def test_invalid_settings_are_refused(message: tuple[str, ...], problem: str, lab: Path) -> None:
     result = invoke("--format", "github", *message)
     assert result.exit_code == 3
-    assert said in result.output
+    assert problem in result.output
 
 
 def test_environments_outside_the_repository(lab: Path) -> None:
@@ -376,7 +378,7 @@ def test_unsupported_features_of_a_service(lab: Path) -> None:
     )
     result = invoke("--format", "github")
     assert result.exit_code == 3 and "names an image" in result.output
-    assert "  image: x\n" in shown("gitlab")
+    assert "  image: x\n" in rendered("gitlab")
     resolved = resolver.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
     target = ci.CiTarget(resolution=resolved, platform="linux-aarch64")
     far = ci.Job(target=target, runner=None, on_gpu=False, ranks=2, notes=())
@@ -450,14 +452,14 @@ def test_matrix_builds_instead_of_environments(format: str, lab: Path) -> None:
             step["run"] for step in ran["jobs"]["gpu"]["steps"] if step["name"] == "Build"
         )
         script = script.replace("provision build", "printf '<%s>'")
-        for given, expected in (
-            (entry["options"], "".join(f"<{word}>" for word in entry["options"].split("\n"))),
+        for request, expected in (
+            (entry["options"], "".join(f"<{option}>" for option in entry["options"].split("\n"))),
             ("", ""),
         ):
             result = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", script],
                 capture_output=True,
-                env={"OPTIONS": given, "ENVIRONMENT": "x"},
+                env={"OPTIONS": request, "ENVIRONMENT": "x"},
             )
             assert result.stdout.decode() == f"<x>{expected}<--no-image><--no-smoke><--no-kernel>"
     else:
@@ -479,7 +481,7 @@ TABLE = ("--torch", "2.3.1", "--cuda", "12.1", "--source", "wheels", "--python",
 
 
 def gitlab_jobs(*message: str) -> dict[str, Any]:
-    text = shown("gitlab", *message)
+    text = rendered("gitlab", *message)
     Path("g.yml").write_text(text)
     assert (
         run(
@@ -551,13 +553,13 @@ def test_selection_without_builds(lab: Path) -> None:
 
 
 def test_pytorch_index_comes_from_the_repository_settings(lab: Path) -> None:
-    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in shown(
+    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in rendered(
         "github", "--torch", "2.9.1", "--cuda", "13.0"
     )
-    assert "PROVISION_TORCH_INDEX" not in shown(
+    assert "PROVISION_TORCH_INDEX" not in rendered(
         "github", "--torch", "2.9.1", "--cuda", "12.8", "--source", "wheels"
     )
-    assert "PROVISION_TORCH_INDEX" in shown("gitlab", "--torch", "2.9.1", "--cuda", "13.0")
+    assert "PROVISION_TORCH_INDEX" in rendered("gitlab", "--torch", "2.9.1", "--cuda", "13.0")
 
 
 ASKED: list[dict[str, Any]] = [
@@ -593,17 +595,17 @@ ASKED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("verb", [make_lock, build.build])
 def test_options_give_the_same_as_the_spec(spec_options: dict[str, Any], verb: Any) -> None:
     message = shlex.split(shlex.join(command_line_options(spec_options)))
-    given = verb.make_context(verb.name, ["lab", *message]).params
+    parsed = verb.make_context(verb.name, ["lab", *message]).params
     assert spec.combine(
-        {}, {key: given[key] for key in spec.KEYS if key in given}, name="lab"
+        {}, {key: parsed[key] for key in spec.KEYS if key in parsed}, name="lab"
     ) == spec.combine(spec_options, {}, name="lab")
 
 
 def test_every_spec_key_has_an_option() -> None:
-    known = {
+    options = {
         option
         for parameter in build.build.params
         for option in [*parameter.opts, *parameter.secondary_opts]
     }
     samples: dict[str, Any] = dict.fromkeys(spec.KEYS, "x") | {"cpu": True, "companions": False}
-    assert {word.partition("=")[0] for word in command_line_options(samples)} <= known
+    assert {argument.partition("=")[0] for argument in command_line_options(samples)} <= options

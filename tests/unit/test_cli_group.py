@@ -97,4 +97,6 @@ def test_completion_offers_options_and_subcommands(
 
 def test_lock_subcommands() -> None:
     help_text = CliRunner().invoke(cli, ["lock", "--help"]).output
-    assert all(word in help_text for word in ("--relock", "--all", "verify", "diff", "export"))
+    assert all(
+        subcommand in help_text for subcommand in ("--relock", "--all", "verify", "diff", "export")
+    )

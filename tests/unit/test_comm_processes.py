@@ -40,14 +40,14 @@ def test_hidden_process_is_not_reported_as_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where /proc is mounted with hidepid=2, or cannot be read just now."""
-    identity, mine = processes.own_identity(), layout.temporary("step-000000000001")
+    identity, own = processes.own_identity(), layout.temporary("step-000000000001")
     ended = [identity[0], "4194305", identity[2]]
-    assert (processes.state(ended), layout.is_leftover(mine)) == (processes.GONE, False)
+    assert (processes.state(ended), layout.is_leftover(own)) == (processes.GONE, False)
     (tmp_path / "sys").symlink_to("/proc/sys")
     (tmp_path / "self").symlink_to("/proc/self")
     monkeypatch.setattr(processes, "own_identity", lambda: identity)
     monkeypatch.setattr(processes, "PROC", tmp_path)
     for _ in range(2):
-        assert (processes.state(identity), layout.is_leftover(mine)) == (processes.UNKNOWN, False)
+        assert (processes.state(identity), layout.is_leftover(own)) == (processes.UNKNOWN, False)
         assert processes.state(ended) == processes.GONE
         (tmp_path / identity[1] / "stat").mkdir(parents=True, exist_ok=True)

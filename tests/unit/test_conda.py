@@ -107,20 +107,22 @@ def test_lock_file_equals_conda_locks(tmp_path: Path) -> None:
         "b *",
     )
     make_channel(tmp_path / "lab", {"noarch": [record("six")]})
-    (found,) = conda.Solver(alias(tmp_path)).solve(request("six"))
-    packages = [lock_package(found, "six", ()), lock_package(found, "ugly", ugly)]
+    (package,) = conda.Solver(alias(tmp_path)).solve(request("six"))
+    packages = [lock_package(package, "six", ()), lock_package(package, "ugly", ugly)]
     inputs = lockfile.read_inputs(
         "channels: [lab, nodefaults]\ndependencies: [six]\n",
         "subdirs: {linux-64: {packages: {__glibc: '2.28'}}}\n",
         Path("envs/lab"),
     )
-    ours, theirs = tmp_path / "conda-lock.yml", tmp_path / "again" / "conda-lock.yml"
-    ours.write_text(lockfile.lock_text(inputs, packages, python_from="channel"), encoding="utf-8")
-    theirs.parent.mkdir()
-    write_conda_lock_file(parse_conda_lock_file(ours), theirs, metadata_choices=None)
-    assert body(ours) == body(theirs)
-    text, composed = lockfile.compose(ours, inputs, packages, python_from="channel")
-    assert text == ours.read_text(encoding="utf-8") and composed == lockfile.read(ours)
+    own_file, conda_locks_file = tmp_path / "conda-lock.yml", tmp_path / "again" / "conda-lock.yml"
+    own_file.write_text(
+        lockfile.lock_text(inputs, packages, python_from="channel"), encoding="utf-8"
+    )
+    conda_locks_file.parent.mkdir()
+    write_conda_lock_file(parse_conda_lock_file(own_file), conda_locks_file, metadata_choices=None)
+    assert body(own_file) == body(conda_locks_file)
+    text, composed = lockfile.compose(own_file, inputs, packages, python_from="channel")
+    assert text == own_file.read_text(encoding="utf-8") and composed == lockfile.read(own_file)
 
 
 def body(path: Path) -> list[str]:

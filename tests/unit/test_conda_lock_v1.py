@@ -267,19 +267,19 @@ def test_inputs_of_several_platforms() -> None:
 
 
 def test_the_environment_name_does_not_change_the_hashes() -> None:
-    one, other = (
+    first, other = (
         lockfile.read_inputs(f"name: {name}\n{ENVIRONMENT}", MACHINES, Path("envs/lab"))
         for name in ("lab", "copy")
     )
     assert (
-        one.sha256
+        first.sha256
         == other.sha256
         == lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
     )
-    assert one.former_sha256 != other.former_sha256
-    assert lockfile.content_hashes(one) == lockfile.content_hashes(other)  # conda-lock's
+    assert first.former_sha256 != other.former_sha256
+    assert lockfile.content_hashes(first) == lockfile.content_hashes(other)  # conda-lock's
     assert (
-        one.sha256
+        first.sha256
         != lockfile.read_inputs(
             f"name: lab\n{ENVIRONMENT.replace('3.11', '3.12')}", MACHINES, Path("envs/lab")
         ).sha256
@@ -481,7 +481,7 @@ def test_guard_says_why_another_build_was_chosen(
 
 
 @pytest.mark.parametrize(
-    "depends,held",
+    "depends,joined",
     [
         (["python", "python >=3.9"], {"python": ">=3.9"}),
         (["python >=3.9", "python"], {"python": ">=3.9"}),
@@ -500,12 +500,12 @@ def test_guard_says_why_another_build_was_chosen(
         ),
     ],
 )
-def test_constraints_on_one_package_are_joined(depends: list[str], held: dict[str, str]) -> None:
+def test_constraints_on_one_package_are_joined(depends: list[str], joined: dict[str, str]) -> None:
     assert (
         conda_lock_v1._dependencies(
             dataclasses.replace(package("x", "1", "0"), depends=tuple(depends))
         )
-        == held
+        == joined
     )
 
 
@@ -533,13 +533,19 @@ def test_joined_constraints_equal_their_conjunction(
     package_of_it = dataclasses.replace(
         package("x", "1", "0"), depends=tuple(f"y {text}".strip() for text in texts)
     )
-    held = f"y {conda_lock_v1._dependencies(package_of_it)['y']}".strip()
+    joined = f"y {conda_lock_v1._dependencies(package_of_it)['y']}".strip()
     for version, build in itertools.product(VERSIONS, BUILDS):
-        there = {"y": conda.PackageBuild(name="y", version=version, build=build)}
-        alone = not any(conda.unsatisfied_specs([f"y {text}".strip()], there) for text in texts)
-        assert alone is not bool(conda.unsatisfied_specs([held], there)), (held, version, build)
-        assert alone is records.fits(
-            held,
+        builds = {"y": conda.PackageBuild(name="y", version=version, build=build)}
+        each_is_met = not any(
+            conda.unsatisfied_specs([f"y {text}".strip()], builds) for text in texts
+        )
+        assert each_is_met is not bool(conda.unsatisfied_specs([joined], builds)), (
+            joined,
+            version,
+            build,
+        )
+        assert each_is_met is records.fits(
+            joined,
             records.Record(name="y", version=version, build=build, build_number=0, fn="y", url="y"),
         )
 

@@ -61,8 +61,8 @@ def test_own_hashes_equal_conda_locks(
         lockfile.check_inputs(lock_inputs, Path("envs/lab"))
     except Exception:  # no solver would take it either
         return
-    mine = content_hash.own_hashes(lock_inputs)
-    assert mine is None or mine == content_hash.conda_lock_hashes(lock_inputs)
+    own = content_hash.own_hashes(lock_inputs)
+    assert own is None or own == content_hash.conda_lock_hashes(lock_inputs)
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.1.2", "2.3.1", "2.6.0", "2.9.1"])
@@ -70,20 +70,20 @@ def test_rendered_inputs_are_hashed_without_conda_lock(version: str) -> None:
     result = 0
     for source in ("wheels", "pytorch", "conda-forge"):
         for build in sources.by_name(source).builds(catalog.releases()[version]):
-            asked = {
+            request = {
                 "torch": version,
                 "cuda": build.cuda,
                 "source": source,
                 "conda": ("scipy>=1.2,<3",),
                 "pip": ("einops==0.8",),
             }
-            resolution = resolver.resolve(spec.combine({}, asked, name=""))
+            resolution = resolver.resolve(spec.combine({}, request, name=""))
             texts = render.render_inputs(resolution)
             lock_inputs = lockfile.read_inputs(
                 texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
             )
-            mine = content_hash.own_hashes(lock_inputs)
-            assert mine is not None and mine == content_hash.conda_lock_hashes(lock_inputs)
+            own = content_hash.own_hashes(lock_inputs)
+            assert own is not None and own == content_hash.conda_lock_hashes(lock_inputs)
             result += 1
     assert result
 

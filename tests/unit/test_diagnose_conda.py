@@ -226,14 +226,14 @@ def test_insufficient_machine(
 
 
 def test_conflict_is_minimal() -> None:
-    asked = []
+    solved = []
 
     def solvable(some: Sequence[int]) -> bool:
-        asked.append(list(some))
+        solved.append(list(some))
         return not ({3, 7} <= set(some) or {3, 90} <= set(some))
 
     assert minimal(range(100), solvable) == [3, 7]
-    assert len(asked) < 30
+    assert len(solved) < 30
     assert minimal([7], lambda _: False) == [7]
     assert minimal([1, 2], lambda some: len(some) < 2) == [1, 2]
 

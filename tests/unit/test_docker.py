@@ -36,7 +36,7 @@ class Engine(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n100\r\nhalf of" % (len(progress_line), progress_line))
         self.close_connection = True
 
-    def log_message(self, *words: object) -> None: ...
+    def log_message(self, *message: object) -> None: ...
 
 
 @pytest.fixture

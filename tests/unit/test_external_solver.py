@@ -52,7 +52,7 @@ def test_files_for_conda_lock() -> None:
 )
 def test_the_command(name: lockfile.SolverName, flags: list[str]) -> None:
     argv = external_solver.solver_command(name, Path("/opt/bin") / name, REQUEST, Path("/tmp/a b"))
-    message = [str(word) for word in argv]
+    message = [str(argument) for argument in argv]
     assert message[:4] == [sys.executable, "-m", "conda_lock", "lock"]
     assert message[message.index("--conda") + 1] == f"/opt/bin/{name}" and message[8:10] == flags
     assert message[message.index("--platform") + 1] == "linux-64"

@@ -66,8 +66,8 @@ def test_deleted_loaded_library_keeps_its_name() -> None:
 
 
 def test_own_libraries_are_torchs_and_nvidias(tmp_path: Path) -> None:
-    mine = ("torch/lib/libcudart-d0da41ae.so.11.0", "nvidia/nccl/lib/libnccl.so.2")
-    for name in ("torch/lib/libtorch_cuda.so", "numpy/libcudart.so", *mine):
+    own_libraries = ("torch/lib/libcudart-d0da41ae.so.11.0", "nvidia/nccl/lib/libnccl.so.2")
+    for name in ("torch/lib/libtorch_cuda.so", "numpy/libcudart.so", *own_libraries):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     names = [str(Path(path).relative_to(tmp_path)) for path in libraries.own(str(tmp_path))]
@@ -110,14 +110,18 @@ from provision_runtime.facts import origins
 print(origins.about_pythonpath())"""
     environment = {"PYTHONPATH": f"{folder}:{empty}:/not/there"}
 
-    def told(*words: str) -> str:
+    def answer(*arguments: str) -> str:
         return subprocess.run(
-            [sys.executable, *words], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
 
-    assert told("-c", ask) == str({"entries": [str(folder)], "modules": []})
-    assert told("-c", f"import leaked\n{ask}") == str(
+    assert answer("-c", ask) == str({"entries": [str(folder)], "modules": []})
+    assert answer("-c", f"import leaked\n{ask}") == str(
         {"entries": [str(folder)], "modules": ["leaked"]}
     )
     # A process that ignores PYTHONPATH itself still reports it for those that do not.
-    assert told("-E", "-c", ask) == str({"entries": [str(folder)], "modules": []})
+    assert answer("-E", "-c", ask) == str({"entries": [str(folder)], "modules": []})

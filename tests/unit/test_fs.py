@@ -119,19 +119,19 @@ def test_wait_ends_at_the_deadline(tmp_path: Path) -> None:
 
 
 def test_stale_handle_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, asked, stat = tmp_path / "file", [0], Path.stat
+    path, calls, stat = tmp_path / "file", [0], Path.stat
     path.touch()
 
     def stale_once(self: Path, **options: Any) -> os.stat_result:
         if self == path:
-            asked[0] += 1
-            if asked[0] == 1:
+            calls[0] += 1
+            if calls[0] == 1:
                 raise OSError(errno.ESTALE, "Stale file handle")
         return stat(self, **options)
 
     monkeypatch.setattr(Path, "stat", stale_once)
     fs.wait_until_visible(path, 1.0, Clock().read, Clock().sleep)
-    assert asked == [1]
+    assert calls == [1]
 
 
 def test_missing_permission_is_raised_without_waiting(

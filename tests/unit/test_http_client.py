@@ -39,13 +39,13 @@ def download_of(server: Server, tmp_path: Path, sha256: str = SHA) -> Download:
     )
 
 
-def download(one: Download) -> list[ProvisionError]:
+def download(request: Download) -> list[ProvisionError]:
     with HttpClient() as web:
-        return [error for _, error in web.download([one], lambda one: None)]
+        return [error for _, error in web.download([request], lambda request: None)]
 
 
-def leftovers(one: Download) -> list[str]:
-    return sorted(path.name for path in one.target.parent.iterdir())
+def leftovers(request: Download) -> list[str]:
+    return sorted(path.name for path in request.target.parent.iterdir())
 
 
 def test_file_is_downloaded_completely(server: Server, tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_lasting_faults_are_reported(
     server.fault("a", kind)
     download_request = download_of(server, tmp_path)
     start = time.monotonic()
-    (found,) = download(download_request)
+    (refusal,) = download(download_request)
     assert time.monotonic() - start < 8
-    assert isinstance(found, error) and message in found.message and "a%20b" in found.message
+    assert isinstance(refusal, error) and message in refusal.message and "a%20b" in refusal.message
     assert not download_request.target.exists()
     assert requests is None or len(server.log) == requests
 
@@ -143,8 +143,8 @@ def test_failed_download_does_not_stop_the_others(server: Server, tmp_path: Path
         Download(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none"),
     )
     with HttpClient() as web:
-        failed = web.download([gone, good], lambda one: None)
-    assert [one for one, _ in failed] == [gone]
+        failed = web.download([gone, good], lambda request: None)
+    assert [request for request, _ in failed] == [gone]
     assert good.target.exists()
 
 

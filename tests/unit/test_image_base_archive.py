@@ -84,10 +84,10 @@ def layout(
             "config": put(config(platform), oci_layout.CONFIG),
             "layers": parts,
         }
-        given = (
+        documents = (
             {"platform": {"os": "linux", "architecture": platform}} if len(platforms) > 1 else {}
         )
-        rows.append(put(json.dumps(manifest).encode(), oci_layout.MANIFEST, **given))
+        rows.append(put(json.dumps(manifest).encode(), oci_layout.MANIFEST, **documents))
     if nested:
         rows = [
             put(
@@ -118,8 +118,8 @@ def docker_archive(path: Path, tags: object = None) -> Path:
 
 def layers_of(base: Any, folder: Path) -> list[bytes]:
     folder.mkdir()
-    made = layers.write_base(base.archive(), base.diff_ids, folder, ignore)
-    return [(folder / layer.digest.removeprefix("sha256:")).read_bytes() for layer in made]
+    base_layers = layers.write_base(base.archive(), base.diff_ids, folder, ignore)
+    return [(folder / layer.digest.removeprefix("sha256:")).read_bytes() for layer in base_layers]
 
 
 @pytest.mark.parametrize(
@@ -160,27 +160,31 @@ def test_a_base_without_valid_tags_is_named_by_its_digest(tmp_path: Path, tags: 
 
 
 def broken(folder: Path, what: str) -> str:
-    made = layout(folder / "base", platforms=("arm64",) if what == "platform" else ("amd64",))
-    blob = oci_layout.blob(made, digest(LAYERS[1]))
+    folder_of_layout = layout(
+        folder / "base", platforms=("arm64",) if what == "platform" else ("amd64",)
+    )
+    blob = oci_layout.blob(folder_of_layout, digest(LAYERS[1]))
     if what == "nothing":
         return f"oci:{folder / 'nowhere'}"
     if what == "lacks":
         blob.unlink()
     if what == "index":
-        (made / "index.json").write_text("{")
+        (folder_of_layout / "index.json").write_text("{")
     if what == "manifest":
-        row = json.loads((made / "index.json").read_text())["manifests"][0]
-        oci_layout.blob(made, row["digest"]).write_text("{}")
+        row = json.loads((folder_of_layout / "index.json").read_text())["manifests"][0]
+        oci_layout.blob(folder_of_layout, row["digest"]).write_text("{}")
     if what == "config":
-        oci_layout.blob(made, digest(config())).write_bytes(config().replace(b"LANG=C", b"LANG=D"))
+        oci_layout.blob(folder_of_layout, digest(config())).write_bytes(
+            config().replace(b"LANG=C", b"LANG=D")
+        )
     if what == "archive":
         (folder / "file").write_bytes(b"not a tar archive")
         return f"docker-archive:{folder / 'file'}"
     if what == "escape":
-        index = json.loads((made / "index.json").read_text())
+        index = json.loads((folder_of_layout / "index.json").read_text())
         index["manifests"][0]["digest"] = "sha256:../../../../../../../../etc/passwd"
-        (made / "index.json").write_text(json.dumps(index))
-    return f"oci:{made}"
+        (folder_of_layout / "index.json").write_text(json.dumps(index))
+    return f"oci:{folder_of_layout}"
 
 
 @pytest.mark.parametrize(
@@ -318,13 +322,13 @@ def test_a_truncated_compressed_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_in_a_layer_is_refused(tmp_path: Path) -> None:
-    made = layout(tmp_path / "base")
-    blob = oci_layout.blob(made, digest(LAYERS[0]))
+    folder = layout(tmp_path / "base")
+    blob = oci_layout.blob(folder, digest(LAYERS[0]))
     content = bytearray(blob.read_bytes())
     content[600] ^= 1
     blob.write_bytes(content)
     with pytest.raises(IntegrityError, match="does not hold its layer"):
-        layers_of(base_archive.read_disk_base(f"oci:{made}"), tmp_path / "blobs")
+        layers_of(base_archive.read_disk_base(f"oci:{folder}"), tmp_path / "blobs")
 
 
 @pytest.mark.parametrize(

@@ -132,10 +132,10 @@ def build(
 
 
 def test_layers_and_labels_of_an_image(tmp_path: Path) -> None:
-    made = build(tmp_path)
-    assert [layer.group for layer in made.layers] == ["base", "python", "provision"]
-    assert made.layers[0].digest == DIGEST
-    written = oci_layout.read(made.layout)
+    built = build(tmp_path)
+    assert [layer.group for layer in built.layers] == ["base", "python", "provision"]
+    assert built.layers[0].digest == DIGEST
+    written = oci_layout.read(built.layout)
     assert written is not None
     assert (
         written.annotations["org.provision.lock"],
@@ -145,19 +145,19 @@ def test_layers_and_labels_of_an_image(tmp_path: Path) -> None:
 
 
 def test_image_is_reused_until_its_inputs_change(tmp_path: Path) -> None:
-    made = build(tmp_path)
-    assert build(tmp_path, fail(errno.EIO)) == made
+    built = build(tmp_path)
+    assert build(tmp_path, fail(errno.EIO)) == built
     for changed in (replace(BASE, reference="mine:2"), replace(BASE, environment=("LANG=de_DE",))):
         other = build(tmp_path, base=changed)
-        assert other.manifest_digest != made.manifest_digest
-        made = other
+        assert other.manifest_digest != built.manifest_digest
+        built = other
 
 
 def test_changed_runtime_code_gets_into_the_image(tmp_path: Path) -> None:
-    made = build(tmp_path)
+    built = build(tmp_path)
     other = build(tmp_path, code=b"print('another')\n")
-    assert other.layers[:2] == made.layers[:2]
-    assert other.layers[2] != made.layers[2]
+    assert other.layers[:2] == built.layers[:2]
+    assert other.layers[2] != built.layers[2]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

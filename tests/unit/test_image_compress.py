@@ -73,16 +73,16 @@ def test_one_core_and_four_make_the_same_manifest(
     tmp_path: Path, method: compress.Compression
 ) -> None:
     image = make_image(tmp_path / "toy", big=CONTENT, empty=b"")
-    one, four = (
+    single, four = (
         compress.compress_image(image, method, tmp_path / str(workers), Silent(), workers)
         for workers in (1, 4)
     )
-    assert one.manifest_digest == four.manifest_digest != image.manifest_digest
-    assert one.image_id == image.image_id
-    manifest = json.loads(oci_layout.blob(one.layout, one.manifest_digest).read_bytes())
+    assert single.manifest_digest == four.manifest_digest != image.manifest_digest
+    assert single.image_id == image.image_id
+    manifest = json.loads(oci_layout.blob(single.layout, single.manifest_digest).read_bytes())
     for row, layer in zip(manifest["layers"], image.layers, strict=True):
         assert row["mediaType"] == f"application/vnd.oci.image.layer.v1.tar+{method}"
-        content = plain(oci_layout.blob(one.layout, row["digest"]))
+        content = plain(oci_layout.blob(single.layout, row["digest"]))
         assert f"sha256:{hashlib.sha256(content).hexdigest()}" == layer.digest
     assert manifest["layers"][0]["size"] < image.layers[0].size / 2
 

@@ -40,7 +40,7 @@ class Container:
 class Engine:
     """What is asked of the engine's list, answered from containers that are here."""
 
-    there: list[Container] = field(default_factory=list)
+    existing: list[Container] = field(default_factory=list)
 
     @property
     def containers(self) -> Engine:
@@ -48,7 +48,7 @@ class Engine:
 
     def list(self, *, filters: Mapping[str, str], **how: object) -> list[Container]:
         key, _, value = filters["label"].partition("=")
-        return [container for container in self.there if container.labels.get(key) == value]
+        return [container for container in self.existing if container.labels.get(key) == value]
 
 
 def labels(owner: list[str] | None = None) -> dict[str, str]:
@@ -99,17 +99,17 @@ def test_a_container_that_another_test_removed_is_skipped(ended_process: list[st
 
 def test_a_container_is_labelled_as_ours() -> None:
     labelled = container_smoke._settings(Engine(), IMAGE, "1g", gpus=False, network="none")
-    ours = Container(labelled["labels"])
-    container_smoke._remove_orphans(Engine([ours]), IMAGE)
+    own = Container(labelled["labels"])
+    container_smoke._remove_orphans(Engine([own]), IMAGE)
     assert labelled["labels"][container_smoke.OWNER_LABEL].split(" ") == processes.own_identity()
-    assert not ours.removed
+    assert not own.removed
 
 
 @dataclass
 class Receiving:
     """What a container is given, unpacked as the engine does."""
 
-    given: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    received: dict[str, tuple[int, bytes]] = field(default_factory=dict)
 
     def put_archive(self, folder: str, archive: bytes) -> None:
         with tarfile.open(fileobj=io.BytesIO(archive)) as reader:
@@ -117,7 +117,7 @@ class Receiving:
                 assert member.isreg(), member.name
                 file = reader.extractfile(member)
                 assert file is not None
-                self.given[f"{folder}/{member.name}"] = member.mode, file.read()
+                self.received[f"{folder}/{member.name}"] = member.mode, file.read()
 
 
 def test_input_files_are_readable_by_any_user(tmp_path: Path) -> None:
@@ -131,12 +131,12 @@ def test_input_files_are_readable_by_any_user(tmp_path: Path) -> None:
         expect=tmp_path / "link", baseline=tmp_path / "kept", verb="compare"
     )
     files.copy_into(container)
-    assert container.given == {
+    assert container.received == {
         "/tmp/provision-inputs/expected.json": (0o644, b"curves"),
         "/tmp/provision-inputs/baseline.json": (0o644, b"kept"),
     }
-    assert {word.rpartition("=")[2] for word in files.options if "/" in word} == set(
-        container.given
+    assert {option.rpartition("=")[2] for option in files.options if "/" in option} == set(
+        container.received
     )
 
 

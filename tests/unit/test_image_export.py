@@ -25,11 +25,11 @@ from tests.unit.test_image_layers import digest
 
 @pytest.fixture
 def image(tmp_path: Path) -> Image:
-    made = layout(tmp_path / "image")
-    manifest = json.loads((made / "index.json").read_text())["manifests"][0]["digest"]
+    folder = layout(tmp_path / "image")
+    manifest = json.loads((folder / "index.json").read_text())["manifests"][0]["digest"]
     result = tuple(Layer(group="base", digest=digest(layer), size=len(layer)) for layer in LAYERS)
     return Image(
-        reference="provision/toy:1", layout=made, manifest_digest=manifest, image_id=digest(config()), base="lab:12",
+        reference="provision/toy:1", layout=folder, manifest_digest=manifest, image_id=digest(config()), base="lab:12",
         base_digest=digest(b""), lock_sha256="0" * 64, layers=result,
     )  # fmt: skip
 
@@ -77,19 +77,21 @@ def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) ->
         assert whole.getnames()[:2] == ["oci-layout", "index.json"]
 
 
-@pytest.mark.parametrize("said", [None, {}])
-def test_an_image_without_settings_is_recognized_by_its_layers(image: Image, said: object) -> None:
+@pytest.mark.parametrize("settings", [None, {}])
+def test_an_image_without_settings_is_recognized_by_its_layers(
+    image: Image, settings: object
+) -> None:
     """In an engine, which says every setting by its name."""
-    document = {**json.loads(config()), "config": said}
+    document = {**json.loads(config()), "config": settings}
     content = json.dumps(document).encode()
-    mine = replace(image, image_id=digest(content))
-    oci_layout.blob(image.layout, mine.image_id).write_bytes(content)
-    there = {
+    own_image = replace(image, image_id=digest(content))
+    oci_layout.blob(image.layout, own_image.image_id).write_bytes(content)
+    engine_image = {
         "RootFS": {"Layers": [layer.digest for layer in image.layers]},
         "Config": {"Env": None, "Labels": {}, "User": ""},
     }
-    assert docker.is_same(there, mine)
-    assert not docker.is_same({**there, "Config": {"User": "root"}}, mine)
+    assert docker.is_same(engine_image, own_image)
+    assert not docker.is_same({**engine_image, "Config": {"User": "root"}}, own_image)
 
 
 def test_a_folder_that_is_not_a_layout_is_never_replaced(image: Image, tmp_path: Path) -> None:
@@ -133,12 +135,12 @@ def without_index(folder: Path) -> None:
     (layout(folder) / "index.json").unlink()
 
 
-def beside(name: str) -> Callable[[Path], object]:
+def extra_file(name: str) -> Callable[[Path], object]:
     return lambda folder: (layout(folder) / name).write_bytes(b"years")
 
 
 @pytest.mark.parametrize(
-    ("there", "message"),
+    ("add_content", "message"),
     [
         (of_several_platforms, "is a layout of several images"),
         (without_index, "has an index that cannot be read"),
@@ -147,18 +149,18 @@ def beside(name: str) -> Callable[[Path], object]:
             for text in ("{", "[]", "{}", '{"manifests": 5}', '{"manifests": [5]}')
         ),
         (with_index('{"manifests": ' + "[" * 100_000), "has an index that cannot be read"),
-        (beside("blobs/thesis.tex"), r"holds more than an image layout, blobs/thesis\.tex"),
+        (extra_file("blobs/thesis.tex"), r"holds more than an image layout, blobs/thesis\.tex"),
         (
-            beside("blobs/sha256/thesis.tex"),
+            extra_file("blobs/sha256/thesis.tex"),
             r"holds more than an image layout, blobs/sha256/thesis\.tex",
         ),
-        (beside(f"blobs/{'0' * 64}"), "holds more than an image layout, blobs/0000"),
+        (extra_file(f"blobs/{'0' * 64}"), "holds more than an image layout, blobs/0000"),
     ],
 )
 def test_a_layout_with_more_than_one_image_is_not_replaced(
-    image: Image, tmp_path: Path, there: Callable[[Path], None], message: str
+    image: Image, tmp_path: Path, add_content: Callable[[Path], None], message: str
 ) -> None:
-    there(tmp_path / "there")
+    add_content(tmp_path / "there")
     before = contents(tmp_path / "there")
     with pytest.raises(InUse, match=message):
         export.export_image(image, export.parse_output(f"oci:{tmp_path / 'there'}"), Silent())

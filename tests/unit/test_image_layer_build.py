@@ -53,7 +53,7 @@ class Lab:
 
     root: Path
     linked: int = 0
-    said: Listening = field(default_factory=Listening)
+    progress: Listening = field(default_factory=Listening)
 
     def prefix(self, name: str, versions: dict[str, str]) -> Prefix:
         prefix = Prefix(name=name, path=self.root / "prefixes" / name, lock_sha256="")
@@ -80,7 +80,7 @@ class Lab:
         )
         prefix = replace(prefix or self.prefix(name, versions), lock_sha256=lock.sha256)
         resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
-        self.said = Listening()
+        self.progress = Listening()
         return image.build_image(
             resolution,
             lock,
@@ -89,7 +89,7 @@ class Lab:
             layout=self.root / "images" / name,
             runtime=RUNTIME,
             link=self.link,
-            progress=self.said,
+            progress=self.progress,
         )
 
 
@@ -114,10 +114,10 @@ FIRST = dict.fromkeys(WHEELS, "1.0")
 CHANGED = {**FIRST, "einops": "1.1"}
 
 
-def inodes(made: Image, groups: Iterable[str]) -> dict[str, int]:
+def inodes(built: Image, groups: Iterable[str]) -> dict[str, int]:
     return {
-        layer.group: oci_layout.blob(made.layout, layer.digest).stat().st_ino
-        for layer in made.layers
+        layer.group: oci_layout.blob(built.layout, layer.digest).stat().st_ino
+        for layer in built.layers
         if layer.group in groups
     }
 
@@ -154,11 +154,11 @@ def test_changed_small_package_rebuilds_only_its_layer(lab: Lab) -> None:
         (prefix.path / "lib" / "python3.11" / "site-packages" / f"{package}.bin").unlink()
     second = lab.build("toy", CHANGED, prefix)
     assert lab.linked == 1
-    assert lab.said.written < 10_000
+    assert lab.progress.written < 10_000
     assert inodes(second, before) == before
-    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [
-        True
-    ] * 5 + [False, True]
+    assert [
+        earlier == other for earlier, other in zip(first.layers, second.layers, strict=True)
+    ] == [True] * 5 + [False, True]
     assert (
         Lab(lab.root / "elsewhere").build("toy", CHANGED).manifest_digest == second.manifest_digest
     )
@@ -166,17 +166,17 @@ def test_changed_small_package_rebuilds_only_its_layer(lab: Lab) -> None:
 
 def test_environments_differing_in_a_small_package_share_the_rest(lab: Lab) -> None:
     """The proportions are those of torch 2.3 with CUDA 12.1 scaled down, but for the base, which is smaller: 97 % is asked for."""
-    one, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
-    shared = {layer.digest: layer.size for layer in one.layers} | {
+    first, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
+    shared = {layer.digest: layer.size for layer in first.layers} | {
         layer.digest: layer.size for layer in other.layers
     }
-    mine = sum(layer.size for layer in other.layers)
-    common = sum(layer.size for layer in one.layers if layer in other.layers)
-    assert common / mine > 0.999
+    own_bytes = sum(layer.size for layer in other.layers)
+    common = sum(layer.size for layer in first.layers if layer in other.layers)
+    assert common / own_bytes > 0.999
     on_disk = {
         path.stat().st_ino: path.stat().st_size
-        for made in (one, other)
-        for path in oci_layout.blobs(made.layout).iterdir()
+        for built in (first, other)
+        for path in oci_layout.blobs(built.layout).iterdir()
     }
     assert sum(on_disk.values()) < sum(shared.values()) + 20_000
 
@@ -266,7 +266,7 @@ def test_too_old_base_is_refused_before_the_build(lab: Lab) -> None:
             layout=lab.root / "images" / "toy",
             runtime=RUNTIME,
             link=lab.link,
-            progress=lab.said,
+            progress=lab.progress,
         )
     assert lab.linked == 0
 
@@ -277,35 +277,35 @@ def test_corrupt_layer_is_reported_and_rebuilt(lab: Lab) -> None:
     flip(oci_layout.blob(image.layout, torch.digest))
     again = lab.build("toy", FIRST)
     assert again == image
-    assert lab.said.warned == [
+    assert lab.progress.warned == [
         f"the layer {torch.digest[:19]} in {image.layout} is corrupt: it does not match its digest and is made again"
     ]
     assert (
         hashlib.sha256(oci_layout.blob(image.layout, torch.digest).read_bytes()).hexdigest()
         == torch.digest[7:]
     )
-    assert 2_000_000 < lab.said.written < 2_010_000
+    assert 2_000_000 < lab.progress.written < 2_010_000
 
 
 @pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
 def test_a_corrupt_layer_with_its_old_mtime_is_not_exported(lab: Lab, kind: str) -> None:
     """Neither here nor where another environment shares the file."""
-    made, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
-    torch = next(layer for layer in made.layers if layer.group == "torch")
-    flip(oci_layout.blob(made.layout, torch.digest), unseen=True)
+    built, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
+    torch = next(layer for layer in built.layers if layer.group == "torch")
+    flip(oci_layout.blob(built.layout, torch.digest), unseen=True)
     with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} is corrupt"):
         export.export_image(
-            made, export.parse_output(f"{kind}:{lab.root / 'out' / 'file'}"), lab.said
+            built, export.parse_output(f"{kind}:{lab.root / 'out' / 'file'}"), lab.progress
         )
     assert not list((lab.root / "out").iterdir())
-    for name, versions, before in (("toy", FIRST, made), ("other", CHANGED, other)):
+    for name, versions, before in (("toy", FIRST, built), ("other", CHANGED, other)):
         assert lab.build(name, versions) == before
         assert (
             hashlib.sha256(oci_layout.blob(before.layout, torch.digest).read_bytes()).hexdigest()
             == torch.digest[7:]
         )
         export.export_image(
-            before, export.parse_output(f"{kind}:{lab.root / 'out' / name}"), lab.said
+            before, export.parse_output(f"{kind}:{lab.root / 'out' / name}"), lab.progress
         )
 
 
@@ -313,7 +313,7 @@ def test_a_layout_is_checked_before_it_is_linked(lab: Lab) -> None:
     image = lab.build("toy", FIRST)
     flip(oci_layout.blob(image.layout, image.layers[1].digest))
     with pytest.raises(IntegrityError, match="is corrupt"):
-        export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
+        export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.progress)
     assert not (lab.root / "out").exists()
 
 
@@ -324,7 +324,7 @@ def test_a_copied_layout_is_hashed_once(lab: Lab) -> None:
     shutil.copytree(lab.root / "copied", image.layout)  # other numbers and times
     assert not all(row.is_unchanged for row in layer_cache.read(image.layout))
     assert lab.build("toy", FIRST) == image
-    assert lab.said.written == 0
+    assert lab.progress.written == 0
     assert all(row.is_unchanged for row in layer_cache.read(image.layout))
 
 
@@ -399,7 +399,7 @@ def test_a_changed_layer_is_not_reused_for_another_image(lab: Lab) -> None:
 def test_layers_json_is_not_part_of_the_image(lab: Lab) -> None:
     image = lab.build("toy", FIRST)
     assert json.loads((image.layout / layer_cache.FILE).read_text())
-    export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.said)
+    export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.progress)
     assert sorted(path.name for path in (lab.root / "out").iterdir()) == [
         "blobs",
         "index.json",
@@ -460,7 +460,7 @@ def test_conda_cuda_packages_have_their_own_layer(tmp_path: Path) -> None:
     first, second = build("3.11.7"), build("3.11.8")
     assert linked == ["3.11.7", "3.11.8"]
     assert [layer.group for layer in second.layers] == ["base", "cuda", "python", "provision"]
-    assert [one == other for one, other in zip(first.layers, second.layers, strict=True)] == [
+    assert [before == other for before, other in zip(first.layers, second.layers, strict=True)] == [
         True,
         True,
         False,

@@ -104,21 +104,23 @@ def parts(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     ids=["plain", "gzip", "gzip-parts", "zstd", "zstd-parts"],
 )
 def test_layers_of_a_base_are_recognized_by_their_digests(tmp_path: Path, pack: object) -> None:
-    one, two = b"first layer" * 200000, b"second"
+    first, second = b"first layer" * 200000, b"second"
     assert callable(pack)
     content = archive(
-        ("a/layer.tar", pack(two)),
+        ("a/layer.tar", pack(second)),
         ("a/json", b"{}"),
-        ("blobs/sha256/x", pack(one)),
+        ("blobs/sha256/x", pack(first)),
         ("manifest.json", b"[]"),
     )
-    made = layers.write_base(pieces(content), [digest(one), digest(two)], tmp_path, ignore)
-    assert [(layer.group, layer.digest, layer.size) for layer in made] == [
-        ("base", digest(one), len(one)),
-        ("base", digest(two), len(two)),
+    base_layers = layers.write_base(
+        pieces(content), [digest(first), digest(second)], tmp_path, ignore
+    )
+    assert [(layer.group, layer.digest, layer.size) for layer in base_layers] == [
+        ("base", digest(first), len(first)),
+        ("base", digest(second), len(second)),
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        layer.digest[7:] for layer in made
+        layer.digest[7:] for layer in base_layers
     )
 
 

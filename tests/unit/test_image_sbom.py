@@ -130,7 +130,7 @@ def test_packages_of_distroless_images_and_apk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "note"),
     [
         ([archive(RELEASE)], "no known package database"),
         (
@@ -140,11 +140,11 @@ def test_packages_of_distroless_images_and_apk(tmp_path: Path) -> None:
         ([DEBIAN, archive(("var/lib/.wh.dpkg", b""))], "no known package database"),
     ],
 )
-def test_unread_databases_are_reported(tmp_path: Path, layers: list[bytes], said: str) -> None:
+def test_unread_databases_are_reported(tmp_path: Path, layers: list[bytes], note: str) -> None:
     base = base_of(tmp_path, *layers)
     assert base_packages(base) == ()
     (what,) = unread_databases(base)
-    assert said in what
+    assert note in what
 
 
 def test_a_later_layer_overrides_an_earlier_one(tmp_path: Path) -> None:

@@ -177,22 +177,22 @@ def test_a_shared_file_is_that_of_the_last_wheel_by_name(
     wheels = wheel_files.installed_wheels(
         prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON
     )
-    mine = [wheel for wheel in wheels if wheel.package.name in wheel_names]
+    selected = [wheel for wheel in wheels if wheel.package.name in wheel_names]
     clashing = wheel_files.shared_files(wheels)
     if order[-1] == "nvidia-a":
         with pytest.raises(
             IntegrityError,
             match=f"nvidia-a and nvidia-b have different content for the same file, {path}",
         ):
-            wheel_files.wheels_entries(mine, clashing, prefix)
+            wheel_files.wheels_entries(selected, clashing, prefix)
         (prefix.path / "lib" / f"python{PYTHON}" / "site-packages" / path).write_bytes(b"nvidia-b")
     (shared,) = [
         entry
-        for found, entry in wheel_files.wheels_entries(mine, clashing, prefix).items()
-        if found.endswith(path.lstrip("./"))
+        for file, entry in wheel_files.wheels_entries(selected, clashing, prefix).items()
+        if file.endswith(path.lstrip("./"))
     ]
     assert shared.hashes == {hashlib.sha256(b"nvidia-b").hexdigest()}
-    assert [package.name for package in wheel_files.co_owners(mine, clashing)] == (
+    assert [package.name for package in wheel_files.co_owners(selected, clashing)] == (
         ["nvidia-b"] if len(wheel_names) == 1 else []
     )
 

@@ -275,15 +275,15 @@ def test_timestamp_only_when_requested(contents: lockfile.LockFile) -> None:
             for kind in ("cyclonedx", "spdx")
         ]
 
-    without, given = documents(None), documents(1_700_000_000)
+    without, dated = documents(None), documents(1_700_000_000)
     assert "timestamp" not in without[0]["metadata"]
     assert without[1]["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
     assert (
-        given[0]["metadata"]["timestamp"]
-        == given[1]["creationInfo"]["created"]
+        dated[0]["metadata"]["timestamp"]
+        == dated[1]["creationInfo"]["created"]
         == "2023-11-14T22:13:20Z"
     )
-    assert without[0]["serialNumber"] != given[0]["serialNumber"]
+    assert without[0]["serialNumber"] != dated[0]["serialNumber"]
 
 
 def test_several_platforms_need_the_option(contents: lockfile.LockFile, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def sound() -> dict[str, Any]:
 @pytest.fixture
 def verified(tmp_path: Path) -> Callable[..., list[LockFinding]]:
     def run(
-        content: dict[str, Any], *, machine: str | None = MACHINE, **asked: Any
+        content: dict[str, Any], *, machine: str | None = MACHINE, **options: Any
     ) -> list[LockFinding]:
         path = tmp_path / lockfile.FILE
         path.write_text(yaml.safe_dump(content))
@@ -92,7 +92,7 @@ def verified(tmp_path: Path) -> Callable[..., list[LockFinding]]:
             (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(machine)
         return list(
             lockfile.verify_lock(
-                lockfile.read_file(path), lockfile.RemoteAnswers(**asked), "lab"
+                lockfile.read_file(path), lockfile.RemoteAnswers(**options), "lab"
             ).findings
         )
 
@@ -107,9 +107,9 @@ def entry(content: dict[str, Any], name: str) -> dict[str, Any]:
     return result
 
 
-def only(found: list[LockFinding]) -> LockFinding:
-    assert len(found) == 1, found
-    return found[0]
+def only(findings: list[LockFinding]) -> LockFinding:
+    assert len(findings) == 1, findings
+    return findings[0]
 
 
 def test_sound_lock_has_no_finding(verified: Verify) -> None:
@@ -453,9 +453,9 @@ def test_unreadable_metadata_is_a_note_not_a_finding(
     path.write_text(yaml.safe_dump(content))
     metadata = wheel_metadata(content)
     url = entry(content, "torch")["url"]
-    known = metadata[url]
-    assert isinstance(known, WheelMetadata)
-    metadata[url] = change if isinstance(change, str) else dataclasses.replace(known, **change)
+    original = metadata[url]
+    assert isinstance(original, WheelMetadata)
+    metadata[url] = change if isinstance(change, str) else dataclasses.replace(original, **change)
     verified = lockfile.verify_lock(
         lockfile.read_file(path), lockfile.RemoteAnswers(metadata=metadata), "lab"
     )
@@ -468,8 +468,8 @@ def test_unreadable_metadata_is_a_note_not_a_finding(
         )
 
 
-def only_note(verified: lockfile.VerifyReport, word: str) -> str:
-    (note,) = [note for note in verified.notes if word in note]
+def only_note(verified: lockfile.VerifyReport, text: str) -> str:
+    (note,) = [note for note in verified.notes if text in note]
     return note
 
 
@@ -478,9 +478,9 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     content["package"] = [entry_ for entry_ in content["package"] if entry_["name"] != "python"]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    asked = lockfile.RemoteAnswers(metadata=wheel_metadata(content, torch=["sympy"]))
+    answers = lockfile.RemoteAnswers(metadata=wheel_metadata(content, torch=["sympy"]))
     assert "torch, filelock: the lock has no Python" in only_note(
-        lockfile.verify_lock(lockfile.read_file(path), asked, "lab"), "wheels"
+        lockfile.verify_lock(lockfile.read_file(path), answers, "lab"), "wheels"
     )
     content = {
         **content,
@@ -488,7 +488,7 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     }
     path.write_text(yaml.safe_dump(content))
     assert "the values of markers for linux-s390x" in only_note(
-        lockfile.verify_lock(lockfile.read_file(path), asked, "lab"), "wheels"
+        lockfile.verify_lock(lockfile.read_file(path), answers, "lab"), "wheels"
     )
 
 
@@ -592,9 +592,9 @@ def test_skipped_checks_are_noted(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(sound()))
     notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab").notes
     assert [
-        word
-        for word in ("--offline", "content hash", "constrains")
-        if not any(word in note for note in notes)
+        check
+        for check in ("--offline", "content hash", "constrains")
+        if not any(check in note for note in notes)
     ] == []
     everything = lockfile.RemoteAnswers(
         served={},

@@ -67,10 +67,10 @@ def test_redirect_targets_get_no_password(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     with (
-        RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as asked,
+        RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as connection,
         pytest.raises(ToolFailed, match="401"),
     ):
-        asked.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
+        connection.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
     assert bucket_log == [None]
 
 
@@ -83,10 +83,10 @@ def test_no_proxy_is_used_for_this_machine(
         monkeypatch.setenv(variable, f"http://{proxy}")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    registry, asked = serve(lambda path: (200, {}))
-    with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here:
-        here.request("GET", "manifests/1", expected=(200,))
-    assert (bucket_log, asked) == ([], [None])
+    registry, requests_seen = serve(lambda path: (200, {}))
+    with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as connection:
+        connection.request("GET", "manifests/1", expected=(200,))
+    assert (bucket_log, requests_seen) == ([], [None])
 
 
 @pytest.mark.parametrize("place", ["bucket.invalid", "loopback"])
@@ -105,13 +105,13 @@ def test_each_redirect_target_has_its_own_proxy(
     proxy, _ = serve(forward)
     bucket, bucket_log = serve(lambda path: (200, {}))
     location = f"http://{bucket if place == 'loopback' else place}/blob"
-    registry, asked = serve(lambda path: (307, {"Location": location}))
+    registry, requests_seen = serve(lambda path: (307, {"Location": location}))
     for variable in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("http_proxy", f"http://{proxy}")
-    with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here:
-        here.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,), tries=1)
-    assert asked == [None]
+    with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as connection:
+        connection.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,), tries=1)
+    assert requests_seen == [None]
     assert (proxied, bucket_log) == (([], [None]) if place == "loopback" else ([location], []))
 
 
@@ -125,19 +125,21 @@ def test_errors_of_redirect_targets_hide_signatures(
 ) -> None:
     monkeypatch.setattr(client, "PAUSE_S", 0)
     bucket = f"127.0.0.1:{free_port()}"
-    registry, asked = serve(lambda path: (307, {"Location": f"http://{bucket}/blob?{signed}"}))
+    registry, requests_seen = serve(
+        lambda path: (307, {"Location": f"http://{bucket}/blob?{signed}"})
+    )
     message = (
         f"^{bucket}, to which the registry {registry} redirects for its files, does not answer"
     )
     with (
-        RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as here,
+        RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as connection,
         pytest.raises(Unreachable, match=message) as caught,
     ):
-        here.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
+        connection.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
     details = caught.value.details or ""
     assert "/blob" in details
-    assert not [word for word in ("secret", "sig", "X-Amz", "name") if word in details]
-    assert len(asked) == client.TRIES
+    assert not [secret for secret in ("secret", "sig", "X-Amz", "name") if secret in details]
+    assert len(requests_seen) == client.TRIES
 
 
 def test_registry_names_ignore_case() -> None:

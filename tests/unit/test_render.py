@@ -52,8 +52,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 def texts(case: str) -> dict[str, str]:
     resolution = resolver.resolve(spec.combine({}, REQUESTS[case], name=""))
-    asked = render.render_spec(resolution.spec.name, spec.content(resolution.spec))
-    return {**render.render_inputs(resolution), render.SPEC: asked}
+    spec_text = render.render_spec(resolution.spec.name, spec.content(resolution.spec))
+    return {**render.render_inputs(resolution), render.SPEC: spec_text}
 
 
 @pytest.mark.parametrize("case", REQUESTS)
@@ -148,7 +148,7 @@ def test_command_is_one_line_that_bash_parses_back() -> None:
     printed = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {line}"], check=True, capture_output=True
     ).stdout
-    assert printed.split(b"\0")[:-1] == [os.fsencode(word) for word in samples]
+    assert printed.split(b"\0")[:-1] == [os.fsencode(argument) for argument in samples]
 
 
 def test_states(tmp_path: Path) -> None:

@@ -166,10 +166,10 @@ def test_contradicted_verdict_is_reported(tmp_path: Path) -> None:
 def test_rehearsals_and_single_ranks_are_marked(tmp_path: Path) -> None:
     (rehearsal,) = page_of(tmp_path, passport(evidence.report(phase()))).measurements
     assert any("speed of GPUs" in note for note in rehearsal.notes)
-    (alone,) = page_of(
+    (measurement,) = page_of(
         tmp_path, passport(evidence.report(phase(), world_size=1, device="cuda:0", backend="nccl"))
     ).measurements
-    assert any("one rank" in note for note in alone.notes)
+    assert any("one rank" in note for note in measurement.notes)
 
 
 def test_curves_by_collective_and_dtype_in_size_order(tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ def test_only_outliers_of_many_ranks_are_shown(
 
 
 def test_single_rank_has_no_rank_table(tmp_path: Path) -> None:
-    alone = evidence.report(collectives(row(MIB, busbw=None, ranks=1)), world_size=1)
-    page = page_of(tmp_path, passport(alone))
+    single_rank = evidence.report(collectives(row(MIB, busbw=None, ranks=1)), world_size=1)
+    page = page_of(tmp_path, passport(single_rank))
     assert page.ranks == ()
     assert page.curves[0].points[0].busbw_gb_s is None
     (figure,) = charts.figures(page)

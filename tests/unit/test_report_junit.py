@@ -108,7 +108,7 @@ def test_counts_match_the_cases() -> None:
         assert int(element.get("tests", "")) == len(list(element.iter("testcase")))
 
 
-@pytest.mark.parametrize("text, shown", [
+@pytest.mark.parametrize("text, expected", [
     ("\x1b[31mred\x00", "\\x1b[31mred\\x00"),
     ("\ud800 half", "\\ud800 half"),
     ("\ufffe", "\\ufffe"),
@@ -117,7 +117,7 @@ def test_counts_match_the_cases() -> None:
     ('"quoted"\nsecond line', '"quoted"\nsecond line'),
     ("größer", "größer"),
 ])  # fmt: skip
-def test_any_text_gives_valid_xml(text: str, shown: str) -> None:
+def test_any_text_gives_valid_xml(text: str, expected: str) -> None:
     findings = [finding(message=text, advice=text), finding(verdict="warn", message=text)]
     smoke_report = report(
         phase(verdict="fail", name=text, message=text, findings=findings),
@@ -126,6 +126,6 @@ def test_any_text_gives_valid_xml(text: str, shown: str) -> None:
     )
     root = ElementTree.fromstring(junit.dumps({"prefix": smoke_report}).encode("utf-8"))
     (failure,) = root.iter("failure")
-    assert failure.get("message") == shown
-    assert shown in str(failure.text)
-    assert [case.get("name") for case in root.iter("testcase")] == [shown, shown]
+    assert failure.get("message") == expected
+    assert expected in str(failure.text)
+    assert [case.get("name") for case in root.iter("testcase")] == [expected, expected]

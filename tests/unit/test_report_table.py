@@ -57,12 +57,12 @@ def test_lines_fit_the_terminal(width: int) -> None:
     lines = table.phase_lines(phase(verdict="fail", findings=[findings]), width)
     assert max(map(len, lines)) <= width
     assert "".join(lines).count("NCCL") == 2
-    words = [
-        word
+    tokens = [
+        token
         for line in table.phase_lines(phase(verdict="fail", findings=[findings]), None)
-        for word in line.split()
+        for token in line.split()
     ]
-    assert [word for line in lines for word in line.split()] == words
+    assert [token for line in lines for token in line.split()] == tokens
 
 
 def test_continuation_lines_are_indented() -> None:
@@ -82,15 +82,15 @@ def test_overlong_word_is_not_split() -> None:
     )
 
 
-@pytest.mark.parametrize("ranks, words", [
+@pytest.mark.parametrize("ranks, expected", [
     ([3], "rank 3"),
     ([0, 1], "ranks 0, 1"),
     ([2, 0, 1], "ranks 0-2"),
     (list(range(64)), "ranks 0-63"),
     (list(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
 ])  # fmt: skip
-def test_rank_lists_are_formatted(ranks: list[int], words: str) -> None:
-    assert table.name_ranks(ranks) == words
+def test_rank_lists_are_formatted(ranks: list[int], expected: str) -> None:
+    assert table.name_ranks(ranks) == expected
 
 
 def test_full_report_has_a_header_and_lists_skipped_phases() -> None:

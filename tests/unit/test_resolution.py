@@ -248,13 +248,13 @@ def test_unknown_driver_floor_is_a_warning() -> None:
     ]
     assert cells
     for release, build in cells:
-        known = next(
+        newest = next(
             version
-            for version, one in reversed(catalog.nccl_on_conda_forge().items())
-            if one.runs_with(build.cuda)
+            for version, nccl in reversed(catalog.nccl_on_conda_forge().items())
+            if nccl.runs_with(build.cuda)
         )
         resolution = resolve(
-            torch=release.version, cuda=build.cuda, source="conda-forge", nccl=known
+            torch=release.version, cuda=build.cuda, source="conda-forge", nccl=newest
         )
         assert [
             "is not known; the solver will tell" in row.reason
@@ -339,8 +339,8 @@ H100 = Machine(driver="535.183.01", gpus=("sm_90",))
 
 
 def test_auto_cuda_is_the_newest_the_machine_runs() -> None:
-    wanted = spec.combine({}, {"torch": "2.5", "cuda": "auto", "source": "wheels"}, name="")
-    resolution = resolver.resolve(wanted, H100)
+    request = spec.combine({}, {"torch": "2.5", "cuda": "auto", "source": "wheels"}, name="")
+    resolution = resolver.resolve(request, H100)
     assert (resolution.cuda, resolution.spec.cuda, resolution.spec.gpu, resolution.spec.driver) == (
         "12.4",
         "12.4",
@@ -351,7 +351,7 @@ def test_auto_cuda_is_the_newest_the_machine_runs() -> None:
         "that sm_90 and driver 535.183.01 can run"
     )
     old = resolver.resolve(
-        dataclasses.replace(wanted, torch="2.4"),
+        dataclasses.replace(request, torch="2.4"),
         Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
     )
     assert old.cuda == "11.8"
@@ -485,8 +485,11 @@ def test_aarch64_builds_match_the_table() -> None:
         False,
     )
     assert "torch==2.11.0" in requirements(resolution)
-    alone = resolve(torch="2.8", cuda="12.9", platforms=["linux-aarch64"])
-    assert (alone.source, alone.spec.name) == ("conda-forge", "torch2.8-cuda12.9-py311-aarch64")
+    aarch64_only = resolve(torch="2.8", cuda="12.9", platforms=["linux-aarch64"])
+    assert (aarch64_only.source, aarch64_only.spec.name) == (
+        "conda-forge",
+        "torch2.8-cuda12.9-py311-aarch64",
+    )
     message = refusal(torch="2.3", cuda="12.1", platforms=["linux-64", "linux-aarch64"])
     assert (
         "torch 2.3.1 for CUDA 12.1 from the wheels exists for linux-64 and not for linux-aarch64 ("

@@ -342,9 +342,9 @@ RECORDS = [  # build strings as they stand on the channels
 ]
 
 
-@pytest.mark.parametrize("version,source,cuda,taken,left", RECORDS)
+@pytest.mark.parametrize("version,source,cuda,selected,left", RECORDS)
 def test_build_string_selects_exactly_one_build(
-    version: str, source: str, cuda: str | None, taken: str, left: str
+    version: str, source: str, cuda: str | None, selected: str, left: str
 ) -> None:
     flavor = {"cuda": cuda} if cuda else {"cpu": True}
     resolution = resolver.resolve(
@@ -363,7 +363,7 @@ def test_build_string_selects_exactly_one_build(
             )
         )
 
-    assert takes(taken) and not takes(left)
+    assert takes(selected) and not takes(left)
 
 
 def test_parsers_refuse_an_invalid_requirement() -> None:
@@ -374,7 +374,7 @@ def test_parsers_refuse_an_invalid_requirement() -> None:
             parser("pytorch=2.3.1=py3.11 cuda[")
 
 
-def words(key: str) -> st.SearchStrategy[str]:
+def values_of(key: str) -> st.SearchStrategy[str]:
     """Any value that a key of a spec may have."""
     pattern = next(declared.pattern for declared in SPEC_KEYS if declared.name == key)
     return st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) < 20)
@@ -386,20 +386,20 @@ well_formed = st.fixed_dictionaries(
         | st.from_regex(r"\d{1,3}(\.\d{1,3}){0,2}", fullmatch=True)
     },
     optional={
-        "cuda": words("cuda"), "cpu": st.just(True), "python": words("python"), "nccl": words("nccl"), "cudnn": words("cudnn"),
-        "driver": words("driver"), "glibc": words("glibc"), "gpu": st.lists(words("gpu"), max_size=2), "infiniband": st.booleans(),
-        "platforms": st.lists(words("platforms"), max_size=2), "source": st.sampled_from(["auto", *sources.names()]),
-        "pip": st.lists(words("pip"), max_size=2), "conda": st.lists(words("conda"), max_size=2), "companions": st.booleans(),
+        "cuda": values_of("cuda"), "cpu": st.just(True), "python": values_of("python"), "nccl": values_of("nccl"), "cudnn": values_of("cudnn"),
+        "driver": values_of("driver"), "glibc": values_of("glibc"), "gpu": st.lists(values_of("gpu"), max_size=2), "infiniband": st.booleans(),
+        "platforms": st.lists(values_of("platforms"), max_size=2), "source": st.sampled_from(["auto", *sources.names()]),
+        "pip": st.lists(values_of("pip"), max_size=2), "conda": st.lists(values_of("conda"), max_size=2), "companions": st.booleans(),
     },
 )  # fmt: skip
 
 
 @settings(deadline=None, max_examples=60)
-@given(asked=well_formed)
-def test_well_formed_requests_are_resolved_or_refused(asked: dict[str, Any]) -> None:
+@given(request=well_formed)
+def test_well_formed_requests_are_resolved_or_refused(request: dict[str, Any]) -> None:
     try:
         resolution = resolver.resolve(
-            spec.combine({}, asked, name=""), Machine(driver="535.54.03", gpus=("sm_80",))
+            spec.combine({}, request, name=""), Machine(driver="535.54.03", gpus=("sm_80",))
         )
     except (InvalidSpec, NoSuchBuild) as error:
         assert str(error)

@@ -20,7 +20,7 @@ def wheel(prefix: Path, name: str, *headers: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers,said",
+    "headers,expected",
     [
         (["License-Expression: MIT OR Apache-2.0", "License: whatever"], "MIT OR Apache-2.0"),
         (["License: BSD-3-Clause"], "BSD-3-Clause"),
@@ -35,9 +35,9 @@ def wheel(prefix: Path, name: str, *headers: str) -> None:
         (["Classifier: Programming Language :: Python"], None),
     ],
 )
-def test_license_of_a_wheel(tmp_path: Path, headers: list[str], said: str | None) -> None:
+def test_license_of_a_wheel(tmp_path: Path, headers: list[str], expected: str | None) -> None:
     wheel(tmp_path, "Some_Name", *headers)
-    assert prefix_licenses(tmp_path).get(("pip", "some-name")) == said
+    assert prefix_licenses(tmp_path).get(("pip", "some-name")) == expected
 
 
 def test_license_of_a_conda_package_and_unreadable_metadata(tmp_path: Path) -> None:

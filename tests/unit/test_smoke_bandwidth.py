@@ -126,8 +126,8 @@ def written(path: Path, **changes: Any) -> Path:
 
 
 def test_custom_reference_file(tmp_path: Path) -> None:
-    (found,) = bandwidth.load_curves(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
-    assert (found.points, found.from_bytes, found.collective) == (
+    (own_curve,) = bandwidth.load_curves(written(tmp_path / "own.json", **{"from": "1MiB"})).curves
+    assert (own_curve.points, own_curve.from_bytes, own_curve.collective) == (
         ((MIB, 5.0), (16 * MIB, 8.5)),
         MIB,
         "all_reduce",

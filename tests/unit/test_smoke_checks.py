@@ -21,7 +21,7 @@ OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
 GIB = 1024**3
 
 
-def facts(torch: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
+def facts(torch: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """A clean GPU host."""
     about_torch = {
         "version": "2.3.1+cu121",
@@ -49,7 +49,7 @@ def facts(torch: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
             "memlock": None,
             "infiniband": {"adapters": [], "usable": []},
         },
-        **others,
+        **more,
     }
 
 
@@ -210,13 +210,13 @@ def test_gpus_a_build_runs_on(gpu: str, built: list[str], runs: bool | None) -> 
 architectures = st.tuples(st.integers(3, 12), st.integers(0, 9))
 
 
-@given(gpu=architectures, code=architectures, others=st.lists(architectures))
+@given(gpu=architectures, code=architectures, other_code=st.lists(architectures))
 def test_compatibility_rules(
-    gpu: tuple[int, int], code: tuple[int, int], others: list[tuple[int, int]]
+    gpu: tuple[int, int], code: tuple[int, int], other_code: list[tuple[int, int]]
 ) -> None:
     name = "sm_{}{}".format(*gpu)
     kernel, ptx = "sm_{}{}".format(*code), "compute_{}{}".format(*code)
-    rest = ["sm_{}{}".format(*item) for item in others]
+    rest = ["sm_{}{}".format(*item) for item in other_code]
     assert expectation.runs_on(name, [name, *rest]) is True
     assert expectation.runs_on(name, [ptx]) is (code <= gpu)
     assert expectation.runs_on(name, [kernel]) is (code[0] == gpu[0] and code[1] <= gpu[1])
@@ -241,8 +241,8 @@ def test_shadowed_nccl_is_named_with_its_variable() -> None:
         libraries={"loaded": [path], "foreign": [path], "own": [OWN], "loadable": []},
         environment={"LD_LIBRARY_PATH": "/y:/x/lib"},
     )
-    (one,) = surroundings.contaminations(facts_of_rank)
-    assert (one.id, one.message) == (
+    (finding,) = surroundings.contaminations(facts_of_rank)
+    assert (finding.id, finding.message) == (
         "nccl-shadowed",
         f"libnccl is loaded from {path} (NCCL 2.20.5), not from {OWN}; LD_LIBRARY_PATH names it",
     )
@@ -254,8 +254,8 @@ def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
         libraries={"loaded": names, "foreign": names, "own": [], "loadable": []},
         environment={"LD_PRELOAD": f"{names[1]} /y/z.so"},
     )
-    (one,) = surroundings.contaminations(facts_of_rank)
-    assert one == Finding(
+    (finding,) = surroundings.contaminations(facts_of_rank)
+    assert finding == Finding(
         "foreign-library",
         "libcublas.so.12, libcudart.so.12 loaded from /usr/local/cuda/lib64, which is not this environment; LD_PRELOAD names it",
     )
@@ -329,8 +329,8 @@ def test_costly_nccl_settings_are_named_with_source_and_effect() -> None:
     assert surroundings.pitfalls(facts({"cuda": None}, nccl_settings=[setting]), RANK_ENV, {}) == []
 
 
-def limited(**others: Any) -> dict[str, Any]:
-    return facts(limits={**facts()["limits"], **others})
+def limited(**more: Any) -> dict[str, Any]:
+    return facts(limits={**facts()["limits"], **more})
 
 
 @pytest.mark.parametrize(
@@ -392,14 +392,14 @@ def test_more_open_files_are_needed_for_more_ranks() -> None:
     ],
 )
 def test_isolated_tasks(launched: bool, environment: dict[str, str], id: str | None) -> None:
-    here = dataclasses.replace(RANK_ENV, ends_at=1.0 if launched else None)
-    assert ids(surroundings.pitfalls(facts(), here, environment)) == ([id] if id else [])
+    this_rank = dataclasses.replace(RANK_ENV, ends_at=1.0 if launched else None)
+    assert ids(surroundings.pitfalls(facts(), this_rank, environment)) == ([id] if id else [])
 
 
 # between ranks
 
 
-def row(rank: int, **others: Any) -> dict[str, Any]:
+def row(rank: int, **more: Any) -> dict[str, Any]:
     clean = {
         "rank": rank,
         "host": f"node{rank // 8}",
@@ -409,7 +409,7 @@ def row(rank: int, **others: Any) -> dict[str, Any]:
         "shm_free_bytes": GIB,
         "shm_device": 1,
     }
-    return {**dict.fromkeys(facts_phase.COMPARED, "same"), **clean, "backend": "nccl", **others}
+    return {**dict.fromkeys(facts_phase.COMPARED, "same"), **clean, "backend": "nccl", **more}
 
 
 def test_identical_ranks_have_no_findings() -> None:
@@ -527,11 +527,11 @@ def test_each_container_has_its_own_shared_memory() -> None:
 # the phase's merge
 
 
-def outcome_of(rank: int, *finding_: Finding, **others: Any) -> outcome.Outcome:
+def outcome_of(rank: int, *finding_: Finding, **more: Any) -> outcome.Outcome:
     return outcome.Outcome(
         "fine",
         finding_,
-        {"collect_s": float(rank), "rehearsal": False, "ranks": [row(rank, **others)]},
+        {"collect_s": float(rank), "rehearsal": False, "ranks": [row(rank, **more)]},
     )
 
 
@@ -579,10 +579,16 @@ def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, s
         "devices": devices,
         "distributed": True,
     }
-    here = dataclasses.replace(RANK_ENV, local_rank=local_rank)
-    taken = context.RankContext(chosen(*arguments), here, lambda: 60.0, facts=facts(torch))
-    phases.facts._choose_backend(taken)
-    return taken.backend, taken.device, "; ".join(phases.facts._backend_problems(taken))
+    this_rank = dataclasses.replace(RANK_ENV, local_rank=local_rank)
+    rank_context = context.RankContext(
+        chosen(*arguments), this_rank, lambda: 60.0, facts=facts(torch)
+    )
+    phases.facts._choose_backend(rank_context)
+    return (
+        rank_context.backend,
+        rank_context.device,
+        "; ".join(phases.facts._backend_problems(rank_context)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -622,7 +628,7 @@ def test_backend_and_device_follow_the_options(
 
 
 def test_facts_phase_alone_gathers_over_ranks() -> None:
-    alone = chosen("--only", "facts")
-    assert options.for_world(alone, 1).planned == ("facts",)
-    assert options.for_world(alone, 2).planned == ("facts", "rendezvous")
+    facts_only = chosen("--only", "facts")
+    assert options.for_world(facts_only, 1).planned == ("facts",)
+    assert options.for_world(facts_only, 2).planned == ("facts", "rendezvous")
     assert options.for_world(chosen("--skip", "ddp"), 2) == chosen("--skip", "ddp")

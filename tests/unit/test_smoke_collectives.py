@@ -162,11 +162,11 @@ def test_full_run_has_every_collective() -> None:
 
 
 def test_ranks_sharing_cores_repeat_less_and_send_less() -> None:
-    alone, crowded = (
+    uncrowded, crowded = (
         plan.rows(scope(crowding=crowding), [("all_reduce", "float32")]) for crowding in (1.0, 32.0)
     )
-    assert (alone[0].iterations, crowded[0].iterations) == (100, 3)
-    assert (alone[-1].bytes, crowded[-1].bytes) == (16 << 20, 256 << 10)
+    assert (uncrowded[0].iterations, crowded[0].iterations) == (100, 3)
+    assert (uncrowded[-1].bytes, crowded[-1].bytes) == (16 << 20, 256 << 10)
 
 
 def test_messages_fit_the_memory() -> None:
@@ -251,11 +251,13 @@ def test_in_place_failure_is_reported() -> None:
 
 
 def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
-    seen = entry([1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4])
+    received = entry([1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4])
     sent = entry(
         [1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4], inputs_wrong=1, inputs_first_wrong=[7, 3.0, 2]
     )
-    (finding,) = results.wrong_value_findings([row(), row(size=8)], [[seen, seen], [sent, sent]])
+    (finding,) = results.wrong_value_findings(
+        [row(), row(size=8)], [[received, received], [sent, sent]]
+    )
     assert (finding.id, finding.ranks) == ("wrong-value", (1,))
     assert finding.message == (
         "all_reduce of 1 MiB in float32 (and 1 more row): "

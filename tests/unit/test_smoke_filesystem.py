@@ -56,12 +56,12 @@ def answers(count: int = 2, **changes: dict[str, Any]) -> list[dict[str, Any]]:
     return fine
 
 
-def judged(said: list[dict[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(finding.id, finding.ranks) for finding in judge(said).findings]
+def judged(rank_answers: list[dict[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.id, finding.ranks) for finding in judge(rank_answers).findings]
 
 
-def judge(said: list[dict[str, Any]]) -> Outcome:
-    return filesystem_findings.judge("/shared/run", said)
+def judge(rank_answers: list[dict[str, Any]]) -> Outcome:
+    return filesystem_findings.judge("/shared/run", rank_answers)
 
 
 def test_good_folder_has_no_finding_and_its_measurements() -> None:
@@ -162,11 +162,11 @@ def test_ranks_with_another_folder_are_named(
 ) -> None:
     rank_answers = answers(len(hosts))
     for rank, answer in enumerate(rank_answers):
-        seen = next(group for group in groups if rank in group)
+        own_group = next(group for group in groups if rank in group)
         answer.update(
             location=locations[rank],
             host=hosts[rank],
-            visible_s={str(other): 0.01 for other in seen},
+            visible_s={str(other): 0.01 for other in own_group},
             reads=None,
             locks=None,
         )
@@ -203,7 +203,7 @@ def test_crew_is_the_ranks_with_mutual_visibility(
     together = filesystem_findings.largest_consistent_group(seen_by)
     assert all(rank in seen_by[rank] for rank in together)
     assert len({tuple(seen_by[rank]) for rank in together}) <= 1
-    assert together or all(rank not in seen for rank, seen in enumerate(seen_by))
+    assert together or all(rank not in visible for rank, visible in enumerate(seen_by))
 
 
 def test_slowness_names_only_the_slow_ranks() -> None:
@@ -242,7 +242,7 @@ def test_folder_creation_race_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("results", "expected"),
     [
         (FINE, None),
         ({"held": "got it", "second": "got it", "after": "got it"}, "protects nothing"),
@@ -252,23 +252,23 @@ def test_folder_creation_race_is_a_warning() -> None:
         ({}, None),
     ],
 )
-def test_locks_are_judged_by_both_results(said: dict[str, str], expected: str | None) -> None:
-    wrong = filesystem_findings.lock_problem(said)
+def test_locks_are_judged_by_both_results(results: dict[str, str], expected: str | None) -> None:
+    wrong = filesystem_findings.lock_problem(results)
     assert wrong == expected or (wrong and expected and wrong.startswith(expected))
 
 
 def test_hanging_lock_is_abandoned(tmp_path: Path) -> None:
     """A real lock that is held: the call waits in the kernel, as before a lock service that is gone."""
-    with (tmp_path / "lock").open("w") as held, (tmp_path / "lock").open("w") as wanted:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (tmp_path / "lock").open("w") as holder, (tmp_path / "lock").open("w") as waiter:
+        fcntl.flock(holder, fcntl.LOCK_EX)
         assert (
             filesystem.call_within(
                 0.05,
-                lambda: filesystem._ignoring_errors(lambda: fcntl.flock(wanted, fcntl.LOCK_EX)),
+                lambda: filesystem._ignoring_errors(lambda: fcntl.flock(waiter, fcntl.LOCK_EX)),
             )
             == filesystem_findings.NO_ANSWER
         )
-        fcntl.flock(held, fcntl.LOCK_UN)
+        fcntl.flock(holder, fcntl.LOCK_UN)
         deadline = time.monotonic() + 10
         while (
             any(thread.name == "lock" for thread in threading.enumerate())
@@ -304,8 +304,8 @@ def test_reader_detects_a_non_atomic_writer(tmp_path: Path) -> None:
             )
             time.sleep(0.001)
 
-    seen = read_while(tmp_path / "file", write_in_place)["torn"]
-    assert seen in (
+    torn = read_while(tmp_path / "file", write_in_place)["torn"]
+    assert torn in (
         f"{filesystem.FILE_BYTES // 2} of {filesystem.FILE_BYTES} bytes",
         f"0 of {filesystem.FILE_BYTES} bytes",
     )  # also just after it was emptied

@@ -25,7 +25,7 @@ def at(
 
 def evidence_of(
     *positions: postmortem.Position | None,
-    seen: str = "",
+    last_state: str = "",
     process_state: str = "",
     outcomes: dict[int, outcome.Outcome] | None = None,
 ) -> postmortem.Evidence:
@@ -33,7 +33,9 @@ def evidence_of(
     evidence = postmortem.Evidence()
     for rank, position in enumerate(positions):
         if position is None:
-            evidence.locations.update({rank: {"phase": seen, "host": "node1"}} if seen else {})
+            evidence.locations.update(
+                {rank: {"phase": last_state, "host": "node1"}} if last_state else {}
+            )
             evidence.process_states.update({rank: process_state} if process_state else {})
             continue
         outcome_of_rank = (outcomes or {}).get(rank, outcome.Outcome())
@@ -75,7 +77,7 @@ def test_ranks_in_different_collectives_are_distinguished() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "process_state", "expected"),
+    ("last_state", "process_state", "expected"),
     [
         ("", "", "rank-missing"),
         ("barrier", "", "rank-silent"),
@@ -84,15 +86,23 @@ def test_ranks_in_different_collectives_are_distinguished() -> None:
         ("barrier", processes.STOPPED, "rank-stopped"),
     ],
 )
-def test_silent_rank_is_named_with_its_fate(seen: str, process_state: str, expected: str) -> None:
-    evidence = evidence_of(at("barrier", 3, 7), None, seen=seen, process_state=process_state)
+def test_silent_rank_is_named_with_its_fate(
+    last_state: str, process_state: str, expected: str
+) -> None:
+    evidence = evidence_of(
+        at("barrier", 3, 7), None, last_state=last_state, process_state=process_state
+    )
     assert blamed(evidence, 2) == [(expected, (1,))]
 
 
 def test_consequence_of_another_ranks_end_is_no_finding() -> None:
     closed = {0: outcome.with_finding("backend-error", "connection closed", broken=True)}
     evidence = evidence_of(
-        at("barrier", 3, 7), None, seen="barrier", process_state=processes.GONE, outcomes=closed
+        at("barrier", 3, 7),
+        None,
+        last_state="barrier",
+        process_state=processes.GONE,
+        outcomes=closed,
     )
     assert blamed(evidence, 2) == [("rank-died", (1,))]
 
@@ -114,7 +124,7 @@ def test_backend_error_is_the_cause_if_the_others_only_wait() -> None:
     alive = evidence_of(
         at("collectives", 3, 7),
         None,
-        seen="collectives",
+        last_state="collectives",
         process_state=processes.ALIVE,
         outcomes=raised,
     )
@@ -162,7 +172,7 @@ def test_failing_phase_is_the_last_ranks() -> None:
     )
     assert (
         postmortem.failing_phase(
-            evidence_of(at("rendezvous", 0, 1), None, seen="facts"), "rendezvous"
+            evidence_of(at("rendezvous", 0, 1), None, last_state="facts"), "rendezvous"
         )
         == "facts"
     )

@@ -136,7 +136,7 @@ def test_arguments_contain_the_locked_expectations() -> None:
             cuda, smoke_runner.SmokeRequest(ranks=4, quick=True, inject=("die:1:barrier",))
         )
     )
-    for words in (
+    for expected in (
         "--expect-torch 2.3.1+cu121",
         "--expect-cuda 12.1",
         "--expect-nccl 2.20.5",
@@ -144,7 +144,7 @@ def test_arguments_contain_the_locked_expectations() -> None:
         "--profile quick",
         "--inject die:1:barrier",
     ):
-        assert words in argv
+        assert expected in argv
     cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
     assert "--expect-cuda none" in " ".join(
         smoke_runner.arguments(cpu, smoke_runner.SmokeRequest())

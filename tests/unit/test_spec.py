@@ -68,8 +68,8 @@ def test_all_mistakes_are_reported_with_lines(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidSpec) as caught:
         spec.read(path)
-    for line, word in enumerate(["torch", "cuda", "foo", "pip", "channels", "source"], start=1):
-        assert f"{path}:{line}: `{word}`" in str(caught.value)
+    for line, key in enumerate(["torch", "cuda", "foo", "pip", "channels", "source"], start=1):
+        assert f"{path}:{line}: `{key}`" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ['torch: "2.3\ncuda: [\n', "a: b: c\n", "\t- x", "\x00"])
@@ -249,8 +249,8 @@ def test_quotes_are_not_advised_in_vain(tmp_path: Path, line: str, message: str)
 def test_an_unknown_gpu_is_reported_with_the_other_mistakes() -> None:
     with pytest.raises(InvalidSpec) as caught:
         spec.combine({}, {"gpu": ("blah",), "torch": "x", "cuda": "y"}, name="")
-    for word in ("'blah'", "`torch`", "`cuda`"):
-        assert word in str(caught.value)
+    for text in ("'blah'", "`torch`", "`cuda`"):
+        assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def place(version: str, scale: tuple[str, ...]) -> int:
     return sum(version_key(other) < version_key(version) for other in scale)
 
 
-def apart(version: str, versions: list[str], scale: list[str]) -> int:
+def distance_between(version: str, versions: list[str], scale: list[str]) -> int:
     return min(abs(place(version, tuple(scale)) - place(other, tuple(scale))) for other in versions)
 
 
@@ -179,7 +179,7 @@ def distance(point: Point, request_spec: Spec) -> tuple[int, int]:
     requested = releases_meant(request_spec.torch)
     if point.torch not in requested:
         steps.append(
-            apart(
+            distance_between(
                 minor(point.torch),
                 [minor(v) for v in requested or re.findall(r"[\d.]+", request_spec.torch)],
                 MINORS,
@@ -189,7 +189,7 @@ def distance(point: Point, request_spec: Spec) -> tuple[int, int]:
         steps += [] if point.cuda is request_spec.cuda else [ACROSS]
     elif not starts(point.cuda, request_spec.cuda):
         steps.append(
-            apart(
+            distance_between(
                 point.cuda,
                 [c for c in CUDAS if starts(c, request_spec.cuda)] or [request_spec.cuda],
                 CUDAS,
@@ -205,7 +205,7 @@ def distance(point: Point, request_spec: Spec) -> tuple[int, int]:
         steps.append(abs(int(point.python[2:]) - int((request_spec.python or "")[2:])))
     if request_spec.nccl and not starts(point.nccl, request_spec.nccl):
         versions = [v for v in NCCLS if starts(v, request_spec.nccl)] or [request_spec.nccl]
-        steps.append(apart(point.nccl, versions, NCCLS) if point.nccl else ACROSS)
+        steps.append(distance_between(point.nccl, versions, NCCLS) if point.nccl else ACROSS)
     return len(steps), sum(steps)
 
 
@@ -298,23 +298,23 @@ def test_every_suggestion_resolves_to_its_build(request_spec: Spec) -> None:
 
 def typed(offered: Neighbor, request_spec: Spec) -> Spec:
     """The spec of a command line, with the options that the offer says nothing about as they were."""
-    words = shlex.split(offered.options)
-    given: dict[str, Any] = {}
-    while words:
-        option = words.pop(0).removeprefix("--")
+    arguments = shlex.split(offered.options)
+    options: dict[str, Any] = {}
+    while arguments:
+        option = arguments.pop(0).removeprefix("--")
         if option == "cpu":
-            given["cpu"] = True
+            options["cpu"] = True
         elif option == "platform":
-            given.setdefault("platforms", []).append(words.pop(0))
+            options.setdefault("platforms", []).append(arguments.pop(0))
         else:
-            given[option] = words.pop(0)
-    assert set(given) <= set(SPEC_OPTIONS)
+            options[option] = arguments.pop(0)
+    assert set(options) <= set(SPEC_OPTIONS)
     unchanged = {
         key: value
         for key, value in spec.content(request_spec).items()
         if key not in ("torch", "cuda", "cpu", *offered.dropped)
     }
-    return spec.combine({}, {**unchanged, **given}, name="")
+    return spec.combine({}, {**unchanged, **options}, name="")
 
 
 @pytest.mark.parametrize(
@@ -349,10 +349,12 @@ def test_suggestions_resolve_without_this_machine() -> None:
     with pytest.raises(NoSuchBuild) as caught:
         resolver.resolve(request_spec, Machine(gpus=("B200",), driver="575.51.03"))
     for options in re.findall(r"`(--torch [^`]+)`", caught.value.advice or ""):
-        words = shlex.split(options)
-        given = dict(zip((word.removeprefix("--") for word in words[::2]), words[1::2]))
-        resolution = resolver.resolve(spec.combine({}, given, name=""))
-        assert resolution.cuda == given["cuda"] and resolution.architectures
+        arguments = shlex.split(options)
+        parsed = dict(
+            zip((argument.removeprefix("--") for argument in arguments[::2]), arguments[1::2])
+        )
+        resolution = resolver.resolve(spec.combine({}, parsed, name=""))
+        assert resolution.cuda == parsed["cuda"] and resolution.architectures
 
 
 def test_suggestions_never_drop_the_machine() -> None:

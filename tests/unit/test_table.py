@@ -105,9 +105,9 @@ def key(version: str) -> tuple[int, ...]:
 
 
 def at_least(available: str, required: str) -> bool | None:
-    for mine, theirs in zip(key(available), key(required)):
-        if mine != theirs:
-            return mine > theirs
+    for available_part, required_part in zip(key(available), key(required)):
+        if available_part != required_part:
+            return available_part > required_part
     return True if len(key(available)) >= len(key(required)) else None
 
 
@@ -159,9 +159,9 @@ def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool |
     if options.get("python"):
         available = row["python"]["versions"]
         free = row["python"].get("free_threaded", [])
-        seen = available if available is not None else row["python"]["seen"]
+        pythons = available if available is not None else row["python"]["seen"]
         answers.append(
-            options["python"] in [*seen, *free] or (False if available is not None else None)
+            options["python"] in [*pythons, *free] or (False if available is not None else None)
         )
     if options.get("driver"):
         floor = TOOLKITS[cuda]["driver_floor"]["version"]
@@ -353,7 +353,7 @@ def test_all_query_mistakes_are_reported() -> None:
                 "gpu": ("H10", "H100"),
             }
         )
-    for word in (
+    for text in (
         "--cuda",
         "--driver",
         "--glibc",
@@ -362,7 +362,7 @@ def test_all_query_mistakes_are_reported() -> None:
         "'H10'",
         "Similar: H100",
     ):
-        assert word in str(caught.value)
+        assert text in str(caught.value)
 
 
 def test_newest_first_and_wheels_before_channels() -> None:

@@ -45,14 +45,14 @@ def test_only_directories_of_killed_processes_are_swept(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout
-        theirs = Path(child.stdout.readline().strip())
-        (theirs / "report.json").write_text("{}")
-        with tempdirs.temporary_directory("smoke") as mine:
-            assert theirs.exists() and mine.exists()
+        killed_ones = Path(child.stdout.readline().strip())
+        (killed_ones / "report.json").write_text("{}")
+        with tempdirs.temporary_directory("smoke") as own:
+            assert killed_ones.exists() and own.exists()
         child.send_signal(signal.SIGKILL)
-    assert theirs.exists()
-    with tempdirs.temporary_directory("uv") as mine:
-        assert list(temporary.iterdir()) == [mine]
+    assert killed_ones.exists()
+    with tempdirs.temporary_directory("uv") as own:
+        assert list(temporary.iterdir()) == [own]
 
 
 def test_threads_do_not_interfere(temporary: Path) -> None:

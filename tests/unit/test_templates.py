@@ -179,9 +179,9 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
         f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"
     ]
     template(lab, "contract-docker.sh", "# {{ made_by }}\nexec podman run {{ reference }}\n")
-    asked = contract_values("lab/toy:1")
+    contract = contract_values("lab/toy:1")
     assert render.render_contract(
-        "docker", asked, remake=["provision"], templates=templates
+        "docker", contract, remake=["provision"], templates=templates
     ).endswith("\nexec podman run lab/toy:1\n")
     result = run("image", "contract", "lab", "--as", "lab/toy:1")
     completed = run(

@@ -208,13 +208,13 @@ def test_only_needed_companions_are_read() -> None:
 
 
 def test_conflicting_platforms_are_reported() -> None:
-    mine, other = (
+    first, other = (
         wheels.pins(captured(name), machine, "3.11")
         for name, machine in (("2.15.0-x86_64", "x86_64"), ("2.11.0-aarch64", "aarch64"))
     )
-    assert wheels.disagreements("2.15.0", {"linux-64": mine, "linux-aarch64": mine}) == []
-    (said,) = wheels.disagreements("2.15.0", {"linux-64": mine, "linux-aarch64": other})
-    assert "NCCL 2.30.7" in said and "NCCL 2.28.9" in said
+    assert wheels.disagreements("2.15.0", {"linux-64": first, "linux-aarch64": first}) == []
+    (disagreement,) = wheels.disagreements("2.15.0", {"linux-64": first, "linux-aarch64": other})
+    assert "NCCL 2.30.7" in disagreement and "NCCL 2.28.9" in disagreement
 
 
 # Comparison

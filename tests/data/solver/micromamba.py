@@ -21,15 +21,15 @@ def main() -> int:
         sys.argv
     ):
         raise SystemExit(f"not a question that conda-lock asks: {sys.argv[1:]}")
-    words = iter(sys.argv[2:])
+    arguments = iter(sys.argv[2:])
     channels, specs = [], []
-    for word in words:
-        if word == "--channel":
-            channels.append(next(words))
-        elif word == "--prefix":
-            next(words)
-        elif not word.startswith("--"):
-            specs.append(word)
+    for argument in arguments:
+        if argument == "--channel":
+            channels.append(next(arguments))
+        elif argument == "--prefix":
+            next(arguments)
+        elif not argument.startswith("--"):
+            specs.append(argument)
     offers = {
         "__" + key[len(OVERRIDE) :].lower(): value
         for key, value in os.environ.items()
