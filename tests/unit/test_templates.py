@@ -208,7 +208,7 @@ def test_workflow_from_a_lab_template(lab: Path) -> None:
         "runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n"
     )
     template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ settings.envs ]]\n")
-    result = run("matrix", "ci", "--format", "github")
+    result = run("matrix", "ci", "--format", "github", "--install", ".")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "on: push # ${{ kept }} envs"
     assert "and runners.yml and templates/github-workflow.yml.j2; remake with" in result.stdout
