@@ -202,15 +202,15 @@ def records(home: Home) -> dict[str, dict[str, object]]:
 
 @pytest.mark.conda
 @pytest.mark.parametrize(
-    "request",
+    "spec_request",
     [
         {"torch": "2.3.0", "cuda": "12.1", "source": "pytorch", "companions": False},
         {"torch": "2.6", "cuda": "12.6"},
     ],
     ids=["pytorch", "conda-forge"],
 )
-def test_real_records_through_a_server(request: dict[str, object]) -> None:
-    resolution = resolver.resolve(spec.combine({}, request, name=""))
+def test_real_records_through_a_server(spec_request: dict[str, object]) -> None:
+    resolution = resolver.resolve(spec.combine({}, spec_request, name=""))
     texts = render.render_inputs(resolution)
     inputs = lockfile.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
