@@ -122,6 +122,10 @@ def _run_stages(context: Context, plan: Plan, client: Any | None) -> BuildResult
     smoke = _smoke_stage(context, plan, prefix, image, client, stages)
     failed = smoke_runner.failures(smoke)
     kernel = _kernel_stage(plan, lock, prefix, stages, failed)
+    index_settings = None
+    if is_new_lock:
+        # Asking pip for its settings takes 0.2 s, which an environment without wheels can save.
+        index_settings = uv.configured_settings().origins if plan.inputs.pip else ()
     result = BuildResult(
         name=plan.name,
         folder=plan.folder,
@@ -134,7 +138,7 @@ def _run_stages(context: Context, plan: Plan, client: Any | None) -> BuildResult
         smoke=smoke,
         failed=tuple(failed),
         stages=tuple(stages.records),
-        index_settings=uv.configured_settings().origins if is_new_lock else None,
+        index_settings=index_settings,
     )
     write_passport(context, result, plan.spec_content)
     return result

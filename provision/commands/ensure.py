@@ -139,7 +139,8 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
         written = ensure_inputs(plan)
         return lock, False, written + ensure_dockerfile(context, plan, lock)
     warn_if_day_is_not_over(context, plan.inputs.as_of)
-    report_index_settings(context)
+    if plan.inputs.pip:
+        report_index_settings(context)
     context.progress.say(
         f"solving {len(plan.inputs.conda)} conda and {len(plan.inputs.pip)} pip requirements"
     )
