@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from provision.cli.cluster_options import (
+    connect_timeout_option,
+    inventory_option,
+    selection_of,
+)
 from provision.cli.options import (
     build_request,
     common_options,
@@ -21,6 +26,9 @@ from provision.cli.options import (
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
+    from provision.commands.context import Context
+    from provision.commands.plan import BuildRequest
+    from provision.commands.smoke_nodes import NodesRequest
     from provision.core.types import Place
 
 # What only `provision smoke` has; the names are those of SmokeRequest's fields.
@@ -80,6 +88,51 @@ full_smoke_options = option_group(
         ),
     ),
 )
+# What a test over nodes has in addition; the names are those of NodesRequest's fields.
+node_options = option_group(
+    click.option(
+        "--on",
+        metavar="NODES",
+        help=(
+            "Test on these nodes, with ranks on all of them: a group of nodes.yml, a node set "
+            "(`n[1-4]`, `@group`), `slurm:PARTITION` or `ssh:HOST,...`.  [default: this machine]"
+        ),
+    ),
+    inventory_option,
+    connect_timeout_option,
+    click.option(
+        "--nodes",
+        "count",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Test N of the nodes.  [default: all]",
+    ),
+    click.option(
+        "--pairs",
+        is_flag=True,
+        help="If the nodes fail together, test them alone, in pairs and in halves, until the bad "
+        "node or link is found.",
+    ),
+    click.option(
+        "--drain",
+        is_flag=True,
+        help="Take bad nodes out of Slurm's service, with the finding as the reason. Implies "
+        "--pairs.",
+    ),
+    click.option(
+        "--drain-max",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Drain no node if more than N are bad; those drained earlier count.  [default: 1]",
+    ),
+    click.option(
+        "--queue-timeout",
+        "queue_s",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="S",
+        help="How long to wait until Slurm has the nodes free, in seconds.  [default: 600]",
+    ),
+)
 PLACES: dict[str, tuple[Place, ...]] = {
     "prefix": ("prefix",),
     "image": ("image",),
@@ -95,9 +148,7 @@ PLACES: dict[str, tuple[Place, ...]] = {
     "--in",
     "place",
     type=click.Choice(list(PLACES)),
-    default="prefix",
-    show_default=True,
-    help="What to test.",
+    help="What to test.  [default: prefix]",
 )
 @click.option(
     "--junit",
@@ -107,6 +158,7 @@ PLACES: dict[str, tuple[Place, ...]] = {
 )
 @smoke_options
 @full_smoke_options
+@node_options
 @common_options
 @verb
 def smoke(
@@ -114,20 +166,69 @@ def smoke(
     name: str | None,
     envs: Path | None,
     prefix: Path | None,
-    place: str,
+    place: str | None,
     junit: Path | None,
     **options: Any,
 ) -> int:
     """Run the DDP smoke test. The exit code is 1 unless it passes.
 
-    Phases: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint.
+    Phases: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint. With
+    --on the ranks run on nodes of a cluster.
     """
     from provision.cli.format.environment import smoke_lines
     from provision.commands import smoke as command
     from provision.commands.smoke_runner import failures
 
+    nodes = _nodes_request(envs, options)
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
-    results = command.smoke(context, request, PLACES[place], junit)
+    if nodes is not None:
+        _refuse_on_nodes({"--in": place, "--junit": junit})
+        return _smoke_nodes(console, context, request, nodes)
+    results = command.smoke(context, request, PLACES[place or "prefix"], junit)
     console.result(results, [line for result in results for line in smoke_lines(result)])
     return 1 if failures(results) else 0
+
+
+def _nodes_request(envs: Path | None, options: dict[str, Any]) -> NodesRequest | None:
+    """What is requested of nodes, taken out of the options; None for a test of this machine."""
+    from provision.commands.smoke_nodes import NodesRequest
+    from provision.core.errors import InvalidSpec
+
+    names = ("on", "inventory", "connect_s", "count", "pairs", "drain", "drain_max", "queue_s")
+    given = {name: options.pop(name) for name in names}
+    given = {name: value for name, value in given.items() if value not in (None, False)}
+    if not given:
+        return None
+    if "on" not in given:
+        flags = {"connect_s": "connect-timeout", "count": "nodes", "queue_s": "queue-timeout"}
+        flag = next(iter(given))
+        option = flags.get(flag, flag.replace("_", "-"))
+        raise InvalidSpec(f"--{option} is for tests over nodes.", advice="Name them with --on.")
+    selected = {name: given.pop(name, None) for name in ("on", "inventory", "connect_s")}
+    if "drain_max" in given and not given.get("drain"):
+        raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
+    given["pairs"] = bool(given.get("pairs") or given.get("drain"))
+    return NodesRequest(selection=selection_of(envs, selected), **given)
+
+
+def _refuse_on_nodes(options: dict[str, Any]) -> None:
+    from provision.core.errors import InvalidSpec
+
+    for option, value in options.items():
+        if value is not None:
+            raise InvalidSpec(
+                f"{option} is for tests of this machine, not for nodes.", advice="Leave it out."
+            )
+
+
+def _smoke_nodes(
+    console: Console, context: Context, request: BuildRequest, nodes: NodesRequest
+) -> int:
+    from provision.cli.format.smoke_nodes import smoke_nodes_lines
+    from provision.commands import smoke_nodes, smoke_nodes_report
+    from provision_runtime.report.model import succeeded
+
+    result = smoke_nodes.smoke_nodes(context, request, nodes)
+    console.result(smoke_nodes_report.document(result), smoke_nodes_lines(result))
+    return 0 if succeeded(result.verdict) else 1

@@ -117,6 +117,15 @@ REASONS: dict[str, FailureReason] = {
         meaning="this is another name of a node that is listed already",
         advice="Nothing to do: the node is used once.",
     ),
+    "no-environment": FailureReason(
+        meaning="the environment is not on the node",
+        advice="`provision ship NAME --on NODES` puts it there; --prefix names a folder that all "
+        "nodes share.",
+    ),
+    "no-address": FailureReason(
+        meaning="the node has no address but loopback ones",
+        advice="Give it an address in the network of the other nodes.",
+    ),
     "disk-full": FailureReason(
         meaning="the disk is full, or a quota is used up",
         advice="Free space below the path, or choose another with `path:` in nodes.yml.",

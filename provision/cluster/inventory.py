@@ -76,7 +76,8 @@ class NodeDefaults:
     """How provision works on nodes.
 
     path: of the store there. via: how commands reach Slurm nodes. python: the command of Python 3.8
-    or newer on them.
+    or newer on them. allocated, srun_options: the nodes of a Slurm job other than the one that this
+    process runs in, and the options that start steps in it.
     """
 
     path: PurePosixPath = DEFAULT_PATH
@@ -86,6 +87,8 @@ class NodeDefaults:
     python: str = "python3"
     via: Literal["ssh", "srun"] = "ssh"
     ssh_options: tuple[str, ...] = ()
+    allocated: str = ""
+    srun_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

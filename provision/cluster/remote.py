@@ -276,7 +276,7 @@ class _Run:
 
     def over_srun(self, nodes: Sequence[Node]) -> None:
         """One step over all nodes: srun feeds the program to each, and slurmctld is asked once."""
-        allocated = slurm_nodes.allocation()
+        allocated = self._defaults.allocated or slurm_nodes.allocation()
         if allocated is None:
             raise InvalidSpec(
                 "`via: srun` works inside a Slurm job, and this is none.",
@@ -318,6 +318,7 @@ class _Run:
     def _srun_step(self, nodes: Mapping[str, Node], program: bytes) -> NodeOutput:
         command = [
             *_SRUN,
+            *self._defaults.srun_options,
             f"--nodes={len(nodes)}",
             f"--ntasks={len(nodes)}",
             "--ntasks-per-node=1",

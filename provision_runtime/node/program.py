@@ -21,6 +21,8 @@ MARK = "provision-node: "
 # keywords and returns what JSON can hold. It is imported only when it runs.
 ACTIONS = {
     "facts": "facts:collect",
+    "smoke-prepare": "smoke_ranks:prepare",
+    "smoke-run": "smoke_ranks:run",
     "store-status": "store_status:status",
     "store-history": "activation:history",
     "store-receive": "transfer:receive",

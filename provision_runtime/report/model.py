@@ -22,6 +22,34 @@ UNKNOWN = "unknown"
 # Unknown outranks warn: what could not be checked is never a success.
 WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 
+# Findings that say that time passed, or that something was busy: the node may only be slow.
+TIME_FINDINGS = frozenset(
+    ("deadline-passed", "time-over", "rank-stuck", "rank-missing", "interrupted", "port-busy")
+)
+# Findings about the hardware or the network of a node, for which taking it out of service can be
+# right. Those about its environment, its settings or a shared folder are not: they are mended
+# otherwise, or are not the node's.
+NODE_FAULTS = frozenset(
+    (
+        "backend-error",
+        "bandwidth-low",
+        "folder-error",
+        "folder-unmounted",
+        "gpu-lost",
+        "gpu-missing",
+        "gradient-mismatch",
+        "link-lost",
+        "not-deterministic",
+        "peer-unreachable",
+        "rank-died",
+        "rank-silent",
+        "store-filtered",
+        "store-unreachable",
+        "wrong-result",
+        "wrong-value",
+    )
+)
+
 
 # What the fields of the JSON hold. The published schema, with which the host checks, says more.
 _TYPES = {

@@ -159,6 +159,7 @@ def _start_first_process(network: VirtualNetwork, *prefix: str) -> int:
         [*prefix, *_unshare("--net"), *FIRST_PROCESS],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # unshare complains about the signals that end it
         text=True,
     )
     network.children.append(starter)

@@ -1,0 +1,103 @@
+"""What is printed of a smoke test over nodes: the phases, every node, and what a search found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provision.adapters import clustershell
+from provision.cli.console import table
+from provision.cli.format.environment import phase_lines
+from provision.cluster.isolation import Isolation
+from provision.commands.smoke_nodes_report import NodeRow, NodesResult, node_rows
+from provision_runtime.report.table import name_ranks
+from provision_runtime.report.text import format_count
+
+
+def smoke_nodes_lines(result: NodesResult) -> list[str]:
+    rows = node_rows(result)
+    lines = [_title(result)]
+    if result.whole is not None:
+        if result.whole.report is not None:
+            lines += phase_lines(result.whole.report, "  ")
+        if result.whole.problem:
+            lines.append(f"  {result.whole.problem}")
+    lines += ["", *_node_lines(rows), *_search_lines(result), *_drain_lines(result)]
+    if result.without_folder:
+        phases = " and ".join(result.without_folder)
+        lines.append(f"not tested: {phases}; they need --folder DIR, which all nodes share")
+    return [*lines, f"evidence: {result.evidence}"]
+
+
+def _title(result: NodesResult) -> str:
+    setting = [format_count(len(result.tested), "node")]
+    if result.whole is not None:
+        setting.append(format_count(sum(map(len, result.whole.ranks.values())), "rank"))
+        report = result.whole.report
+        if report is not None:
+            setting.append(f"{report['backend']} on {report['device']}")
+    if result.job:
+        setting.append(f"job {result.job}")
+    return f"smoke test on {result.selection.text}: {result.verdict} ({', '.join(setting)})"
+
+
+def _node_lines(rows: Sequence[NodeRow]) -> list[str]:
+    """One row for all nodes with nothing to say; each other node has its own, with its ranks."""
+    quiet: dict[str, list[NodeRow]] = {}
+    cells = []
+    for row in rows:
+        if not row.message and not row.findings:
+            quiet.setdefault(row.state, []).append(row)
+    for state, members in quiet.items():
+        ranks = [rank for row in members for rank in row.ranks]
+        cells.append((clustershell.fold([row.node for row in members]), state, _ranks(ranks), ""))
+    for row in rows:
+        if row.message or row.findings:
+            text = f"{', '.join(row.findings)}: {row.message}" if row.findings else row.message
+            cells.append((row.node, row.state, _ranks(row.ranks), text))
+    return table(cells, ("node", "state", "ranks", "finding")).splitlines()
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return name_ranks(sorted(ranks)).removeprefix("ranks ").removeprefix("rank ") if ranks else ""
+
+
+def _search_lines(result: NodesResult) -> list[str]:
+    found = result.isolation
+    if found is None:
+        return []
+    lines = [""]
+    for each in result.rounds:
+        verdicts = [group.verdict for group in each.results.values()]
+        counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
+        text = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        lines.append(f"tested {each.purpose}: {text}")
+    return lines + _conclusion(found, len(result.tested))
+
+
+def _conclusion(found: Isolation, count: int) -> list[str]:
+    lines = []
+    if found.bad_nodes:
+        lines.append(f"bad: {clustershell.fold(found.bad_nodes)}")
+    for first, second in found.bad_links:
+        lines.append(f"bad link: {first} - {second}; both pass with other nodes")
+    for nodes in found.bad_sets:
+        lines.append(f"fail only together: {clustershell.fold(nodes)}")
+    if found.suspects:
+        suspects = clustershell.fold(found.suspects)
+        if len(found.suspects) == count == 2:
+            lines.append(f"{suspects} pass alone: the link is bad, or the network of one of them")
+        else:
+            lines.append(f"fail with others, cause unknown: {suspects}")
+    if found.untested:
+        lines.append(f"no result: {clustershell.fold(found.untested)}")
+    if found.passing:
+        lines.append(f"pass together: {clustershell.fold(found.passing)}")
+    return lines
+
+
+def _drain_lines(result: NodesResult) -> list[str]:
+    if result.drain is None:
+        return []
+    lines = [f"drained {node}: {reason}" for node, reason in result.drain.drained.items()]
+    lines += [f"not drained {node}: {why}" for node, why in result.drain.not_drained.items()]
+    return lines or ["drained: none"]

@@ -1,0 +1,260 @@
+"""This node's part of a smoke test over several nodes: looks for the environment, then runs its
+ranks as processes and returns what they left.
+
+The ranks know each other by the variables of torchrun and Slurm; without torchrun's agents, which
+give up when a node is missing, the test itself can say which node is missing and why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from ..comm import addresses
+from ..facts import libraries
+from .errors import NodeError
+
+PR_SET_PDEATHSIG = 1
+# Variables of the step that runs this program, which would mislead a rank.
+STEP_VARIABLES = ("SLURM_STEP", "PMI", "OMPI_", "TORCHELASTIC_")
+RANK_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+# Python looks outside of the environment because of these.
+FOREIGN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+POLL_S = 0.2
+# After the deadline: how long the ranks may take to write their last states.
+ENDING_S = 10.0
+# Of each rank's log: its end is what explains a failure.
+LOG_BYTES = 20_000
+REPORT = "report.json"
+
+
+def prepare(environments: list[str]) -> dict[str, Any]:
+    """Where the environment is on this node, and how the other nodes reach it.
+
+    environments: folders that may hold it; the first that has a Python is taken. Raises NodeError.
+    """
+    for folder in environments:
+        python = os.path.join(os.path.realpath(folder), "bin", "python")
+        if os.access(python, os.X_OK):
+            break
+    else:
+        raise NodeError("no-environment", f"there is no {' and no '.join(environments)}")
+    return {
+        "python": python,
+        "host": socket.gethostname(),
+        "address": _address(),
+        "port": _free_port(),
+        "gpus": _visible_gpus(),
+    }
+
+
+def run(
+    assignments: dict[str, dict[str, Any]],
+    arguments: list[str],
+    timeout_s: float,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """Run this node's ranks until they have ended, or are ended after timeout_s.
+
+    assignments: of every node: python, first_rank, ranks, world_size, address and port of rank 0's
+    node. arguments: of the smoke test, but for its folder. name: of this node; None in a step of
+    Slurm, which knows it. Returns the exit status and log of each rank, the report if one of them
+    wrote it, and their last states.
+    """
+    assignment = assignments[name or os.environ["SLURMD_NODENAME"]]
+    out = tempfile.mkdtemp(prefix="provision-smoke-")
+    try:
+        ranks = _Ranks(assignment, arguments, out)
+        reason = ranks.wait(timeout_s)
+        return {"statuses": ranks.statuses(), "ended_because": reason, **_left_files(out)}
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+class _Ranks:
+    """Processes of this node's ranks."""
+
+    def __init__(self, assignment: dict[str, Any], arguments: list[str], out: str) -> None:
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        environment = _environment(assignment)
+        # -I: neither variables nor the user's folders nor the current one change what is imported.
+        # -B: the environment is read by others too.
+        command = [assignment["python"], "-I", "-B", "-m", "provision_runtime", "smoke"]
+        command += ["--out", out, *arguments]
+        for local_rank in range(assignment["ranks"]):
+            rank = assignment["first_rank"] + local_rank
+            environment.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
+            with open(os.path.join(out, f"rank{rank}.log"), "wb") as log:
+                self._children[rank] = subprocess.Popen(
+                    command,
+                    env=environment,
+                    cwd=out,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+
+    def wait(self, timeout_s: float) -> str:
+        """Returns when no rank is left: why they had to be ended, or an empty text."""
+        ends_at = time.monotonic() + timeout_s
+        reason = ""
+        while self._living() and not reason:
+            time.sleep(POLL_S)
+            if time.monotonic() > ends_at:
+                reason = f"the ranks were still running after {timeout_s:g} s"
+            elif _is_caller_gone():
+                reason = "the connection to the caller is gone"
+        self._end()
+        return reason
+
+    def statuses(self) -> dict[str, int | None]:
+        return {str(rank): child.poll() for rank, child in self._children.items()}
+
+    def _living(self) -> list[subprocess.Popen[bytes]]:
+        return [child for child in self._children.values() if child.poll() is None]
+
+    def _end(self) -> None:
+        for child in self._living():
+            child.terminate()
+        ends_at = time.monotonic() + ENDING_S
+        while self._living() and time.monotonic() < ends_at:
+            time.sleep(POLL_S)
+        for child in self._children.values():
+            # Its own children too: workers of a DataLoader.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _environment(assignment: dict[str, Any]) -> dict[str, str]:
+    """This program's variables, without those of its own step, and with those of the ranks."""
+    removed = (*RANK_VARIABLES, *FOREIGN_VARIABLES)
+    environment = {}
+    for name, value in os.environ.items():
+        if name not in removed and not name.startswith(STEP_VARIABLES):
+            environment[name] = value
+    environment.update(
+        WORLD_SIZE=str(assignment["world_size"]),
+        LOCAL_WORLD_SIZE=str(assignment["ranks"]),
+        MASTER_ADDR=assignment["address"],
+        MASTER_PORT=str(assignment["port"]),
+        PYTHONNOUSERSITE="1",
+    )
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    interface = _interface_to(assignment["address"])
+    if interface is not None and assignment["world_size"] > assignment["ranks"]:
+        # Else Gloo takes the address of the host's own name, which is often a loopback address.
+        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+    return environment
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _is_caller_gone() -> bool:
+    """Whether nobody reads our output any more: ssh or srun was killed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))
+
+
+def _left_files(out: str) -> dict[str, Any]:
+    """The report, last states and the ends of the logs that the ranks wrote."""
+    report, states, logs = None, {}, {}
+    for name in sorted(os.listdir(out)):
+        path = os.path.join(out, name)
+        if name == REPORT:
+            report = _read_json(path)
+        elif name.endswith(".stuck.json"):
+            states[name] = _read_json(path)
+        elif name.endswith(".log"):
+            logs[name] = _tail(path)
+    return {"report": report, "states": states, "logs": logs}
+
+
+def _read_json(path: str) -> Any:
+    try:
+        with open(path) as file:
+            return json.load(file)
+    except ValueError:
+        return None
+
+
+def _tail(path: str) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - LOG_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _address() -> str:
+    """The address at which other nodes reach this one: that of its name, unless that is a loopback
+    address; else that of the interface with the default route."""
+    own = addresses.own_address()
+    if own is not None and not addresses.is_loopback(own):
+        return own
+    for interface in _default_interfaces():
+        address = addresses.address_of(interface)
+        if address is not None:
+            return address
+    for interface in addresses.interfaces():
+        address = addresses.address_of(interface)
+        if address is not None and not addresses.is_loopback(address):
+            return address
+    raise NodeError(
+        "no-address", f"{socket.gethostname()} has no address that other nodes could reach"
+    )
+
+
+def _default_interfaces() -> list[str]:
+    """The interfaces of default routes, as /proc/net/route lists them."""
+    with open("/proc/net/route") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    return [row[0] for row in rows if row[1] == "00000000"]
+
+
+def _interface_to(address: str) -> str | None:
+    """The interface that leads to an address; None if there is no route."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))  # a datagram socket sends nothing by that
+        except OSError:
+            return None
+        return addresses.interface_with(str(probe.getsockname()[0]))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _visible_gpus() -> int:
+    """The GPUs that programs may use here: all, or those that the scheduler gave to the step."""
+    nodes = [node for node in libraries.device_nodes() if os.access(node, os.R_OK | os.W_OK)]
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return len(nodes)
+    entries = [entry for entry in listed.split(",") if entry not in ("", "-1", "NoDevFiles")]
+    return min(len(entries), len(nodes))
