@@ -48,6 +48,7 @@ def record(
             "distributions": None,
             "unexplained": (),
             "is_shared": False,
+            "has_files": True,
             "clock_s": 0.0,
             **fields,
         },

@@ -60,7 +60,8 @@ class DriftSurvey:
     nodes: all that were asked, in their order. failures: of those that gave no answer.
     distributions: how many distributions were compared; None if digests were equal everywhere, or
     if nobody answered. unexplained: nodes whose files differ in ways that nobody could name.
-    is_shared: whether all nodes read one copy of the files. clock_s: how far the nodes' clocks are
+    is_shared: whether all nodes read one copy of the files. has_files: whether files were compared
+    from node to node. clock_s: how far the nodes' clocks are
     ahead of ours.
     """
 
@@ -72,6 +73,7 @@ class DriftSurvey:
     distributions: int | None
     unexplained: tuple[str, ...]
     is_shared: bool
+    has_files: bool
     clock_s: float | None
 
 
@@ -84,6 +86,7 @@ def survey(
     """Both rounds, and the comparison. on_answer: called with each answer of the first round."""
     nodes, failures = _first_round(selection, request, on_answer)
     groups = _by_environment(nodes)
+    has_files = any(FILES in facts.values for facts in nodes.values())
     details: dict[str, Distributions] = {}
     if len(groups) > 1 or (expectation and expectation.names_distributions):
         details = _second_round(selection, request, groups)
@@ -92,6 +95,9 @@ def survey(
         if len(groups) > 1 and digest not in details:
             unexplained += members
     nodes = _with_distributions(nodes, groups, details, expectation)
+    if details and not unexplained:
+        # The distributions say the same in detail, and each has a majority of its own.
+        nodes = {name: _without(FILES, facts) for name, facts in nodes.items()}
     clocks = [clock for facts in nodes.values() if isinstance(clock := facts.values[CLOCK], float)]
     return DriftSurvey(
         request=request,
@@ -102,8 +108,14 @@ def survey(
         distributions=len({name for rows in details.values() for name in rows}) or None,
         unexplained=tuple(unexplained),
         is_shared=_is_shared(selection, request),
+        has_files=has_files,
         clock_s=statistics.median(clocks) if clocks else None,
     )
+
+
+def _without(fact: str, facts: NodeFacts) -> NodeFacts:
+    values = {name: value for name, value in facts.values.items() if name != fact}
+    return NodeFacts(values=values, unread=facts.unread)
 
 
 def _is_shared(selection: NodeSelection, request: DriftRequest) -> bool:

@@ -4,15 +4,13 @@ report --nodes` draws it. provision/schemas/drift.schema.json defines its conten
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from provision import __version__
 from provision.adapters.clustershell import fold
 from provision.cluster.comparison import (
     CLOCK_TOLERANCE_S,
-    DISTRIBUTIONS,
-    FILES,
     ComparedFact,
     Expectation,
     NodeVerdict,
@@ -54,7 +52,7 @@ def compose(
         "verdict": _overall(counts),
         "counts": counts,
         "distributions": survey.distributions,
-        "facts": _describe_facts(survey.facts),
+        "facts": [_describe_fact(fact) for fact in survey.facts],
         "failures": _describe_failures(failures),
         "notes": notes,
         "nodes": nodes,
@@ -113,17 +111,7 @@ def _describe_nodes(
     return described
 
 
-def _describe_facts(facts: Sequence[ComparedFact]) -> list[dict[str, Any]]:
-    explained: set[str] = set()
-    for fact in facts:
-        if fact.group == DISTRIBUTIONS:
-            for deviation in fact.deviations:
-                explained.update(deviation.nodes)
-    return [_describe_fact(fact, explained) for fact in facts]
-
-
-def _describe_fact(fact: ComparedFact, explained: set[str]) -> dict[str, Any]:
-    """explained: nodes whose distributions say in what their files differ."""
+def _describe_fact(fact: ComparedFact) -> dict[str, Any]:
     deviations = []
     for deviation in fact.deviations:
         nodes = deviation.nodes
@@ -133,7 +121,6 @@ def _describe_fact(fact: ComparedFact, explained: set[str]) -> dict[str, Any]:
                 "nodes": fold(nodes),
                 "count": len(nodes),
                 "is_below": deviation.is_below,
-                "is_explained": fact.name == FILES and explained.issuperset(nodes),
             }
         )
     unread = []
@@ -174,7 +161,7 @@ def _notes(survey: DriftSurvey) -> list[str]:
     notes = []
     if survey.is_shared:
         notes.append("The nodes share one store: its files were not compared from node to node.")
-    elif not survey.request.deep and any(fact.name == FILES for fact in survey.facts):
+    elif not survey.request.deep and survey.has_files:
         notes.append("Files were compared by records and sizes; --deep compares every byte.")
     if survey.clock_s is not None and abs(survey.clock_s) > CLOCK_TOLERANCE_S:
         direction = "behind" if survey.clock_s > 0 else "ahead of"

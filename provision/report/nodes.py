@@ -173,12 +173,9 @@ def _about(record: Record) -> dict[str, str]:
 
 
 def _deviations(facts: Sequence[Mapping[str, Any]]) -> list[NodeDeviation]:
-    """Without what the distributions explain."""
     rows = []
     for fact in facts:
         for index, deviation in enumerate(fact["deviations"]):
-            if deviation["is_explained"]:
-                continue
             rows.append(
                 NodeDeviation(
                     nodes=deviation["nodes"],

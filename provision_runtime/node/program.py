@@ -31,6 +31,7 @@ ACTIONS = {
     "store-install": "install:install",
     "store-activate": "activation:activate",
     "store-release": "store:release",
+    "store-distrust": "store_distrust:distrust",
     "drift-facts": "drift_facts:node_facts",
     "distributions": "drift_facts:distributions",
 }

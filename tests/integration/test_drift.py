@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from provision.cluster import drift, drift_record
 from provision.cluster.drift import DriftRequest
 from provision.cluster.inventory import select_nodes
 from provision.core.schema import schema_error
+from tests.elf_files import write_library
+from tests.integration.ssh_hosts import SshHosts
 from tests.simulated_nodes import (
     OTHER_DRIVER,
     OTHER_PLUGIN,
@@ -26,6 +31,7 @@ from tests.simulated_nodes import (
     set_plugin,
     simulate_nodes,
 )
+from tests.small import write_wheel
 
 DISTRIBUTIONS = 123
 
@@ -57,13 +63,13 @@ def test_20_of_20_outliers_are_named(tmp_path: Path, count: int) -> None:
         kind = number % 5
         if kind == 0:
             flip_byte(nodes.environment(name), f"package{number:03}")
-            expected[name] = {"files", f"distribution:package{number:03}"}
+            expected[name] = {f"distribution:package{number:03}"}
         elif kind == 1:
             add_wheel(nodes.environment(name), "flash-attn", "2.5.8")
-            expected[name] = {"files", "distribution:flash-attn"}
+            expected[name] = {"distribution:flash-attn"}
         elif kind == 2:
             remove_wheel(nodes.environment(name), f"package{number:03}", "1.0")
-            expected[name] = {"files", f"distribution:package{number:03}"}
+            expected[name] = {f"distribution:package{number:03}"}
         elif kind == 3:
             set_driver(nodes.system(name), OTHER_DRIVER)
             expected[name] = {"driver"}
@@ -99,7 +105,7 @@ def test_values_of_outlier_and_majority(nodes: SimulatedNodes) -> None:
 def test_flipped_byte_is_seen_by_deep_alone(nodes: SimulatedNodes) -> None:
     flip_byte(nodes.environment("n0003"), "package000")
     assert differences(compare(nodes)) == {}
-    assert differences(compare(nodes, deep=True)) == {"n0003": {"files", "distribution:package000"}}
+    assert differences(compare(nodes, deep=True)) == {"n0003": {"distribution:package000"}}
 
 
 def test_node_that_cannot_read_its_files_is_unknown(nodes: SimulatedNodes) -> None:
@@ -154,3 +160,83 @@ def test_environment_that_is_nowhere(nodes: SimulatedNodes) -> None:
     result = run("trian", "--on", nodes.on, "--prefix", "/nonexistent/trian")
     assert result.exit_code == 1
     assert "n[0001-0005]: environment not installed" in result.output
+
+
+def uv(*arguments: str) -> None:
+    command = [str(Path(sys.executable).parent / "uv"), "--no-config", "--offline", *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def install(prefix: Path, *wheels: Path) -> None:
+    python = str(prefix / "bin" / "python")
+    uv("pip", "install", "--python", python, "--no-index", *map(str, wheels))
+
+
+def make_prefix(prefix: Path, wheels: Path) -> None:
+    """A virtual environment with three wheels, installed by uv."""
+    uv("venv", "--python", sys.executable, str(prefix))
+    install(prefix, *(write_wheel(wheels, f"part{number}", "1.0") for number in range(3)))
+
+
+def change_hosts(hosts: SshHosts, key: str, wheels: Path) -> dict[str, set[str]]:
+    """What happens to nodes in practice; returns the facts that must deviate, by host."""
+    prefixes = {name: hosts[name].folder / "opt/provision/envs" / key for name in hosts.names}
+    install(prefixes["h2"], write_wheel(wheels, "part1", "2.0"))
+    python = str(prefixes["h3"] / "bin" / "python")
+    uv("pip", "uninstall", "--python", python, "part2")
+    [module] = prefixes["h4"].glob("lib/python*/site-packages/part0*.py")
+    content = bytearray(module.read_bytes())
+    content[-2] ^= 1
+    module.write_bytes(content)
+    (hosts["h5"].folder / "etc" / "nccl.conf").write_text("NCCL_IB_HCA=mlx5_0\n")
+    plugin = hosts["h6"].folder / "opt/amazon/ofi-nccl/lib/libnccl-net.so"
+    write_library(plugin, b"\0NET/OFI Initializing aws-ofi-nccl 1.9.1-aws\0")
+    (hosts["h7"].folder / "opt/provision/train").unlink()
+    return {
+        "h2": {"distribution:part1"},
+        "h3": {"distribution:part2"},
+        "h4": {"distribution:part0"},
+        "h5": {"setting:NCCL_IB_HCA"},
+        "h6": {"aws_ofi_nccl"},
+        "h7": {"environment"},
+    }
+
+
+@pytest.mark.sshd
+def test_copies_of_a_real_prefix_on_eight_hosts(ssh_hosts: SshHosts, tmp_path: Path) -> None:
+    key = "train-0123456789ab"
+    make_prefix(tmp_path / "prefix", tmp_path)
+    for host in ssh_hosts.network.hosts:
+        store = host.folder / "opt" / "provision"
+        shutil.copytree(tmp_path / "prefix", store / "envs" / key, symlinks=True)
+        (store / "train").symlink_to(f"envs/{key}")
+
+    def compare_hosts() -> dict[str, Any]:
+        command = [str(Path(sys.executable).parent / "provision"), "drift", "train", "--deep"]
+        process = subprocess.run(
+            [*command, "--on", "h[1-8]", "--json"],
+            env={**os.environ, **ssh_hosts.environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert process.returncode in (0, 1), process.stderr
+        record: dict[str, Any] = json.loads(process.stdout)
+        assert (record["verdict"] == "same") == (process.returncode == 0)
+        return record
+
+    try:
+        assert compare_hosts()["counts"] == {"nodes": 8, "same": 8, "drift": 0, "unknown": 0}
+        expected = change_hosts(ssh_hosts, key, tmp_path)
+        ssh_hosts.stop_sshd(ssh_hosts["h8"])
+        record = compare_hosts()
+        assert differences(record) == expected
+        assert record["counts"] == {"nodes": 8, "same": 1, "drift": 6, "unknown": 1}
+        [failure] = record["failures"]
+        assert (failure["nodes"], failure["reason"]) == ("h8", "refused")
+    finally:
+        ssh_hosts.start_sshd(ssh_hosts["h8"])
+        (ssh_hosts["h5"].folder / "etc" / "nccl.conf").unlink(missing_ok=True)
+        for host in ssh_hosts.network.hosts:
+            for name in ("provision", "amazon"):
+                shutil.rmtree(host.folder / "opt" / name, ignore_errors=True)

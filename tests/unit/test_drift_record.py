@@ -64,10 +64,10 @@ def test_two_populations_have_no_outliers() -> None:
     assert "n[0001-0002]: kernel 5.15.0-1053-aws; no value has a majority" in lines(document)
 
 
-def test_distributions_say_more_than_the_digest_of_all_files() -> None:
+def test_distributions_by_name() -> None:
     same = {"distribution:torch": "2.3.1 (files 1a)", "distribution:einops": "0.8 (files 2b)"}
     other = {"distribution:torch": "2.3.1 (files 9f)", "distribution:einops": None}
-    nodes = {"n1": facts(**same), "n2": facts(**same), "n3": facts(**other, files="c" * 64)}
+    nodes = {"n1": facts(**same), "n2": facts(**same), "n3": facts(**other)}
     assert lines(record(nodes))[2:] == [
         "n3: einops not installed; on 2 nodes: 0.8 (files 2b)",
         "n3: torch 2.3.1 (files 9f); on 2 nodes: 2.3.1 (files 1a)",

@@ -56,7 +56,7 @@ def _deviation_lines(record: Record) -> Iterator[str]:
         for deviation in fact["deviations"]:
             if fact["group"] == DISTRIBUTIONS:
                 distributions.setdefault(deviation["nodes"], []).append(fact)
-            elif not deviation["is_explained"]:
+            else:
                 yield from _deviation(fact, deviation)
     for nodes, facts in distributions.items():
         if len(facts) > LISTED_DISTRIBUTIONS:
