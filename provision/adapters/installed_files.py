@@ -14,6 +14,8 @@ from provision.core.mirrors import without_credentials
 # Files that installers write for themselves, and files that differ between hosts: a cache marker,
 # the origin of a wheel.
 HOST_FILES = frozenset({"CACHEDIR.TAG", "direct_url.json", "uv_cache.json", "uv_build.json"})
+# The kernel cuts off a longer interpreter line (BINPRM_BUF_SIZE was 128 before Linux 5.1).
+MAX_INTERPRETER_LINE = 127
 _HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
 
 
@@ -47,3 +49,14 @@ def script_body(script: bytes, prefix: Path) -> bytes | None:
     through_sh = rb"#!/bin/sh\n'''exec' ['\"]?" + python + rb"['\"]? [^\n]*\n' '''\n"
     match = re.match(plain + rb"|" + through_sh, script)
     return script[match.end() :] if match else None
+
+
+def interpreter_lines(python: Path) -> bytes:
+    """How a script starts with this interpreter: one line, or three lines of sh if the path is too
+    long for the kernel or has a space. What installers write, whatever path they install to."""
+    path = os.fsencode(python)
+    line = b"#!" + path + b"\n"
+    if len(line) <= MAX_INTERPRETER_LINE and b" " not in path:
+        return line
+    quoted = path.replace(b"'", b"'\"'\"'")
+    return b"#!/bin/sh\n'''exec' '" + quoted + b"' \"$0\" \"$@\"\n' '''\n"

@@ -17,7 +17,7 @@ from provision.commands.context import Context, warn_once
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
-from provision.core.errors import StaleLock, ToolMissing
+from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.platforms import PLATFORM, host_platform
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
@@ -102,6 +102,18 @@ def require_current_lock(plan: Plan) -> None:
         advice += f"; `provision lock {plan.name} --update PKG` moves PKG alone to that day"
     reason = _stale_reason(plan, plan.lock, changed_options)
     raise StaleLock(f"{plan.lock.path} is stale: {reason}.", advice=f"{advice}.")
+
+
+def require_existing_lock(plan: Plan) -> Lock:
+    """The lock of a plan, for verbs that make none. Raises StaleLock, see `require_current_lock`,
+    and InvalidSpec if there is none."""
+    require_current_lock(plan)
+    if plan.lock is None:
+        raise InvalidSpec(
+            f"{plan.name} has no lock.",
+            advice=f"Run `provision lock {plan.name}` or `provision build {plan.name}` first.",
+        )
+    return plan.lock
 
 
 def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from provision.commands.ensure import (
     check_prefix_path,
     ensure_prefix,
     locked_plan,
-    require_current_lock,
+    require_existing_lock,
 )
 from provision.commands.image_registry import registry_base
 from provision.commands.passport import write_passport
@@ -139,13 +139,7 @@ def build(
     else:
         client = images.connect_engine()[0]
     with locked_plan(context, request) as plan:
-        require_current_lock(plan)
-        lock = plan.lock
-        if lock is None:
-            raise InvalidSpec(
-                f"{plan.name} has no lock.",
-                advice=f"Run `provision lock {plan.name}` or `provision build {plan.name}` first.",
-            )
+        lock = require_existing_lock(plan)
         check_prefix_path(plan)
         prefix, _ = ensure_prefix(context, plan, lock)
         image, is_new = ensure_image(context, plan, lock, prefix, client, to_engine=to_engine)

@@ -37,6 +37,11 @@ class Folders:
         return self.data / "packed"
 
     @property
+    def packs(self) -> Path:
+        """Environments as one file each, for the nodes of a cluster."""
+        return self.data / "packs"
+
+    @property
     def channels(self) -> Path:
         return self.data / "channels"
 

@@ -21,6 +21,8 @@ Kind = Literal["file", "link", "folder"]
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
+# The time of every file in what we build: 1980-01-01, the oldest in a zip archive.
+EPOCH = 315532800
 CHUNK = 1 << 20  # of reading and hashing, here and wherever images are read
 
 _TYPE = {"file": b"0", "link": b"2", "folder": b"5"}

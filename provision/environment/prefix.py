@@ -8,13 +8,13 @@ puts it in place: a killed build leaves the old environment, or nothing if there
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision.adapters import conda, uv
+from provision.adapters.installed_files import interpreter_lines, script_body
 from provision.core.atomic import (
     backup_path,
     remove_leftovers,
@@ -135,18 +135,9 @@ def create(
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
     try:
-        _install_packages(lock, staging, path, folders, progress, mirrors)
+        install_packages(lock, staging, path, folders, progress, mirrors)
         _check_complete(lock, name, staging)
-        fingerprints = uv.fingerprints(staging)
-        marker = {
-            "name": name,
-            "folder": str(folder),
-            "lock_sha256": lock.sha256,
-            "wheels": fingerprints,
-        }
-        (staging / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
-        runtime_package.install(staging, runtime_package.load())
-        _mark_as_managed(staging, name)
+        fingerprints = complete(lock, name, folder, staging)
         replace_directory(path)
     except KeyboardInterrupt:
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
@@ -158,7 +149,7 @@ def create(
     return Prefix(name=name, path=path, lock_sha256=lock.sha256, wheels=fingerprints)
 
 
-def _install_packages(
+def install_packages(
     lock: Lock,
     staging: Path,
     path: Path,
@@ -166,6 +157,9 @@ def _install_packages(
     progress: Progress,
     mirrors: Mirrors,
 ) -> None:
+    """Install the packages of a lock into `staging`, which is empty or does not exist, with the
+    final path inside.
+    """
     conda.install_packages(
         lock.by("conda"),
         staging,
@@ -179,6 +173,25 @@ def _install_packages(
         progress.say(f"installing {len(wheels)} wheels")
         uv.install_wheels(wheels, staging / "bin" / "python", mirrors, warn=progress.warn)
         _rewrite_scripts(staging, path)
+
+
+def complete(
+    lock: Lock, name: str, folder: Path | PurePosixPath, staging: Path, **fields: str
+) -> dict[str, str]:
+    """Add what makes installed packages a prefix of ours: the marker, the runtime package, and the
+    file that stops pip. Returns the wheels' fingerprints. fields: more of the marker."""
+    fingerprints = uv.fingerprints(staging)
+    marker = {
+        "name": name,
+        "folder": str(folder),
+        "lock_sha256": lock.sha256,
+        "wheels": fingerprints,
+        **fields,
+    }
+    (staging / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
+    runtime_package.install(staging, runtime_package.load())
+    _mark_as_managed(staging, name)
+    return fingerprints
 
 
 def _check_complete(lock: Lock, name: str, staging: Path) -> None:
@@ -219,10 +232,7 @@ def _rewrite_scripts(staging: Path, path: Path) -> None:
                 row[1:] = [runtime_package.record_hash(content), str(len(content))]
                 has_changed = True
         if has_changed:
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows(rows)
-            record.unlink()
-            record.write_text(text.getvalue(), encoding="utf-8")
+            runtime_package.write_record(record, rows)
 
 
 def _rewrite_script(script: Path, old: bytes, new: bytes) -> bytes | None:
@@ -233,6 +243,10 @@ def _rewrite_script(script: Path, old: bytes, new: bytes) -> bytes | None:
     if not content.startswith(b"#!") or old not in content:
         return None
     content = content.replace(old, new)
+    final = Path(os.fsdecode(new))
+    body = script_body(content, final)
+    if body is not None:  # the staging path may have been too long for one line
+        content = interpreter_lines(final / "bin" / "python") + body
     mode = script.stat().st_mode
     script.unlink()  # it may be a hard link into uv's cache
     script.write_bytes(content)

@@ -14,6 +14,7 @@ import errno
 import hashlib
 import io
 import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -103,6 +104,14 @@ def record_hash(content: bytes) -> str:
     """A hash as RECORD holds it: URL-safe base64 without padding (PEP 376, PEP 427)."""
     digest = hashlib.sha256(content).digest()
     return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def write_record(record: Path, rows: Iterable[Sequence[str]]) -> None:
+    """Replace a RECORD, which may be a hard link into uv's cache."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    record.unlink()
+    record.write_text(text.getvalue(), encoding="utf-8")
 
 
 def site_packages(prefix: Path) -> Path:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from provision.core import tar
 from provision.core.errors import InvalidSpec, disk_full_raises
 from provision.core.types import Image, Lock, Prefix, Progress, Resolution
 from provision.image import conda_files, config, layer_cache, oci_layout
@@ -26,7 +27,7 @@ def find_image(
     layout: Path,
     runtime: Mapping[str, bytes],
     progress: Progress,
-    epoch: int = config.EPOCH,
+    epoch: int = tar.EPOCH,
 ) -> Image | None:
     """The image in `layout`, if building it now would give the same image.
 
@@ -65,7 +66,7 @@ def build_image(
     runtime: Mapping[str, bytes],
     link: Callable[[Path], None],
     progress: Progress,
-    epoch: int = config.EPOCH,
+    epoch: int = tar.EPOCH,
 ) -> Image:
     """Build the image layout, or return the existing one if it is current. Reuses layers of this
     layout and of those next to it.

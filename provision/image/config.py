@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from provision import __version__
+from provision.core import tar
 from provision.core.container import PREFIX, PYTHON, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.types import Layer, Lock, Resolution
@@ -22,8 +23,6 @@ from provision.image.conda_files import (
 from provision.image.layers import GROUPS
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The time of every file if SOURCE_DATE_EPOCH is not set: 1980-01-01, the oldest in a zip archive.
-EPOCH = 315532800
 
 LOCK_LABEL = "org.provision.lock"
 TITLE_LABEL = "org.opencontainers.image.title"
@@ -53,7 +52,7 @@ def source_date_epoch(environment: Mapping[str, str]) -> int:
     """The time of the image's files in seconds since 1970: SOURCE_DATE_EPOCH, or 1980-01-01."""
     text = environment.get("SOURCE_DATE_EPOCH", "")
     if not text:
-        return EPOCH
+        return tar.EPOCH
     if not (text.isascii() and text.isdecimal()) or int(text) >= 8**11:
         raise InvalidSpec(
             f"SOURCE_DATE_EPOCH is {text!r}, but must be seconds since 1970.",

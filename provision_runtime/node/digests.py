@@ -29,7 +29,8 @@ OTHER = "(other files)"
 READ_BYTES = 1 << 20
 
 _RECORDS = "conda-meta"
-_MARKER = "conda-meta/provision.json"
+# As in facts/environment.py.
+_MARKERS = ("conda-meta/provision.state", "conda-meta/provision.json")
 _BYTECODE = "__pycache__"
 _WHEEL_RECORD = re.compile(r"lib/python3[^/]*/site-packages/([^/]+)\.dist-info/RECORD")
 
@@ -234,7 +235,11 @@ def _wheel_distributions(
 
 def _read_marker(prefix: str) -> dict[str, Any]:
     """What provision wrote about the prefix when it made it; empty for other prefixes."""
-    return _read_json(os.path.join(prefix, _MARKER))
+    for name in _MARKERS:
+        marker = _read_json(os.path.join(prefix, name))
+        if marker:
+            return marker
+    return {}
 
 
 def _read_json(path: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "subprocess": ("provision/core/process.py", "provision_runtime/"),
     "uv": ("provision/adapters/uv/",),
     "xxhash": ("provision_runtime/checkpoint/hashes.py",),
-    "zstandard": ("provision/image/",),
+    "zstandard": ("provision/image/", "provision/adapters/zstd.py"),
 }
 HEAVY = {
     "ClusterShell",

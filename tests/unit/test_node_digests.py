@@ -58,7 +58,7 @@ def prefix(tmp_path: Path) -> Path:
     add_wheel(folder, "torch", "2.3.1", {"torch/a.py": "y = 1\n", "../../../bin/torchrun": "#!"})
     add_wheel(folder, "Ein.Ops", "0.8", {"einops/__init__.py": "z = 1\n"})
     write(folder / "conda-meta" / "history", "")
-    write(folder / "conda-meta" / "provision.json", json.dumps({"lock_sha256": "abc"}))
+    write(folder / "conda-meta" / "provision.state", json.dumps({"lock_sha256": "abc"}))
     write(folder / "README", "of nobody")
     return folder
 
@@ -159,7 +159,7 @@ def test_records_about_the_host_do_not_count(prefix: Path) -> None:
             host="there",
         )
         write(prefix / "conda-meta" / "history", "# a time")
-        write(prefix / "conda-meta" / "provision.json", json.dumps({"folder": "/elsewhere"}))
+        write(prefix / "conda-meta" / "provision.state", json.dumps({"folder": "/elsewhere"}))
 
     assert differing(prefix, change, deep=True) == set()
 
@@ -170,7 +170,7 @@ def test_byte_code_counts_only_in_packs(prefix: Path) -> None:
     folder.mkdir()
     compiled = folder / "a.cpython-311.pyc"
     assert differing(prefix, lambda: compiled.write_bytes(b"1"), deep=True) == set()
-    write(prefix / "conda-meta" / "provision.json", json.dumps({"pack": "toy-0123456789ab"}))
+    write(prefix / "conda-meta" / "provision.state", json.dumps({"pack": "toy-0123456789ab"}))
     assert differing(prefix, lambda: compiled.write_bytes(b"2"), deep=True) == {"torch"}
     assert differing(prefix, compiled.unlink, deep=False) == {"torch"}
 

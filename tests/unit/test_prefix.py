@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import uv
+from provision.adapters.installed_files import interpreter_lines
 from provision.core.atomic import replace_directory, staging_path
 from provision.core.errors import IntegrityError, InUse, InvalidSpec
 from provision.core.types import Lock, LockedPackage, Prefix
@@ -193,7 +194,8 @@ def test_scripts_name_the_final_path_and_record_agrees(tmp_path: Path) -> None:
         record.read_text() + "../../../bin/tool,sha256=x,1\n../../../bin/binary,sha256=y,1\n"
     )
     prefix._rewrite_scripts(staging, final)
-    assert script.read_text() == f"#!{final}/bin/python\nprint(1)\n"
+    first_lines = interpreter_lines(final / "bin" / "python").decode()
+    assert script.read_text() == f"{first_lines}print(1)\n"
     assert script.stat().st_mode & 0o777 == 0o755
     assert (
         f"../../../bin/tool,{runtime_package.record_hash(script.read_bytes())},{len(script.read_bytes())}"

@@ -1,0 +1,351 @@
+"""Packs: an environment as one file that nodes mount or unpack, and a sidecar that describes it.
+
+A pack lies at packs/NAME/KEY.sqsh (or KEY.tar.zst) with KEY.json next to it. The sidecar is written
+last and removed first: where it exists, its image is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from provision.adapters import squashfs, zstd
+from provision.adapters.http import sha256_of
+from provision.catalog import required_glibc
+from provision.core import tar
+from provision.core.atomic import atomic_stream, atomic_write
+from provision.core.errors import IntegrityError, ToolMissing, disk_full_raises
+from provision.core.paths import Folders
+from provision.core.schema import schema_error
+from provision.core.types import Lock, Resolution
+
+PackFormat = Literal["squashfs", "tar"]
+PackCompression = Literal["zstd", "lz4"]
+
+SCHEMA = 1
+# The version of how a lock becomes files. Raise it whenever the same lock and the same runtime
+# package give other files: the key must change with them.
+TREE_VERSION = 1
+KEY_DIGITS = 12
+SUFFIXES: Mapping[PackFormat, str] = {"squashfs": ".sqsh", "tar": ".tar.zst"}
+# The latest and the one before: a ship of the latter may still be running.
+KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """A packed environment. sidecar: as provision/schemas/pack.schema.json has it."""
+
+    image: Path
+    sidecar: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.sidecar["name"])
+
+    @property
+    def key(self) -> str:
+        return str(self.sidecar["key"])
+
+    @property
+    def install_path(self) -> PurePosixPath:
+        return PurePosixPath(self.sidecar["install_path"])
+
+    @property
+    def sidecar_path(self) -> Path:
+        return self.image.with_name(f"{self.key}.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackPlan:
+    """What is to be packed, and how."""
+
+    name: str
+    key: str
+    format: PackFormat
+    compression: PackCompression
+    install_path: PurePosixPath
+
+    @property
+    def filename(self) -> str:
+        return self.key + SUFFIXES[self.format]
+
+    def fields(self) -> dict[str, str]:
+        """The same in the sidecar."""
+        return {
+            "name": self.name,
+            "key": self.key,
+            "format": self.format,
+            "compression": self.compression,
+            "install_path": str(self.install_path),
+        }
+
+    def is_made(self, pack: Pack) -> bool:
+        """Whether a pack is what this plan would make."""
+        return all(pack.sidecar[key] == value for key, value in self.fields().items())
+
+
+def pack_key(name: str, lock_sha256: str, runtime_sha256: str) -> str:
+    """What the files of a pack are known by, before they exist: scripts name their own path."""
+    inputs = {"lock": lock_sha256, "runtime": runtime_sha256, "tree": TREE_VERSION}
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return f"{name}-{digest[:KEY_DIGITS]}"
+
+
+def install_path(store: PurePosixPath, key: str) -> PurePosixPath:
+    """Where the files of a pack must be on nodes whose store is at `store`."""
+    return store / "envs" / key
+
+
+def pack_path(folders: Folders, name: str) -> Path:
+    """The folder of an environment's packs; `read_pack` reads the latest one in it."""
+    return folders.packs / name
+
+
+def read_pack(path: Path) -> Pack:
+    """The pack at a path: its image, its sidecar, or the latest in a folder.
+
+    Does not read the image; `check_image` does. Raises ToolMissing if there is none, IntegrityError
+    for a sidecar that is invalid or has no image of its size.
+    """
+    sidecar_path = _sidecar_of(path)
+    if sidecar_path is None or not sidecar_path.is_file():
+        raise ToolMissing(f"There is no pack at {path}.", advice="`provision pack NAME` makes it.")
+    try:
+        sidecar = json.loads(sidecar_path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(sidecar_path, f"it is not JSON ({error})") from error
+    problem = schema_error(sidecar, "pack")
+    if problem:
+        raise _damaged(sidecar_path, problem)
+    if sidecar_path.name != f"{sidecar['key']}.json":
+        raise _damaged(sidecar_path, f"it is the sidecar of {sidecar['key']}")
+    image = sidecar_path.with_name(sidecar["key"] + SUFFIXES[sidecar["format"]])
+    size = image.stat().st_size if image.is_file() else None
+    if size != sidecar["size"]:
+        state = "is missing" if size is None else f"has {size} bytes, not {sidecar['size']}"
+        raise _damaged(sidecar_path, f"{image.name} {state}")
+    return Pack(image=image, sidecar=sidecar)
+
+
+def find_pack(folders: Folders, name: str, key: str) -> Pack | None:
+    """The pack of a key if it is there and complete; does not read the image."""
+    try:
+        return read_pack(pack_path(folders, name) / f"{key}.json")
+    except (ToolMissing, IntegrityError):
+        return None
+
+
+def check_image(pack: Pack) -> None:
+    """Raise IntegrityError if the image's bytes are not those that were packed."""
+    if sha256_of(pack.image) != pack.sidecar["sha256"]:
+        raise IntegrityError(
+            f"{pack.image} is not what was packed: its sha256 differs from the sidecar's.",
+            advice=f"`provision pack {pack.name}` makes it again.",
+        )
+
+
+def _sidecar_of(path: Path) -> Path | None:
+    if path.is_dir():
+        sidecars = sorted(path.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)
+        return sidecars[-1] if sidecars else None
+    for suffix in SUFFIXES.values():
+        if path.name.endswith(suffix):
+            return path.with_name(path.name.removesuffix(suffix) + ".json")
+    return path
+
+
+def _damaged(path: Path, problem: str) -> IntegrityError:
+    return IntegrityError(
+        f"{path} does not describe a pack: {problem}.", advice="Pack the environment again."
+    )
+
+
+# Writing
+
+
+def tool_name(format: PackFormat) -> str:
+    """What decides the bytes of an image, besides its tree. Raises ToolMissing if it is not
+    there."""
+    if format == "tar":
+        return f"libzstd {zstd.library_version()}"
+    return f"{squashfs.COMMAND} {squashfs.version()}"
+
+
+def write_image(tree: Path, target: Path, format: PackFormat, compression: PackCompression) -> None:
+    """Write a tree as an image: times, owners and order are the same on every host.
+
+    Raises NoSpace on a full disk.
+    """
+    if format == "squashfs":
+        squashfs.make_image(tree, target, compression, time=tar.EPOCH)
+    else:
+        zstd.compress_to(_tar_chunks(tree), target)
+
+
+def _tar_chunks(tree: Path) -> Iterator[bytes]:
+    for path in _walk(tree):
+        name = path.relative_to(tree).as_posix()
+        if path.is_symlink():
+            target = str(path.readlink())
+            yield tar.header(name, kind="link", mode=0o777, mtime=tar.EPOCH, target=target)
+        elif path.is_dir():
+            yield tar.header(name, kind="folder", mode=0o755, mtime=tar.EPOCH)
+        else:
+            status = path.stat()
+            mode = 0o755 if status.st_mode & 0o111 else 0o644
+            yield tar.header(name, kind="file", mode=mode, mtime=tar.EPOCH, size=status.st_size)
+            yield from tar.file_chunks(path)
+            yield tar.padding(status.st_size)
+    yield tar.END
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Everything below a folder in a fixed order, folders before what they hold."""
+    with os.scandir(folder) as entries:
+        items = sorted(entries, key=lambda item: os.fsencode(item.name))
+    for item in items:
+        yield Path(item.path)
+        if item.is_dir(follow_symlinks=False):
+            yield from _walk(Path(item.path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeFacts:
+    """What a tree holds. deep, shallow: answers of provision_runtime.node.digests."""
+
+    size: int
+    files: int
+    deep: Mapping[str, Any]
+    shallow: Mapping[str, Any]
+
+
+def tree_size(tree: Path) -> tuple[int, int]:
+    """Bytes of all files, and how many inodes a copy needs."""
+    size, inodes = 0, 1
+    for path in _walk(tree):
+        status = path.lstat()
+        inodes += 1
+        if stat.S_ISREG(status.st_mode):
+            size += status.st_size
+    return size, inodes
+
+
+def describe(
+    plan: PackPlan,
+    lock: Lock,
+    resolution: Resolution,
+    runtime: Mapping[str, str],
+    tree: TreeFacts,
+    image: Path,
+) -> dict[str, Any]:
+    """The sidecar of an image. runtime: version and sha256 of the package provision_runtime."""
+    python = lock.find("python")
+    distributions = {}
+    for name, entry in tree.deep["distributions"].items():
+        shallow_digest = tree.shallow["distributions"][name]["digest"]
+        distributions[name] = {**entry, "shallow_digest": shallow_digest}
+    return {
+        "schema": SCHEMA,
+        **plan.fields(),
+        "made_with": tool_name(plan.format),
+        "size": image.stat().st_size,
+        "sha256": sha256_of(image),
+        "unpacked_size": tree.size,
+        "unpacked_files": tree.files,
+        "lock_sha256": lock.sha256,
+        "content_hash": lock.content_hash,
+        "runtime": dict(runtime),
+        "python": python.version if python else resolution.python,
+        "platform": lock.platform,
+        "glibc_min": required_glibc(resolution, lock),
+        "driver_min": resolution.driver_floor,
+        "root": tree.deep["root"],
+        "shallow_root": tree.shallow["root"],
+        "distributions": distributions,
+    }
+
+
+def publish(image: Path, sidecar: Mapping[str, Any], folder: Path) -> Pack:
+    """Move a finished image into a folder of packs, with its sidecar."""
+    final = folder / (sidecar["key"] + SUFFIXES[sidecar["format"]])
+    pack = Pack(image=final, sidecar=sidecar)
+    image.chmod(0o644)
+    _sync(image)
+    pack.sidecar_path.unlink(missing_ok=True)
+    for suffix in SUFFIXES.values():  # the same environment in another format
+        final.with_name(pack.key + suffix).unlink(missing_ok=True)
+    image.rename(final)
+    _write_sidecar(pack)
+    return pack
+
+
+def _write_sidecar(pack: Pack) -> None:
+    atomic_write(pack.sidecar_path, json.dumps(pack.sidecar, indent=1, sort_keys=True) + "\n")
+
+
+def _sync(path: Path) -> None:
+    """All bytes of a file are on the disk when this returns."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed runs left in a folder of packs: hidden files and trees, and images without
+    a sidecar. The caller holds the environment's lock."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name.startswith(".") or (_sidecar_of(path) != path and not _has_sidecar(path)):
+            path.unlink()
+
+
+def _has_sidecar(image: Path) -> bool:
+    sidecar = _sidecar_of(image)
+    return sidecar is not None and sidecar.is_file()
+
+
+def remove_older(folder: Path) -> None:
+    """Remove all but the latest packs of an environment."""
+    by_age = sorted(folder.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)
+    for sidecar in by_age[:-KEPT]:
+        sidecar.unlink()
+        for suffix in SUFFIXES.values():
+            sidecar.with_name(sidecar.stem + suffix).unlink(missing_ok=True)
+
+
+def export(pack: Pack, directory: Path) -> Pack:
+    """The same pack in another folder, hard-linked where that is possible.
+
+    Raises NoSpace on a full disk.
+    """
+    target = Pack(image=directory / pack.image.name, sidecar=pack.sidecar)
+    with disk_full_raises(
+        f"The disk of {directory} is full: nothing was written there.",
+        advice="Free space there and run the same command again.",
+    ):
+        directory.mkdir(parents=True, exist_ok=True)
+        if not (target.image.exists() and target.image.samefile(pack.image)):
+            target.sidecar_path.unlink(missing_ok=True)
+            _link_or_copy(pack.image, target.image)
+        _write_sidecar(target)
+    return target
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        target.unlink(missing_ok=True)
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        with atomic_stream(target) as file, source.open("rb") as content:
+            shutil.copyfileobj(content, file, tar.CHUNK)
+            os.fchmod(file.fileno(), 0o644)
+            file.flush()
+            os.fsync(file.fileno())

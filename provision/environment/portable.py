@@ -1,0 +1,167 @@
+"""Lock -> a tree for nodes: installed as it will be at a path there, the same bytes on any host.
+
+What installers write about this host is removed, permissions are those of any umask, and every
+source has byte code. The packs of `provision pack` are made from it.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from provision.adapters.installed_files import HOST_FILES, without_host_paths
+from provision.core.errors import IntegrityError, NoSpace, ToolFailed
+from provision.core.host import usable_cpus
+from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.paths import Folders
+from provision.core.process import run
+from provision.core.types import Lock, Prefix, Progress
+from provision.environment import drift, runtime_package
+from provision.environment import prefix as prefixes
+
+# The key of the marker that says that byte code belongs to the tree;
+# provision_runtime.node.digests reads it.
+PACK = "pack"
+COMPILER = "provision_runtime.node.bytecode"
+DISK_FULL = ("No space left on device", "Disk quota exceeded")
+
+
+def install_portable(
+    lock: Lock,
+    name: str,
+    key: str,
+    staging: Path,
+    final: PurePosixPath,
+    folders: Folders,
+    progress: Progress,
+    mirrors: Mirrors = NO_MIRRORS,
+) -> None:
+    """Install a lock into `staging`, which does not exist, as it will be at `final` on nodes.
+
+    Raises IntegrityError if a file is not what the lock says, or belongs to this host.
+    """
+    prefixes.install_packages(lock, staging, Path(final), folders, progress, mirrors)
+    _remove_host_files(staging)
+    _remove_host_paths(staging)
+    wheels = prefixes.complete(lock, name, final, staging, **{PACK: key})
+    progress.say("checking every file against the lock")
+    _check(Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock)
+    _compile(staging, final, progress)
+    _normalize_permissions(staging, final)
+
+
+def _remove_host_files(tree: Path) -> None:
+    """Remove what installers wrote for themselves, and the RECORDs' rows about it and about byte
+    code, which we make anew."""
+    for path in sorted(_files(tree)):
+        if path.name in HOST_FILES:
+            path.unlink()
+    for record in sorted(tree.glob("lib/python3*/site-packages/*.dist-info/RECORD")):
+        if record.parents[2].is_symlink():  # lib/python3.1 -> python3.11
+            continue
+        rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
+        remaining = []
+        for row in rows:
+            listed = PurePosixPath(row[0])
+            if listed.name not in HOST_FILES and listed.parent.name != "__pycache__":
+                remaining.append(row)
+        if remaining != rows:
+            runtime_package.write_record(record, sorted(remaining))
+
+
+def _remove_host_paths(tree: Path) -> None:
+    """Remove paths of this host from conda's records."""
+    for record in sorted((tree / "conda-meta").glob("*.json")):
+        record.write_bytes(without_host_paths(record.read_text(encoding="utf-8")))
+
+
+def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
+    """Give every file the permissions that it has under the usual umask, and an inode of its own.
+
+    Files may be hard links into the caches of conda and uv, which must stay as they are.
+    """
+    seen: set[int] = set()
+    for path in _files(tree):
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            _check_link(path, tree, final)
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            raise IntegrityError(
+                f"{path.relative_to(tree)} of a package is neither a file nor a link, so it cannot "
+                "be packed."
+            )
+        mode = 0o755 if status.st_mode & 0o111 else 0o644
+        if stat.S_IMODE(status.st_mode) != mode or status.st_ino in seen:
+            _copy_in_place(path)
+            path.chmod(mode)
+        seen.add(status.st_ino)
+    for folder, _, _ in os.walk(tree):
+        Path(folder).chmod(0o755)
+
+
+def _copy_in_place(path: Path) -> None:
+    """Give a file an inode of its own: it may be a hard link."""
+    copy = path.with_name(f".{path.name}.copy")
+    shutil.copyfile(path, copy)
+    copy.replace(path)
+
+
+def _check_link(path: Path, tree: Path, final: PurePosixPath) -> None:
+    """Raise IntegrityError for a link that leads out of the environment, where nodes differ."""
+    place = final / path.parent.relative_to(tree)
+    target = os.path.normpath(place / path.readlink())
+    if not PurePosixPath(target).is_relative_to(final):
+        raise IntegrityError(
+            f"{path.relative_to(tree)} of a package is a link to {path.readlink()}, outside of the "
+            "environment, so it cannot be packed."
+        )
+
+
+def _files(tree: Path) -> Iterator[Path]:
+    """Everything below a folder but folders; links are not followed."""
+    with os.scandir(tree) as entries:
+        items = list(entries)
+    for item in items:
+        if item.is_dir(follow_symlinks=False):
+            yield from _files(Path(item.path))
+        else:
+            yield Path(item.path)
+
+
+def _check(prefix: Prefix, lock: Lock) -> None:
+    """Raise IntegrityError if any file is not what the lock and its package say."""
+    drifts = drift.find_drift(prefix, lock, files=True)
+    if drifts:
+        first = drifts[0]
+        others = f" ({len(drifts) - 1} more)" if len(drifts) > 1 else ""
+        raise IntegrityError(
+            f"What was installed is not what was locked: {first.kind} {first.name}: "
+            f"{first.detail}{others}.",
+            advice="The cache of conda packages or of uv may be damaged: `uv cache clean` empties "
+            "the latter. Nothing was packed.",
+        )
+
+
+def _compile(tree: Path, final: PurePosixPath, progress: Progress) -> None:
+    """Compile every source with the tree's own Python."""
+    progress.say("compiling every module")
+    python = tree / "bin" / "python"
+    # -B: what the compiler itself imports gets its byte code like everything else.
+    command = [python, "-s", "-B", "-X", "utf8", "-m", COMPILER, tree, final, usable_cpus()]
+    # The hash seed decides the order of sets, and so their bytes.
+    variables = {"PATH": prefixes.SYSTEM_PATH, "PYTHONHASHSEED": "0"}
+    try:
+        run([str(part) for part in command], env=variables)
+    except ToolFailed as error:
+        if any(words in error.tail for words in DISK_FULL):
+            raise NoSpace(
+                f"The disk of {tree.parent} is full.",
+                advice="Free space there and run the same command again; nothing was packed.",
+                details=error.tail,
+            ) from error
+        raise
