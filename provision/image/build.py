@@ -46,7 +46,7 @@ def matching_image(
     *,
     layout: Path,
     runtime: Mapping[str, bytes],
-    epoch: int = config.EPOCH,
+    epoch: int = tar.EPOCH,
 ) -> Image | None:
     """The image that `find_image` returns if no layer is corrupt: no layer is read, and nothing is
     removed."""
