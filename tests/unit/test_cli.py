@@ -63,6 +63,7 @@ CHANGING = {
     "env remove",
     "image build",
     "image run",
+    "pack",
     "kernel add",
     "kernel remove",
     "channel bootstrap",
