@@ -31,7 +31,7 @@ VERBS = {
     "lock": ("lock", "Lock every conda and pip package by URL and hash."),
     "matrix": ("matrix", "Show which PyTorch builds exist, and what each needs."),
     "nodes": ("nodes", "List and check the nodes of a cluster."),
-    "pack": ("pack", "Pack a locked environment into one file for the nodes of a cluster."),
+    "pack": ("pack", "Pack a locked environment into one file for nodes."),
     "passport": ("report", "Show the record of what was built and measured."),
     "render": ("render", "Write the generated files of an environment."),
     "report": ("report", "Make an HTML report of environments and smoke tests."),

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 def pack(
     console: Console, name: str, envs: Path | None, output: Path | None, **options: Any
 ) -> None:
-    """Pack a locked environment into one file for the nodes of a cluster.
+    """Pack a locked environment into one file for nodes.
 
     The file is a squashfs image (or tar.zst) of the environment as it will be on the nodes, with
     byte code for every module. The same lock gives the same bytes. A JSON file next to it holds
