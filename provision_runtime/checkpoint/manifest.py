@@ -16,9 +16,9 @@ from .errors import CheckpointError, DamagedFile, OtherSchema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-SCHEMA = 3
-# Schema 2 had no XXH128.
-READABLE = (2, SCHEMA)
+SCHEMA = 4
+# Schema 2 had no XXH128, schema 3 did not count links.
+READABLE = (2, 3, SCHEMA)
 NAME = "manifest.json"
 # The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest
 # is noticed too.
@@ -38,6 +38,8 @@ class FileEntry:
     # None if the file was written, and linked since, only by processes without the package xxhash
     # (hashes.py).
     xxh128: str | None = None
+    # How many saves in a row have linked the file since it was written.
+    links: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def loads(content: bytes, path: object) -> Manifest:
         raise DamagedFile(path, "its digest does not match its content")
     document = json.loads(b"{" + body)
     if document["schema"] not in READABLE:
-        readable = " and ".join(map(str, READABLE))
+        readable = ", ".join(map(str, READABLE[:-1])) + f" and {READABLE[-1]}"
         raise OtherSchema(f"{path} has schema {document['schema']!r}; this code reads {readable}")
     return _from_json(document)
 
@@ -211,6 +213,8 @@ def file_as_json(entry: FileEntry) -> dict[str, Any]:
         document["xxh128"] = entry.xxh128
     if entry.home is not None:
         document["home"] = entry.home
+    if entry.links:
+        document["links"] = entry.links
     return document
 
 

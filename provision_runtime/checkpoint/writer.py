@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import zlib
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,11 @@ SUFFIX = ".distcp"
 # A pack of the parent is linked only if at least this part of it is still in use; otherwise the
 # pieces in use are written again.
 MIN_USED_PART = 0.5
+# A file is linked by at most so many saves in a row, then its content is written again. A hard link
+# is one file with many names: a bit that rots in it damages every checkpoint that has it, and no
+# checkpoint that was saved after the next copy. The limit differs from file to file, from half of
+# this on, so that no save writes everything again.
+MAX_LINKS = 16
 # Hashing and writing overlap (hashlib and write() release the interpreter's lock). Each worker
 # holds one piece of at most items.MAX_PIECE_BYTES: 224 MiB if all are staged from a GPU.
 WORKERS = 7
@@ -107,6 +113,12 @@ class ParentIndex:
         if record is None:
             return None
         return record, self._by_name[record.file]
+
+
+def may_link(entry: FileEntry) -> bool:
+    """Whether one more save may link the file instead of writing its content again."""
+    spread = MAX_LINKS // 2 + 1
+    return entry.links < MAX_LINKS - zlib.crc32(entry.name.encode()) % spread
 
 
 def hashing_threads() -> int:
@@ -188,7 +200,12 @@ class Writer:
         all_pieces = [piece for item in items for piece in pieces(item)]
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-checkpoint") as pool:
             hashed = self._hash_all(pool, all_pieces)
-        return sum(piece.bytes for piece, sha256 in hashed if self._parent.record(sha256) is None)
+        total = 0
+        for piece, sha256 in hashed:
+            match = self._parent.record(sha256)
+            if match is None or not may_link(match[1]):
+                total += piece.bytes
+        return total
 
     def _write(self, all_pieces: Sequence[Item]) -> RankPart:
         big = [piece for piece in all_pieces if piece.bytes >= MIN_FILE_BYTES]
@@ -390,12 +407,12 @@ class Writer:
     def _link(self, entry: FileEntry) -> FileEntry | None:
         """Makes a file of the parent part of the folder.
 
-        Returns None if it is known to be corrupt, or cannot be linked (the file system has no
-        links, the file too many, or the parent was just removed).
+        Returns None if it is known to be corrupt, has been linked often enough, or cannot be linked
+        (the file system has no links, the file too many, or the parent was just removed).
         """
         assert self._parent.folder is not None
         source = entry.home or self._parent.folder
-        if corrupt_files.has(self._backend.root, entry.name):
+        if corrupt_files.has(self._backend.root, entry.name) or not may_link(entry):
             return None
         try:
             has_links = self._backend.traits.links == "hard"
@@ -405,7 +422,7 @@ class Writer:
         except OSError:
             return None
         self._linked.add(entry.name)
-        return entry if entry.home == home else replace(entry, home=home)
+        return replace(entry, home=home, links=entry.links + 1)
 
 
 def _join(parts: Sequence[RankPart]) -> RankPart:

@@ -41,10 +41,11 @@ from provision_runtime.checkpoint import (
 from provision_runtime.checkpoint import path as checkpoint_path
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.backends import local as file
+from provision_runtime.checkpoint.inspection import inventory
 from provision_runtime.checkpoint.items import OBJECT
 from provision_runtime.checkpoint.plan import assign
 from provision_runtime.checkpoint.saver import check_step
-from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.checkpoint.writer import MAX_LINKS, MIN_FILE_BYTES
 from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks
 from tests.checkpoints import big, save
@@ -691,8 +692,10 @@ def test_manifest_without_xxh128_is_read(tmp_path: Path, without_xxhash: None) -
     state(2)
     assert verify(tmp_path) == []
     assert save(tmp_path, 2, {"a": big("a")}).progress.linked == MIN_FILE_BYTES
-    state(4)
-    with pytest.raises(errors.OtherSchema, match="has schema 4; this code reads 2 and 3"):
+    state(3)
+    assert verify(tmp_path) == []
+    state(5)
+    with pytest.raises(errors.OtherSchema, match="has schema 5; this code reads 2, 3 and 4"):
         catalog.read_manifest(open_root(tmp_path), committed.folder)
 
 
@@ -734,6 +737,49 @@ def test_linked_file_with_damage_is_rewritten(
     assert (
         save(tmp_path, 3, {"copy": big("a"), "a": big("a")}).progress.linked == 2 * MIN_FILE_BYTES
     )
+
+
+@pytest.mark.parametrize("size", [MIN_FILE_BYTES, 1000])
+def test_one_rotten_bit_damages_a_bounded_number_of_checkpoints(tmp_path: Path, size: int) -> None:
+    """Frozen weights, linked from save to save: a file of their own, and a piece of a pack."""
+    if hashes.XXH3_128 is None:
+        pytest.skip("without xxhash, a save compares with the file and finds the damage")
+    frozen = b"f" * size
+    for step in range(1, 4):
+        save(tmp_path, step, {"frozen": frozen, "trained": b"%d" % step * MIN_FILE_BYTES})
+    folder = tmp_path / "step-000000000001"
+    objects = catalog.read_manifest(open_root(tmp_path), folder.name).objects
+    flip_bit(folder / objects["frozen"].file)
+    for step in range(4, 41):
+        save(tmp_path, step, {"frozen": frozen, "trained": b"%d" % step * MIN_FILE_BYTES})
+    damaged = [step for step in range(1, 41) if verify(tmp_path, step=step)]
+    assert damaged[:3] == [1, 2, 3]
+    assert damaged == list(range(1, len(damaged) + 1))
+    # A pack that is in the page cache is compared with its pieces, so its damage is found at once.
+    assert len(damaged) <= MAX_LINKS + 1
+    if size == MIN_FILE_BYTES:
+        assert len(damaged) >= MAX_LINKS // 2
+
+
+def flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_pruning_says_what_all_kept_checkpoints_share(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step, {"frozen": big("f"), "trained": b"%d" % step * MIN_FILE_BYTES})
+    backend = open_root(tmp_path)
+    shared = [
+        inventory.clean_up(backend, keep, every=None, unfinished=(), dry_run=True).single_copy_bytes
+        for keep in (3, 2, 1)
+    ]
+    frozen = catalog.read_manifest(backend, "step-000000000001").objects["frozen"]
+    assert shared == [frozen.size, frozen.size, 0]
+    save(tmp_path, 4, {"frozen": big("f")}, incremental=False)
+    whole = inventory.clean_up(backend, 2, every=None, unfinished=(), dry_run=True)
+    assert whole.single_copy_bytes == 0
 
 
 def test_failed_save_does_not_clear_known_damage(

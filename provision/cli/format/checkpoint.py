@@ -95,6 +95,12 @@ def prune_lines(cleanup: dict[str, Any]) -> list[str]:
     for row in cleanup["left"]:
         lines.append(f"left {escape_line(row['name'])} (unfinished): {_writer(row)}")
     summary = f"{cleanup['root']}: {_count(len(cleanup['kept']), 'checkpoint')} kept"
+    single_copy = cleanup.get("single_copy_bytes", 0)
+    if single_copy:
+        lines.append(
+            f"all {len(cleanup['kept'])} share {format_bytes(single_copy)} that exist once: damage "
+            "there damages all of them (`--keep` more, or keep a copy elsewhere)"
+        )
     removed = len(cleanup["removed"]) + len(cleanup["unfinished"])
     if not removed:
         lines.append(f"{summary}, nothing to remove")

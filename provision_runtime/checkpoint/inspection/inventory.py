@@ -85,7 +85,8 @@ class Cleanup:
     removed: folders of checkpoints. unfinished: removed folders that dead writers left, or that the
     caller named. left: unfinished folders whose writer may be alive. unreadable: checkpoints that
     stay and do not count, since their manifest cannot be read. freed_bytes: of files whose last
-    name goes.
+    name goes. single_copy_bytes: of files that all kept checkpoints share (0 if fewer than two are
+    kept): damage to such a file damages all of them.
     """
 
     root: str
@@ -96,6 +97,7 @@ class Cleanup:
     left: tuple[Unfinished, ...]
     unreadable: tuple[str, ...]
     freed_bytes: int
+    single_copy_bytes: int = 0
 
 
 def take_inventory(backend: Backend) -> Inventory:
@@ -255,6 +257,7 @@ def clean_up(
         left=tuple(describe_unfinished(backend, name) for name in plan.unknown),
         unreadable=plan.unreadable,
         freed_bytes=disk_usage.freed_bytes(usages, removed),
+        single_copy_bytes=disk_usage.common_bytes([usages[folder] for folder in kept]),
     )
     if not dry_run:
         retention.carry_out(backend, plan)
