@@ -75,6 +75,8 @@ def drift(
     from provision.cluster.drift import DriftRequest
     from provision.commands import drift as command
 
+    if output is not None:
+        command.check_output(output)
     request = DriftRequest(
         name=name,
         prefix=prefix or "",

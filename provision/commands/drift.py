@@ -17,6 +17,7 @@ from provision.commands.context import Context
 from provision.commands.report import evidence_file
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
+from provision.resolver import spec as specs
 
 
 def compare_nodes(
@@ -26,6 +27,7 @@ def compare_nodes(
 
     Raises InvalidSpec and IntegrityError for a passport that cannot be used.
     """
+    specs.check_name(request.name)
     expectation = None
     if expect is not None:
         expectation = read_expectation(context, expect)
@@ -57,7 +59,11 @@ def read_expectation(context: Context, target: str) -> Expectation:
     )
 
 
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
+def check_output(path: Path) -> None:
+    """Before nodes are asked: raise InvalidSpec for a path that cannot be a file."""
     if path.is_dir():
         raise InvalidSpec(f"{path} is a folder.", advice="Name a file, such as drift.json.")
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
     atomic_write(path, json.dumps(record, indent=1) + "\n")

@@ -155,7 +155,8 @@ def _is_absent(fact: Mapping[str, Any]) -> bool:
 def _summary(counts: Mapping[str, int]) -> str:
     parts = [f"{counts['same']} the same"]
     if counts["drift"]:
-        parts.insert(0, f"{counts['drift']} drift" + ("s" if counts["drift"] == 1 else ""))
+        verb = "deviates" if counts["drift"] == 1 else "deviate"
+        parts.insert(0, f"{counts['drift']} {verb}")
     if counts["unknown"]:
         parts.append(f"{counts['unknown']} unknown")
     return f"{format_count(counts['nodes'], 'node')}: {', '.join(parts)}"

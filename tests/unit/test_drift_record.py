@@ -34,7 +34,7 @@ def test_outliers_by_node_set() -> None:
         "differs": {"driver": "535.104.05"},
     }
     assert lines(document) == [
-        "train on a100: 2 of 1000 nodes drift, 998 the same",
+        "train on a100: 2 of 1000 nodes deviate, 998 the same",
         "",
         f"n[0042,0600]: driver 535.104.05; on 998 nodes: {DRIVER}",
     ]

@@ -37,7 +37,7 @@ def test_page_is_closed_and_needs_nothing_from_outside() -> None:
     assert not page.all("script") and not page.all("link") and not page.all("img")
     assert not re.findall(r"(?:src|href)=\"(?!#)", text)
     assert "default-src 'none'" in text
-    for words in ("1 drifts", "1 unknown", "535.104.05", "timed-out", "On no node: SHARP."):
+    for words in ("1 deviates", "1 unknown", "535.104.05", "timed-out", "On no node: SHARP."):
         assert words in page.text
 
 
@@ -107,7 +107,7 @@ def test_command_draws_a_record(tmp_path: Path) -> None:
     source, out = tmp_path / "drift.json", tmp_path / "drift.html"
     source.write_text(json.dumps(record(cluster(8, n0003=OLD))))
     result = run("--nodes", str(source), "-o", str(out))
-    summary = "8 nodes: 1 drifts, 7 the same"
+    summary = "8 nodes: 1 deviates, 7 the same"
     assert result.stdout == f"wrote {out}: train on a100, drift, {summary}\n"
     assert f"provision report --nodes {source} -o {out}" in out.read_text()
     assert json.loads(run("--nodes", str(source), "--json").stdout)["verdict"] == "drift"

@@ -40,7 +40,7 @@ def _summary(counts: Mapping[str, int]) -> str:
     total = format_count(counts["nodes"], "node")
     parts = []
     if counts["drift"]:
-        parts.append(f"{counts['drift']} of {total} drift")
+        parts.append(f"{counts['drift']} of {total} {_deviate(counts['drift'])}")
     if counts["unknown"]:
         parts.append(f"{counts['unknown']} unknown")
     if not parts and counts["nodes"] == 1:
@@ -48,6 +48,10 @@ def _summary(counts: Mapping[str, int]) -> str:
     if not parts:
         return f"{total}, all the same"
     return ", ".join(parts) + f", {counts['same']} the same"
+
+
+def _deviate(count: int) -> str:
+    return "deviates" if count == 1 else "deviate"
 
 
 def _deviation_lines(record: Record) -> Iterator[str]:
