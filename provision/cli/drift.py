@@ -25,8 +25,8 @@ TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
     "--expect",
     metavar="PASSPORT",
     help=(
-        "Also compare with a passport: an environment of the envs folder, or a passport.json. "
-        "Nodes must have its lock, and the driver and glibc that it needs."
+        "Also compare with what nodes must have: PASSPORT is an environment of the envs folder or "
+        "a passport.json (its lock, the driver and glibc that it needs), or a pack (every file)."
     ),
 )
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,27 +11,29 @@ from typing import Any
 
 from provision import report
 from provision.cluster import drift, drift_record
-from provision.cluster.comparison import Expectation
+from provision.cluster import pack as packs
+from provision.cluster.comparison import DISTRIBUTION, FILES, INSTALLED, Expectation
 from provision.cluster.drift import DriftRequest
 from provision.cluster.inventory import NodeSelection
+from provision.cluster.pack import Pack
 from provision.commands.context import Context
 from provision.commands.report import evidence_file
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
 
+# The files of a pack are called by its key.
+PACK_FILE = re.compile(r".+-[0-9a-f]{12}\.(json|sqsh|tar\.zst)")
+
 
 def compare_nodes(
     context: Context, selection: NodeSelection, request: DriftRequest, expect: str | None
 ) -> dict[str, Any]:
-    """The record of a comparison. expect: an environment with a passport, or a passport's file.
-
-    Raises InvalidSpec and IntegrityError for a passport that cannot be used.
-    """
+    """The record of a comparison. expect: as `read_expectation` takes it."""
     specs.check_name(request.name)
     expectation = None
     if expect is not None:
-        expectation = read_expectation(context, expect)
+        expectation = read_expectation(context, expect, deep=request.deep)
     count = len(selection.nodes)
     with context.progress.meter(f"asking {count} nodes", count) as meter:
         survey = drift.survey(
@@ -40,22 +43,46 @@ def compare_nodes(
     return drift_record.compose(survey, expectation, written_at)
 
 
-def read_expectation(context: Context, target: str) -> Expectation:
-    """What a passport says that nodes must have: its lock, and the driver and glibc it needs."""
+def read_expectation(context: Context, target: str, *, deep: bool) -> Expectation:
+    """What nodes must have: by a pack, everything in it; by a passport, its lock, and the driver and
+    glibc that it needs.
+
+    target: an environment with a passport, a passport's file, or a pack's. Raises InvalidSpec,
+    ToolMissing and IntegrityError for a file that cannot be used.
+    """
+    if PACK_FILE.fullmatch(Path(target).name):
+        return _expected_of_pack(packs.read_pack(Path(target)), deep)
     path = evidence_file(context.folders.envs, target)
     passport = report.load(path).passport
     if passport is None:
         raise InvalidSpec(
             f"{path} is a smoke report, and says nothing of a lock.",
-            advice="Name an environment or its passport.json with --expect.",
+            advice="Name an environment, its passport.json or a pack with --expect.",
         )
-    minimum = {}
     environment = passport.get("environment", {})
-    for fact, field in (("driver", "driver_floor"), ("glibc", "glibc")):
-        if environment.get(field):
-            minimum[fact] = str(environment[field])
+    minimum = {"driver": environment.get("driver_floor"), "glibc": environment.get("glibc")}
     return Expectation(
-        source=str(path), exact={"lock": passport["lock"]["sha256"]}, minimum=minimum
+        source=str(path),
+        exact={"lock": passport["lock"]["sha256"]},
+        minimum={fact: version for fact, version in minimum.items() if version},
+    )
+
+
+def _expected_of_pack(pack: Pack, deep: bool) -> Expectation:
+    sidecar = pack.sidecar
+    exact = {
+        INSTALLED: pack.key,
+        "lock": sidecar["lock_sha256"],
+        FILES: sidecar["root" if deep else "shallow_root"],
+    }
+    for name, entry in sidecar["distributions"].items():
+        digest = entry["digest" if deep else "shallow_digest"]
+        exact[DISTRIBUTION + name] = drift.describe_distribution(entry["version"], digest)
+    minimum = {"driver": sidecar["driver_min"], "glibc": sidecar["glibc_min"]}
+    return Expectation(
+        source=str(pack.sidecar_path),
+        exact=exact,
+        minimum={fact: version for fact, version in minimum.items() if version},
     )
 
 

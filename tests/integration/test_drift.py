@@ -18,6 +18,8 @@ from provision.cluster import drift, drift_record
 from provision.cluster.drift import DriftRequest
 from provision.cluster.inventory import select_nodes
 from provision.core.schema import schema_error
+from provision_runtime.node.digests import prefix_digests
+from tests import evidence
 from tests.elf_files import write_library
 from tests.integration.ssh_hosts import SshHosts
 from tests.simulated_nodes import (
@@ -240,3 +242,70 @@ def test_copies_of_a_real_prefix_on_eight_hosts(ssh_hosts: SshHosts, tmp_path: P
         for host in ssh_hosts.network.hosts:
             for name in ("provision", "amazon"):
                 shutil.rmtree(host.folder / "opt" / name, ignore_errors=True)
+
+
+def write_pack(folder: Path, prefix: Path, key: str) -> Path:
+    """The files of a pack of this prefix; what matters here is its sidecar."""
+    digests = {deep: prefix_digests(str(prefix), deep=deep) for deep in (False, True)}
+    distributions = {}
+    for name, entry in digests[True]["distributions"].items():
+        shallow = digests[False]["distributions"][name]["digest"]
+        distributions[name] = {**entry, "shallow_digest": shallow}
+    sidecar = {
+        "schema": 1,
+        "name": "train",
+        "key": key,
+        "format": "tar",
+        "compression": "zstd",
+        "made_with": "tests",
+        "install_path": f"/opt/provision/envs/{key}",
+        "size": 5,
+        "sha256": "0" * 64,
+        "unpacked_size": 1,
+        "unpacked_files": 1,
+        "lock_sha256": "a" * 64,
+        "content_hash": "0" * 64,
+        "runtime": {"version": "0.1.0", "sha256": "0" * 64},
+        "python": "3.11.9",
+        "platform": "linux-64",
+        "glibc_min": "2.17",
+        "driver_min": "9999.0",
+        "root": digests[True]["root"],
+        "shallow_root": digests[False]["root"],
+        "distributions": distributions,
+    }
+    folder.mkdir()
+    (folder / f"{key}.tar.zst").write_bytes(b"image")
+    (folder / f"{key}.json").write_text(json.dumps(sidecar))
+    return folder / f"{key}.json"
+
+
+def test_expected_pack_overrules_the_majority(nodes: SimulatedNodes) -> None:
+    key = "train-0123456789ab"
+    for name in nodes.names:
+        environment = nodes.environment(name)
+        environment.rename(environment.parent / key)
+        environment.symlink_to(key)
+    reference = nodes.folder / "n0001" / key
+    pack = write_pack(nodes.folder / "pack", reference, key)
+    place = ("train", "--on", nodes.on, "--prefix", nodes.prefix, "--expect", str(pack))
+    result = run(*place)
+    assert result.exit_code == 1
+    facts = {fact["name"]: fact for fact in json.loads(run(*place, "--json").stdout)["facts"]}
+    assert facts["driver"]["deviations"][0]["is_below"]
+    assert facts["environment"]["deviations"] == facts["lock"]["deviations"] == []
+    assert not [name for name in facts if name.startswith("distribution:")]
+    for name in nodes.names:
+        flip_byte(nodes.folder / name / key, "package001")
+    assert "package001" not in run(*place).output
+    output = run(*place, "--deep").output
+    assert "n[0001-0005]: package001 1.0 (files " in output and "expected: 1.0 (files " in output
+
+
+def test_expected_passport(nodes: SimulatedNodes) -> None:
+    document = evidence.passport()
+    document["lock"]["sha256"] = "b" * 64
+    file = evidence.write(nodes.folder / "passport.json", document)
+    result = run("train", "--on", nodes.on, "--prefix", nodes.prefix, "--expect", str(file))
+    assert result.exit_code == 1
+    assert f"lock {'a' * 12}; expected: {'b' * 12}" in result.output
