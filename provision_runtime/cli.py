@@ -27,6 +27,9 @@ def main(arguments: Sequence[str]) -> int:
     verbs.add_parser(
         "smoke", help="run the DDP smoke test and write DIR/report.json", add_help=False
     )
+    verbs.add_parser(
+        "health", help="say in one line whether this node has a measurable fault", add_help=False
+    )
     verbs.add_parser("checkpoint", help="list, show, verify or prune checkpoints", add_help=False)
     verbs.add_parser("digests", help="print a digest per distribution as JSON", add_help=False)
     verbs.add_parser("job", help="run one node's part of a job", add_help=False)
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     run = {
         "facts": _facts,
         "smoke": _smoke,
+        "health": _health,
         "checkpoint": _checkpoint,
         "digests": _digests,
         "job": _job,
@@ -110,6 +114,33 @@ def _job_agent(arguments: Sequence[str]) -> int:
     from .job import agent
 
     agent.run(int(arguments[1]), int(arguments[2]))
+    return 0
+
+
+def _health(arguments: Sequence[str]) -> int:
+    from .smoke import health
+    from .smoke.options import PHASES
+
+    parser = _verb_parser(
+        arguments,
+        "Print `pass`, `fail ID MESSAGE` for a measured fault of this node, or `unknown MESSAGE`.",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=health.DEADLINE_S,
+        metavar="S",
+        help="seconds for all of it (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=PHASES,
+        metavar="PHASE",
+        help="run this phase of the smoke test (repeatable; default: facts)",
+    )
+    options = parser.parse_args(arguments[1:])
+    print(health.check(options.deadline, options.only or health.PHASES), flush=True)
     return 0
 
 

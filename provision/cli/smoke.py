@@ -132,6 +132,11 @@ node_options = option_group(
         metavar="S",
         help="How long to wait until Slurm has the nodes free, in seconds.  [default: 600]",
     ),
+    click.option(
+        "--health-check",
+        is_flag=True,
+        help="Test nothing: print a script for Slurm's HealthCheckProgram or Prolog.",
+    ),
 )
 PLACES: dict[str, tuple[Place, ...]] = {
     "prefix": ("prefix",),
@@ -179,6 +184,8 @@ def smoke(
     from provision.commands import smoke as command
     from provision.commands.smoke_runner import failures
 
+    if options.pop("health_check"):
+        return _print_health_check(console, name, prefix, options)
     nodes = _nodes_request(envs, options)
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
@@ -210,6 +217,19 @@ def _nodes_request(envs: Path | None, options: dict[str, Any]) -> NodesRequest |
         raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
     given["pairs"] = bool(given.get("pairs") or given.get("drain"))
     return NodesRequest(selection=selection_of(envs, selected), **given)
+
+
+def _print_health_check(
+    console: Console, name: str | None, prefix: Path | None, options: dict[str, Any]
+) -> int:
+    from provision.commands.smoke_health import health_check_script
+    from provision.core.errors import InvalidSpec
+
+    if name is None:
+        raise InvalidSpec("--health-check needs the environment's NAME.", advice="Give it.")
+    script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
+    console.result({"script": script}, script.splitlines())
+    return 0
 
 
 def _refuse_on_nodes(options: dict[str, Any]) -> None:

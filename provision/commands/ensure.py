@@ -21,7 +21,6 @@ from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.platforms import PLATFORM, host_platform
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
-from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
@@ -244,7 +243,6 @@ def ensure_prefix(context: Context, plan: Plan, lock: Lock) -> tuple[Prefix, boo
         _install_runtime(context, prefix)
         return prefix, False
     locks.require_complete(lock, plan.pins_in_environment_file())
-    _report_losses(context, plan)
     prefix = prefixes.create(
         lock,
         plan.name,
@@ -256,17 +254,6 @@ def ensure_prefix(context: Context, plan: Plan, lock: Lock) -> tuple[Prefix, boo
     )
     prefix_registry.record_prefix(context.folders, plan.name, plan.prefix_path)
     return prefix, True
-
-
-def _report_losses(context: Context, plan: Plan) -> None:
-    """Name the packages that somebody installed into the present prefix: a new one lacks them."""
-    previous = prefixes.find(plan.name, plan.prefix_path)
-    changed = drifts.changed_by_hand(previous) if previous else []
-    if changed:
-        context.progress.warn(
-            f"the prefix is made anew without what was changed in it by hand: {', '.join(changed)} "
-            "(add packages to the environment with --pip, then --relock)"
-        )
 
 
 def ensure_runtime(context: Context, prefix: Prefix) -> None:

@@ -30,15 +30,14 @@ from provision.environment import passport as passports
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 
-LockState = Literal["current", "differs", "other", "none", "unreadable"]
+LockState = Literal["current", "other", "none", "unreadable"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
     """One line of `provision env list`.
 
-    lock: whether the prefix was made from the lock in the envs folder; `differs` if packages were
-    added or removed in the prefix since.
+    lock: whether the prefix was made from the lock in the envs folder.
     """
 
     name: str
@@ -90,9 +89,7 @@ def _lock_state(context: Context, name: str, prefix: Prefix | None) -> LockState
         return "unreadable"
     if prefix is None:
         return "none"
-    if prefix.lock_sha256 != lock.sha256:
-        return "other"
-    return "differs" if drifts.changed_by_hand(prefix) else "current"
+    return "current" if prefix.lock_sha256 == lock.sha256 else "other"
 
 
 def _verdicts(context: Context, name: str) -> str:

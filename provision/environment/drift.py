@@ -59,26 +59,6 @@ def find_package_drift(prefix: Prefix, lock: Lock) -> list[Drift]:
     return list(_package_drift(prefix, lock))
 
 
-def changed_by_hand(prefix: Prefix) -> list[str]:
-    """The wheels that were added or removed since the installation, as `name version`.
-
-    Reads names only, so that many prefixes can be listed quickly. Empty for a prefix whose marker
-    does not say what was installed.
-    """
-    if not prefix.wheels:
-        return []
-    records = prefix.path.glob("lib/python3*/site-packages/*.dist-info/RECORD")
-    present = {record.parent.name for record in records}
-    changed = []
-    for folder in sorted(present.symmetric_difference(prefix.wheels)):
-        name, _, version = folder.removesuffix(".dist-info").rpartition("-")
-        if canonicalize_name(name) == RUNTIME:
-            continue
-        removed = "" if folder in present else " (removed)"
-        changed.append(f"{name} {version}{removed}")
-    return changed
-
-
 def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
     locked_conda = {}
     for package in lock.by("conda"):

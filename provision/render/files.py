@@ -28,6 +28,7 @@ DOCKERFILE = "Dockerfile"
 TABLE = "matrix.html"
 REPORT = "report.html"
 NODES_REPORT = "nodes.html"
+HEALTH_CHECK = "slurm-health-check.sh"
 CONTRACTS = {
     "docker": "contract-docker.sh",
     "compose": "contract-compose.yaml",
@@ -138,6 +139,12 @@ def render_contract(
     origin = templates.origin(file).replace(" and ", " from ", 1)
     made_by = f"Made by provision{origin}; remake with: {as_command(remake)}"
     return templates.render(file, {**values, "made_by": made_by})
+
+
+def render_health_check(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
+    """A script with which Slurm tests a node."""
+    made_by = f"Made by provision; remake with: {as_command(remake)}"
+    return OUR_TEMPLATES.render(HEALTH_CHECK, {**values, "made_by": made_by})
 
 
 def with_header(name: str, body: str, origin: str = "") -> str:

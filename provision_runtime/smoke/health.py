@@ -1,0 +1,80 @@
+"""Whether this node has a fault that the smoke test can measure, in one line, within a deadline.
+
+For programs that a scheduler runs on idle nodes. A fault is a finding about the node itself. That a
+deadline passed, that the environment is wrong or that anything else went wrong is unknown: nobody
+should take a node out of service for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..report import model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+DEADLINE_S = 25.0
+# The facts alone need one rank, and no network.
+PHASES = ("facts",)
+# The test ends itself so long before the deadline, to have time for its report.
+REPORTING_S = 5.0
+
+
+def check(deadline_s: float, phases: Sequence[str]) -> str:
+    """`pass`, `fail ID MESSAGE` or `unknown MESSAGE`."""
+    with tempfile.TemporaryDirectory(prefix="provision-health-") as out:
+        problem = _run(Path(out), deadline_s, phases)
+        path = Path(out) / "report.json"
+        try:
+            report = model.loads(path.read_text())
+        except (OSError, model.ReportUnreadable):
+            return f"{UNKNOWN} {problem or 'the test left no report'}"
+    return judge(report)
+
+
+def judge(report: model.Report) -> str:
+    findings = [finding for phase in report.phases for finding in phase.findings]
+    for finding in findings:
+        if finding.verdict == model.FAIL and finding.id in model.NODE_FAULTS:
+            return f"{FAIL} {finding.id} {' '.join(finding.message.split())}"
+    if model.succeeded(report.verdict):
+        return PASS
+    ids = ", ".join(dict.fromkeys(finding.id for finding in findings)) or "the test did not finish"
+    return f"{UNKNOWN} {ids}"
+
+
+def _run(out: Path, deadline_s: float, phases: Sequence[str]) -> str:
+    """Run the test to its end or the deadline's. Returns why it was ended; empty if it was not."""
+    limit_s = max(deadline_s - REPORTING_S, deadline_s / 2)
+    package = str(Path(__file__).resolve().parent.parent)
+    command = [sys.executable, "-I", "-B", package, "smoke", "--out", str(out)]
+    command += ["--profile", "quick", "--timeout", f"{limit_s:g}"]
+    for phase in phases:
+        command += ["--only", phase]
+    if tuple(phases) == PHASES:
+        command += ["--ranks", "1"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=out,
+        start_new_session=True,
+    ) as child:
+        try:
+            child.wait(timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            return f"it did not end within {deadline_s:g} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    return ""
