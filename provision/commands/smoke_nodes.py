@@ -39,6 +39,8 @@ FOLDER = "nodes"
 REPORT = "nodes.json"
 # The allocation must last for the rounds of a search. Most need four; it is given back at its end.
 ROUNDS = 6
+# Of a search's later tests. The deadline of a first test allows for a cold file system.
+SEARCH_RENDEZVOUS_S = 60.0
 # Phases that write files which all ranks must see.
 PHASES_WITH_SHARED_FOLDER = ("filesystem", "checkpoint")
 
@@ -266,8 +268,9 @@ class _NodesRun:
 
         def run(purpose: str, groups: Sequence[Group]) -> Mapping[Group, GroupVerdict]:
             self._context.progress.say(_describe_round(purpose, groups))
+            options = argv + _search_deadline(purpose, request)
             results = groups_smoke.run_groups(
-                groups, prepared, ranks, argv, request.timeout_s, defaults
+                groups, prepared, ranks, options, request.timeout_s, defaults
             )
             self._rounds.append(Round(purpose=purpose, results=results))
             self._keep(results)
@@ -302,6 +305,15 @@ class _NodesRun:
         return dataclasses.replace(
             decision, drained=drained, not_drained={**decision.not_drained, **refused}
         )
+
+
+def _search_deadline(purpose: str, request: SmokeRequest) -> list[str]:
+    """When all nodes have imported torch once, nobody waits long for one that does not come."""
+    if purpose in (isolation.ALL_TOGETHER, isolation.ALONE, isolation.ALONE_AGAIN):
+        return []
+    if any(each.startswith("rendezvous=") or "=" not in each for each in request.deadlines):
+        return []
+    return ["--deadline", f"rendezvous={SEARCH_RENDEZVOUS_S:g}"]
 
 
 def _verdict(whole: GroupResult | None, failures: Mapping[str, NodeFailure]) -> Verdict:
