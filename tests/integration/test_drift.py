@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -14,15 +15,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
-from provision.cluster import drift, drift_record
+from provision.cluster import drift, drift_record, drift_repair
 from provision.cluster.drift import DriftRequest
 from provision.cluster.inventory import select_nodes
 from provision.core.schema import schema_error
 from provision_runtime.node.digests import prefix_digests
-from tests import evidence
+from tests import evidence, ship_runs
 from tests.elf_files import write_library
 from tests.integration.ssh_hosts import SshHosts
+from tests.node_stores import pack_toy
 from tests.simulated_nodes import (
+    DRIVER,
     OTHER_DRIVER,
     OTHER_PLUGIN,
     SimulatedNodes,
@@ -309,3 +312,40 @@ def test_expected_passport(nodes: SimulatedNodes) -> None:
     result = run("train", "--on", nodes.on, "--prefix", nodes.prefix, "--expect", str(file))
     assert result.exit_code == 1
     assert f"lock {'a' * 12}; expected: {'b' * 12}" in result.output
+
+
+def test_a_ship_mends_what_drifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One environment is gone, one was changed in place, and one node has another driver."""
+    hosts = ship_runs.SimulatedNodes(root=tmp_path / "nodes", names="n[1-6]")
+    monkeypatch.setenv("PATH", hosts.path)
+    toy = pack_toy(tmp_path, "1")
+    image = ship_runs.write_image(tmp_path, toy)
+    ship_runs.shipment(hosts, image).ship()
+    for name in hosts.active():
+        set_driver(tmp_path / "systems" / name, OTHER_DRIVER if name == "n5" else DRIVER)
+    request = DriftRequest(name="toy", deep=True, root=str(tmp_path / "systems" / "%h"))
+
+    def compare_stores() -> dict[str, Any]:
+        survey = drift.survey(hosts.selection(), request)
+        return drift_record.compose(survey, None, "2026-01-01T00:00:00+00:00")
+
+    assert differences(compare_stores()) == {"n5": {"driver"}}
+    changed = hosts.store("n2") / "envs" / toy.key / "version"
+    changed.write_text("2" * 1000)
+    (hosts.store("n4") / "toy").unlink()
+    record = compare_stores()
+    assert set(differences(record)) == {"n2", "n4", "n5"}
+
+    repair = drift_repair.plan_repair(record)
+    assert repair is not None
+    assert (repair.key, repair.nodes, repair.changed) == (toy.key, ("n2", "n4"), ("n2",))
+    selection = hosts.selection()
+    by_name = {node.name: node for node in selection.nodes}
+    run = dataclasses.asdict(ship_runs.SOURCE)
+    failures = drift_repair.distrust([by_name["n2"]], selection.defaults, "toy", repair.key, run)
+    assert failures == {}
+    shipment = ship_runs.shipment(hosts, image)
+    shipment.ship()
+    assert shipment.distribution.sent_bytes == 0, "the image was there, and was verified again"
+    assert changed.read_text() == "1" * 1000
+    assert differences(compare_stores()) == {"n5": {"driver"}}
