@@ -61,8 +61,7 @@ class DriftSurvey:
     distributions: how many distributions were compared; None if digests were equal everywhere, or
     if nobody answered. unexplained: nodes whose files differ in ways that nobody could name.
     is_shared: whether all nodes read one copy of the files. has_files: whether files were compared
-    from node to node. clock_s: how far the nodes' clocks are
-    ahead of ours.
+    from node to node. clock_s: how far the nodes' clocks are ahead of ours.
     """
 
     request: DriftRequest
@@ -85,7 +84,8 @@ def survey(
 ) -> DriftSurvey:
     """Both rounds, and the comparison. on_answer: called with each answer of the first round."""
     nodes, failures = _first_round(selection, request, on_answer)
-    groups = _by_environment(nodes)
+    is_shared = _is_shared(selection, request)
+    groups = _nodes_by(INSTALLED if is_shared else FILES, nodes)
     has_files = any(FILES in facts.values for facts in nodes.values())
     details: dict[str, Distributions] = {}
     if len(groups) > 1 or (expectation and expectation.names_distributions):
@@ -107,7 +107,7 @@ def survey(
         facts=tuple(compare(nodes, expectation)),
         distributions=len({name for rows in details.values() for name in rows}) or None,
         unexplained=tuple(unexplained),
-        is_shared=_is_shared(selection, request),
+        is_shared=is_shared,
         has_files=has_files,
         clock_s=statistics.median(clocks) if clocks else None,
     )
@@ -165,11 +165,11 @@ def _place(selection: NodeSelection, request: DriftRequest) -> dict[str, object]
     }
 
 
-def _by_environment(nodes: Mapping[str, NodeFacts]) -> dict[str, list[str]]:
+def _nodes_by(fact: str, nodes: Mapping[str, NodeFacts]) -> dict[str, list[str]]:
     """Nodes with the same environment: by its digest, or by its key if they share one store."""
     groups: dict[str, list[str]] = {}
     for name, facts in nodes.items():
-        identity = facts.values.get(FILES if FILES in facts.values else INSTALLED)
+        identity = facts.values.get(fact)
         if isinstance(identity, str):
             groups.setdefault(identity, []).append(name)
     return groups
@@ -187,6 +187,8 @@ def _second_round(
         for digest, members in groups.items():
             if digest not in details and attempt < len(members):
                 representatives[digest] = by_name[members[attempt]]
+        if not representatives:
+            break
         answers = run_action(
             list(representatives.values()),
             "distributions",
