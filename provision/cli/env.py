@@ -90,7 +90,7 @@ def list_(console: Console, envs: Path | None) -> None:
 @common_options
 @verb
 def remove(console: Console, name: str, envs: Path | None, dry_run: bool, **options: Any) -> None:
-    """Remove an environment's prefix, kernel and image.
+    """Remove an environment's prefix, kernel, image and packs.
 
     Its folder in envs stays.
     """

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from provision import image as images
 from provision import lockfile as locks
 from provision import render
+from provision.cluster.pack import pack_path
 from provision.commands.context import Context, existing_environments, missing_file
 from provision.commands.ensure import (
     check_prefix_path,
@@ -145,6 +146,7 @@ class _Products:
     kernel: Kernel | None
     layout: Path | None
     references: tuple[str, ...]  # of images in the Docker engine that this user loaded
+    packs: Path | None
 
     def describe(self) -> list[str]:
         lines = [f"prefix {prefix.path}" for prefix in self.prefixes]
@@ -153,11 +155,13 @@ class _Products:
         if self.layout:
             lines.append(f"image layout {self.layout}")
         lines += [f"image {reference}" for reference in self.references]
+        if self.packs:
+            lines.append(f"packs {self.packs}")
         return lines
 
 
 def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
-    """`provision env remove`: prefixes, kernel, image and its layout.
+    """`provision env remove`: prefixes, kernel, image and its layout, packs.
 
     The lab's own folder in envs stays.
 
@@ -176,6 +180,8 @@ def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
         prefix_registry.forget_prefix(folders, name)
         shutil.rmtree(folders.packed / name, ignore_errors=True)
         _remove_image(folders.images / name)
+        if products.packs:
+            shutil.rmtree(products.packs)
         return products.describe()
 
 
@@ -184,16 +190,18 @@ def _products(context: Context, name: str) -> _Products:
     candidates = [prefixes.find(name, path) for path in paths]
     kernel = next((kernel for kernel in kernels.list_kernels() if kernel.name == name), None)
     layout = context.folders.images / name
+    packs = pack_path(context.folders, name)
     products = _Products(
         prefixes=tuple(prefix for prefix in candidates if prefix),
         kernel=kernel,
         layout=layout if layout.exists() else None,
         references=_loaded_references(layout),
+        packs=packs if packs.exists() else None,
     )
     if not products.describe():
         names = ", ".join(row.name for row in environments(context)) or "none"
         raise ToolMissing(
-            f"`{name}` has no prefix, kernel or image on this machine.",
+            f"`{name}` has no prefix, kernel, image or pack on this machine.",
             advice=f"Environments: {names}.",
         )
     return products

@@ -171,7 +171,11 @@ def test_help_loads_nothing_heavy() -> None:
             "conda",
         ),
         (["env", "diff", "nosuch"], 9, "Environment `nosuch` is not installed on this machine"),
-        (["env", "remove", "nosuch"], 9, "`nosuch` has no prefix, kernel or image on this machine"),
+        (
+            ["env", "remove", "nosuch"],
+            9,
+            "`nosuch` has no prefix, kernel, image or pack on this machine",
+        ),
         (["passport", "show", "nosuch"], 3, "There is no environment `nosuch`"),
         (["kernel", "remove", "nosuch"], 12, "Kernels that it created: none"),
         (
