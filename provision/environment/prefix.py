@@ -191,6 +191,7 @@ def complete(
     (staging / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
     runtime_package.install(staging, runtime_package.load())
     _mark_as_managed(staging, name)
+    _write_activation(staging)
     return fingerprints
 
 
@@ -206,6 +207,14 @@ def _check_complete(lock: Lock, name: str, staging: Path) -> None:
             advice="Nothing was changed. Run the same command with -v, and report it with what it "
             "prints.",
         )
+
+
+def _write_activation(staging: Path) -> None:
+    """What `conda activate PREFIX` sets."""
+    state = {"version": 1, "env_vars": {"PYTHONNOUSERSITE": "1"}}
+    (staging / "conda-meta" / "state").write_text(json.dumps(state) + "\n", encoding="utf-8")
+    # uv marks what it installs into as a cache, and backup tools skip caches.
+    (staging / "CACHEDIR.TAG").unlink(missing_ok=True)
 
 
 def _mark_as_managed(staging: Path, name: str) -> None:
