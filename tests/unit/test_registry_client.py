@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.core.errors import ToolFailed, Unreachable
+from provision.adapters.http import session as http_session
+from provision.core.errors import InvalidSpec, ToolFailed, Unreachable
 from provision.image.registry import client
 from provision.image.registry.client import RegistryClient
 from provision.image.registry.reference import parse_registry_reference
@@ -153,3 +157,82 @@ def test_deeply_nested_errors_are_shown_as_text() -> None:
     assert "[[[[" in (
         client.refusal_error(parse_registry_reference("lab:5000/a:1"), "look", deep).details or ""
     )
+
+
+@pytest.fixture
+def registry_with_own_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Path]]:
+    """A registry over TLS and the certificate of the authority that signed its own. Its name leads
+    to loopback."""
+    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem"
+    names = "-subj /CN=registry.test -addext subjectAltName=DNS:registry.test"
+    subprocess.run(
+        ["openssl", *request.split(), *names.split()],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    lookup = socket.getaddrinfo
+
+    def to_loopback(host: str, *arguments: object, **options: object) -> object:
+        return lookup("127.0.0.1" if host == "registry.test" else host, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", to_loopback)
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(http_session, "DOCKER_CERTIFICATES", tmp_path / "certs.d")
+    yield f"registry.test:{server.server_port}", tmp_path / "cert.pem"
+    server.shutdown()
+    server.server_close()
+
+
+def ask(registry: str) -> int:
+    reference = parse_registry_reference(f"{registry}/lab/torch:1")
+    with RegistryClient(reference) as connection:
+        return connection.request("GET", "manifests/1", expected=(200,)).status
+
+
+def test_certificate_of_an_unknown_authority_is_named(
+    registry_with_own_authority: tuple[str, Path],
+) -> None:
+    registry, _ = registry_with_own_authority
+    with pytest.raises(
+        Unreachable, match=r"certificate of the registry .* is not trusted"
+    ) as error:
+        ask(registry)
+    assert f"/etc/docker/certs.d/{registry}/ca.crt" in error.value.advice
+
+
+def test_certificates_of_docker_and_of_the_environment_are_trusted(
+    registry_with_own_authority: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, certificate = registry_with_own_authority
+    folder = http_session.DOCKER_CERTIFICATES / registry
+    folder.mkdir(parents=True)
+    (folder / "ca.crt").write_bytes(certificate.read_bytes())
+    assert ask(registry) == 200
+    (folder / "ca.crt").write_text("no certificate")
+    with pytest.raises(
+        InvalidSpec, match=f"certificate for the registry {registry} cannot be read"
+    ):
+        ask(registry)
+    (folder / "ca.crt").unlink()
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert ask(registry) == 200

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from provision.core.errors import InvalidSpec
+
 if TYPE_CHECKING:
+    import ssl
+
     import requests
 
+# Where Docker looks for a registry's own certificates (docs.docker.com/engine/security/certificates).
+DOCKER_CERTIFICATES = Path("/etc/docker/certs.d")
 CONNECTIONS = 8  # more make one mirror slower, not faster
 PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
@@ -44,10 +51,38 @@ def open_session(pip_settings: Mapping[str, str]) -> requests.Session:
     return session
 
 
-def open_registry_session() -> requests.Session:
+def certificate_files(registry: str) -> tuple[Path, ...]:
+    """The certificates of authorities that are trusted for a registry besides the system's:
+    Docker's for that registry, and those of SSL_CERT_FILE and REQUESTS_CA_BUNDLE."""
+    files = sorted((DOCKER_CERTIFICATES / registry).glob("*.crt"))
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        value = os.environ.get(name)
+        if value and Path(value).is_file():
+            files.append(Path(value))
+    return tuple(files)
+
+
+def _registry_context(registry: str) -> ssl.SSLContext:
+    import ssl
+
+    context = ssl.create_default_context()
+    for file in certificate_files(registry):
+        context.load_verify_locations(file)
+    # Docker's names: client.cert with client.key.
+    for certificate in sorted((DOCKER_CERTIFICATES / registry).glob("*.cert")):
+        context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    return context
+
+
+def open_registry_session(registry: str) -> requests.Session:
     """A session that sends credentials to no host but the one they are for, and takes none from
-    ~/.netrc."""
+    ~/.netrc.
+
+    registry: host[:port], whose certificates in /etc/docker/certs.d are honored. Raises InvalidSpec
+    if one of them cannot be read.
+    """
     import requests
+    from requests.adapters import HTTPAdapter
 
     class Session(requests.Session):
         def merge_environment_settings(self, url: Any, proxies: Any, *more: Any) -> Any:
@@ -66,7 +101,28 @@ def open_registry_session() -> requests.Session:
             if self.should_strip_auth(old_url, new_url):  # type: ignore[no-untyped-call]
                 prepared_request.headers.pop("Authorization", None)
 
-    return Session()
+    class Adapter(HTTPAdapter):
+        def __init__(self, context: ssl.SSLContext) -> None:
+            self._context = context
+            super().__init__()
+
+        def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+            super().init_poolmanager(*arguments, **options, ssl_context=self._context)
+
+        def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+            return super().proxy_manager_for(*arguments, **options, ssl_context=self._context)
+
+    session = Session()
+    if certificate_files(registry) or (DOCKER_CERTIFICATES / registry).is_dir():
+        try:
+            session.mount(f"https://{registry}/", Adapter(_registry_context(registry)))
+        except OSError as error:  # ssl.SSLError is one
+            raise InvalidSpec(
+                f"A certificate for the registry {registry} cannot be read: {error}.",
+                advice=f"Check {DOCKER_CERTIFICATES / registry}, SSL_CERT_FILE and "
+                "REQUESTS_CA_BUNDLE.",
+            ) from error
+    return session
 
 
 def _no_proxy_for_loopback(url: str) -> dict[str, str]:

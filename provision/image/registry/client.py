@@ -17,7 +17,7 @@ from urllib.parse import urljoin, urlsplit
 
 from provision.adapters.docker import Login, stored_login
 from provision.adapters.http import Backoff
-from provision.adapters.http.session import open_registry_session
+from provision.adapters.http.session import certificate_files, open_registry_session
 from provision.core.errors import (
     IntegrityError,
     ProvisionError,
@@ -65,7 +65,7 @@ class RegistryClient:
 
     def __init__(self, reference: RegistryReference) -> None:
         self.reference = reference
-        self._session = open_registry_session()
+        self._session = open_registry_session(reference.registry)
         self._authorization: str | None = None
 
     def __enter__(self) -> RegistryClient:
@@ -139,6 +139,8 @@ class RegistryClient:
         except (requests.RequestException, HTTPError, ConnectionError) as error:
             failed_url = getattr(getattr(error, "request", None), "url", None) or url
             message = _without_queries(str(error))
+            if isinstance(error, requests.exceptions.SSLError):
+                raise untrusted_error(self.reference, message) from error
             raise ConnectionFailed(message, urlsplit(failed_url).netloc) from error
 
     def _send(
@@ -228,6 +230,18 @@ def retry_after(outcome: RegistryResponse | ConnectionFailed | None) -> str:
     if isinstance(outcome, RegistryResponse):
         return outcome.headers.get("Retry-After", "")
     return ""
+
+
+def untrusted_error(reference: RegistryReference, details: str) -> Unreachable:
+    """The error for a registry whose certificate no trusted authority signed."""
+    registry = reference.registry
+    files = ", ".join(str(file) for file in certificate_files(registry)) or "none"
+    return Unreachable(
+        f"The certificate of the registry {registry} is not trusted.",
+        advice=f"Put the certificate of your authority into /etc/docker/certs.d/{registry}/ca.crt, "
+        f"or name it in SSL_CERT_FILE. Used besides the system's: {files}.",
+        details=details,
+    )
 
 
 def unreachable_error(reference: RegistryReference, failure: ConnectionFailed) -> Unreachable:
