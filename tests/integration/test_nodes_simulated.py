@@ -1,0 +1,198 @@
+"""`provision nodes check` over many simulated nodes, some of which have faults.
+
+Each node is a process on this machine; a script in place of its Python makes the faults.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.adapters import clustershell
+from tests.integration.conftest import Home, make_home
+
+NODES = 60
+MANY_NODES = 1000
+# `$PYTHON "$@"` is the node's Python as it should be.
+FAULTS = {
+    "refused": 'echo "ssh: connect to host $NODE port 22: Connection refused" >&2; exit 255',
+    "no-python": 'echo "bash: line 1: python3: command not found" >&2; exit 127',
+    "timed-out": "exec sleep 600",
+    "killed": "kill -KILL $$",
+    "bad-answer": "echo Welcome; exit 0",
+    "wrong-arch": 'exec setarch i686 "$PYTHON" "$@"',
+    "old-glibc": '"$PYTHON" "$@" | sed -E \'s/"glibc": "[0-9.]+"/"glibc": "2.17"/\'; exit',
+    "clock-skew": '"$PYTHON" "$@" | sed -E \'s/"time": [0-9]+/"time": 1000000000/\'; exit',
+    "read-only": '"$PYTHON" "$@" | sed -E \'s/"problem": null\\}, "gpus"/'
+    '"problem": {"reason": "read-only", "message": "full"}}, "gpus"/\'; exit',
+    "noise": "printf 'Last login: Monday, and no line end'",
+}
+# Noise does no harm.
+HARMLESS = ("noise",)
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return make_home(tmp_path_factory.mktemp("user"))
+
+
+def write_inventory(user: Home, faults: Mapping[str, str], connect_s: float = 10) -> None:
+    """A nodes.yml whose Python is a script with these faults, by node."""
+    cases = "\n".join(f"{node}) {FAULTS[fault]};;" for node, fault in faults.items())
+    script = user.root / "node-python"
+    script.write_text(
+        f"#!/bin/bash\nNODE=$1; shift\nPYTHON={sys.executable}\ncase $NODE in\n{cases}\nesac\n"
+        'exec "$PYTHON" "$@"\n'
+    )
+    script.chmod(0o755)
+    (user.envs.parent / "nodes.yml").write_text(
+        f"schema: 1\ndefaults: {{path: {user.root}/stores/%h, python: '{script} %h'}}\n"
+    )
+
+
+def check(user: Home, on: str, *arguments: str) -> dict[str, Any]:
+    result = user.run("nodes", "check", *arguments, "--on", on, "--json")
+    document = json.loads(result.stdout)
+    assert isinstance(document, dict), result.stderr
+    return document
+
+
+def check_faults(user: Home, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from provision.cluster.fitness import EnvironmentNeeds
+    from provision.cluster.inventory import select_nodes
+    from provision.commands import nodes as command
+    from provision.core.types import Meter
+
+    class Silent:
+        def say(self, text: str) -> None: ...
+
+        def warn(self, text: str) -> None: ...
+
+        def meter(self, title: str, total: int) -> Any:
+            from provision.cli.console import Bar
+
+            return Bar(title, total, None)
+
+    assert Meter
+    width = len(str(count))
+    faulty = {f"n{7 * (index + 1):0{width}}": fault for index, fault in enumerate(FAULTS)}
+    write_inventory(user, faulty)
+    monkeypatch.setattr(command, "CHECK_TIMEOUT_S", 30.0)
+    needs = EnvironmentNeeds(name="x", platforms=("linux-64",), glibc="2.28")
+    selection = select_nodes(f"exec:n[{1:0{width}}-{count}]", user.envs.parent / "nodes.yml")
+    report = command.check(selection, Silent(), needs)
+    found = {
+        each.node.name: [problem.reason for problem in each.problems]
+        for each in report.nodes
+        if each.verdict != "fit"
+    }
+    expected = {node: [fault] for node, fault in faulty.items() if fault not in HARMLESS}
+    assert found == expected
+    assert len(report.nodes) == count
+
+
+def test_every_fault_is_named_and_the_others_are_fit(
+    user: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_faults(user, NODES + 10, monkeypatch)
+
+
+@pytest.mark.exhaustive
+def test_thousand_nodes_with_faults(user: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_faults(user, MANY_NODES, monkeypatch)
+
+
+def test_folded_text_for_people(user: Home) -> None:
+    write_inventory(user, {"n03": "no-python", "n07": "no-python"})
+    result = user.run("nodes", "check", "--on", "exec:n[01-12]")
+    assert result.returncode == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("n[01-02,04-06,08-12]  fit: ")
+    assert lines[1].startswith("n[03,07]")
+    assert "unfit: no-python: bash: line 1: python3: command not found" in lines[1]
+    assert lines[-1] == "12 nodes: 10 fit, 2 unfit"
+    assert result.stderr == ""
+
+
+def test_nothing_is_left_on_nodes(user: Home) -> None:
+    write_inventory(user, {})
+    before = sorted(user.root.rglob("*"))
+    assert check(user, "exec:n[1-3]")["is_fit"]
+    assert sorted(user.root.rglob("*")) == before
+
+
+def test_json_has_the_facts_of_every_node(user: Home) -> None:
+    write_inventory(user, {})
+    document = check(user, "exec:n[1-2]")
+    assert [each["name"] for each in document["nodes"]] == ["n1", "n2"]
+    for each in document["nodes"]:
+        assert each["facts"]["store"]["path"] == f"{user.root}/stores/{each['name']}"
+        assert each["verdict"] == "fit"
+
+
+def test_interrupted_check_leaves_no_process(user: Home, tmp_path: Path) -> None:
+    write_inventory(user, {"n1": "timed-out"})
+    with user.start("nodes", "check", "--on", "exec:n1") as child:
+        marker = f"{user.root}/node-python"
+        while not _children(child.pid):
+            assert child.poll() is None, marker
+        sleeping = _children(child.pid)
+        child.terminate()
+        assert child.wait(timeout=60) == 130
+    assert not [pid for pid in sleeping if Path(f"/proc/{pid}").exists()]
+
+
+def _children(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+
+
+@pytest.mark.exhaustive
+def test_caller_needs_little_more_than_clustershell(user: Home) -> None:
+    """CPU of this process alone: the nodes are its children."""
+    from provision.cluster.inventory import NodeDefaults, select_nodes
+    from provision.cluster.remote import run_action
+
+    nodes = select_nodes(f"exec:n[1-{MANY_NODES}]").nodes
+    quick = 'sh -c "cat >/dev/null; echo \'provision-node: {\\"result\\": {}}\'" --'
+
+    def used() -> float:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_utime + usage.ru_stime
+
+    clustershell.run(["n1"], "true", worker="exec", timeout_s=60)  # imports
+    start = used()
+    clustershell.run([node.name for node in nodes], "true", worker="exec", timeout_s=60)
+    plain = used() - start
+    start = used()
+    answers = run_action(
+        nodes,
+        "facts",
+        {"path": "/"},
+        stage="check",
+        timeout_s=60,
+        defaults=NodeDefaults(python=quick),
+    )
+    ours = used() - start
+    assert all(answer.failure is None for answer in answers)
+    print(f"plain {plain:.2f} s, ours {ours:.2f} s of CPU for {MANY_NODES} nodes")
+    assert ours <= 3 * plain
+
+
+def test_clush_sees_the_same_nodes() -> None:
+    """ClusterShell's own command agrees on what a node set is."""
+    program = Path(sys.executable).parent / "nodeset"
+    if not program.exists():
+        pytest.skip("ClusterShell's command nodeset is not installed")
+    text = "n[01-10]!n[3-4],x"
+    result = subprocess.run([program, "-e", text], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == clustershell.expand(text)
