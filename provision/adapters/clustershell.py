@@ -12,6 +12,7 @@ import math
 import re
 import resource
 import shlex
+import signal
 import statistics
 import threading
 import time
@@ -37,6 +38,8 @@ SSH_OPTIONS = (
     f"-oServerAliveInterval={KEEPALIVE_S}",
     f"-oServerAliveCountMax={KEEPALIVES}",
 )
+# How long Ctrl-C may have to wait.
+INTERRUPT_CHECK_S = 0.2
 # How often nodes that are late are looked for.
 LATE_CHECK_S = 0.5
 # Files of a running command: three pipes, and one more while it starts.
@@ -91,6 +94,7 @@ def run(
     worker_class = WorkerSsh if worker == "ssh" else ExecWorker
     collector = _collector(on_output)
     task = Task(thread=threading.current_thread())
+    interrupts = _Interrupts()
     try:
         task.set_default("stdout_msgtree", False)
         task.set_default("stderr_msgtree", False)
@@ -113,9 +117,16 @@ def run(
             task.schedule(group_worker)
         if late_factor:
             limit = _TimeLimit(timeout_s=timeout_s, late_factor=late_factor)
-            handler = _late_handler(collector, limit)
+            handler = _timer_handler(lambda: collector.abort_late(limit))
             task.timer(LATE_CHECK_S, handler, interval=LATE_CHECK_S, autoclose=True)
-        task.resume()
+        task.timer(
+            INTERRUPT_CHECK_S,
+            _timer_handler(interrupts.deliver),
+            interval=INTERRUPT_CHECK_S,
+            autoclose=True,
+        )
+        with interrupts:
+            task.resume()
     finally:
         task.abort(kill=True)
     return [collector.outputs[node] for node in nodes]
@@ -267,12 +278,45 @@ def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
     return Collector()
 
 
-def _late_handler(collector: Any, limit: _TimeLimit) -> Any:
-    """A ClusterShell timer's handler that ends nodes over the limit."""
+class _Interrupts:
+    """Signals that interrupt (Ctrl-C, SIGTERM), delivered where ClusterShell can clean up.
+
+    Python delivers a signal after the next instruction. During a fork that may be in a callback
+    whose exceptions are ignored, and the interrupt would be lost; just after it, before ClusterShell
+    knows the child, which would then be left running. Both were seen.
+    """
+
+    def __init__(self) -> None:
+        self._received: list[tuple[int, Any]] = []
+        self._handlers: dict[int, Callable[[int, Any], Any]] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals go to the main thread only
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal.signal(number, lambda *received: self._received.append(received))
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Do what the signal would have done; for Ctrl-C that is KeyboardInterrupt."""
+        if self._received:
+            number, frame = self._received.pop()
+            self._handlers[number](number, frame)
+
+
+def _timer_handler(action: Callable[[], None]) -> Any:
+    """A handler of a ClusterShell timer that calls a function."""
     from ClusterShell.Event import EventHandler
 
-    class LateHandler(EventHandler):  # type: ignore[misc]
+    class TimerHandler(EventHandler):  # type: ignore[misc]
         def ev_timer(self, timer: Any) -> None:
-            collector.abort_late(limit)
+            action()
 
-    return LateHandler()
+    return TimerHandler()

@@ -16,6 +16,11 @@ from typing import Any
 import pytest
 
 from provision.adapters import clustershell
+from provision.cli.console import Console
+from provision.cluster.fitness import EnvironmentNeeds
+from provision.cluster.inventory import NodeDefaults, select_nodes
+from provision.cluster.remote import run_action
+from provision.commands import nodes as command
 from tests.integration.conftest import Home, make_home
 
 NODES = 60
@@ -31,7 +36,7 @@ FAULTS = {
     "old-glibc": '"$PYTHON" "$@" | sed -E \'s/"glibc": "[0-9.]+"/"glibc": "2.17"/\'; exit',
     "clock-skew": '"$PYTHON" "$@" | sed -E \'s/"time": [0-9]+/"time": 1000000000/\'; exit',
     "read-only": '"$PYTHON" "$@" | sed -E \'s/"problem": null\\}, "gpus"/'
-    '"problem": {"reason": "read-only", "message": "full"}}, "gpus"/\'; exit',
+    '"problem": {"reason": "read-only", "message": "mounted read-only"}}, "gpus"/\'; exit',
     "noise": "printf 'Last login: Monday, and no line end'",
 }
 # Noise does no harm.
@@ -43,7 +48,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return make_home(tmp_path_factory.mktemp("user"))
 
 
-def write_inventory(user: Home, faults: Mapping[str, str], connect_s: float = 10) -> None:
+def write_inventory(user: Home, faults: Mapping[str, str]) -> None:
     """A nodes.yml whose Python is a script with these faults, by node."""
     cases = "\n".join(f"{node}) {FAULTS[fault]};;" for node, fault in faults.items())
     script = user.root / "node-python"
@@ -65,29 +70,13 @@ def check(user: Home, on: str, *arguments: str) -> dict[str, Any]:
 
 
 def check_faults(user: Home, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from provision.cluster.fitness import EnvironmentNeeds
-    from provision.cluster.inventory import select_nodes
-    from provision.commands import nodes as command
-    from provision.core.types import Meter
-
-    class Silent:
-        def say(self, text: str) -> None: ...
-
-        def warn(self, text: str) -> None: ...
-
-        def meter(self, title: str, total: int) -> Any:
-            from provision.cli.console import Bar
-
-            return Bar(title, total, None)
-
-    assert Meter
     width = len(str(count))
     faulty = {f"n{7 * (index + 1):0{width}}": fault for index, fault in enumerate(FAULTS)}
     write_inventory(user, faulty)
     monkeypatch.setattr(command, "CHECK_TIMEOUT_S", 30.0)
     needs = EnvironmentNeeds(name="x", platforms=("linux-64",), glibc="2.28")
     selection = select_nodes(f"exec:n[{1:0{width}}-{count}]", user.envs.parent / "nodes.yml")
-    report = command.check(selection, Silent(), needs)
+    report = command.check(selection, Console(as_json=True), needs)
     found = {
         each.node.name: [problem.reason for problem in each.problems]
         for each in report.nodes
@@ -137,12 +126,13 @@ def test_json_has_the_facts_of_every_node(user: Home) -> None:
         assert each["verdict"] == "fit"
 
 
-def test_interrupted_check_leaves_no_process(user: Home, tmp_path: Path) -> None:
+@pytest.mark.parametrize("attempt", range(4))
+def test_interrupted_check_ends_and_leaves_no_process(user: Home, attempt: int) -> None:
+    """The signal comes when the node's process has just been made: then Python may lose it."""
     write_inventory(user, {"n1": "timed-out"})
     with user.start("nodes", "check", "--on", "exec:n1") as child:
-        marker = f"{user.root}/node-python"
         while not _children(child.pid):
-            assert child.poll() is None, marker
+            assert child.poll() is None
         sleeping = _children(child.pid)
         child.terminate()
         assert child.wait(timeout=60) == 130
@@ -159,9 +149,6 @@ def _children(pid: int) -> list[str]:
 @pytest.mark.exhaustive
 def test_caller_needs_little_more_than_clustershell(user: Home) -> None:
     """CPU of this process alone: the nodes are its children."""
-    from provision.cluster.inventory import NodeDefaults, select_nodes
-    from provision.cluster.remote import run_action
-
     nodes = select_nodes(f"exec:n[1-{MANY_NODES}]").nodes
     quick = 'sh -c "cat >/dev/null; echo \'provision-node: {\\"result\\": {}}\'" --'
 
