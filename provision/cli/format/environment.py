@@ -57,8 +57,7 @@ def outcome_lines(outcomes: Sequence[Outcome]) -> list[str]:
         for outcome in outcomes
     ]
     failed = sum(outcome.exit_code != 0 for outcome in outcomes)
-    total = len(outcomes)
-    verdict = f"{failed} of {total} failed" if failed else f"all {total} are fine"
+    verdict = f"{failed} of {len(outcomes)} failed"
     return [*diffs, table(rows, ("environment", "status", "time", "what")), "", verdict]
 
 
