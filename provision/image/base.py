@@ -103,12 +103,14 @@ def chosen_base(reference: str | None) -> str:
 def parse_engine_reference(text: str, alternatives: str = "") -> str:
     """The name or id of an image in an engine, or InvalidSpec. alternatives: other valid
     forms, for the error."""
-    if not _REFERENCE.fullmatch(text):
-        raise InvalidSpec(
-            f"{text!r} is not an image reference.",
-            advice=f"Write name:tag or name@sha256:..., as `docker images` shows it{alternatives}.",
-        )
-    return text
+    if _REFERENCE.fullmatch(text):
+        return text
+    advice = f"Write name:tag or name@sha256:..., as `docker images` shows it{alternatives}."
+    for transport in ("docker://", "docker-daemon:"):  # skopeo's
+        plain = text.removeprefix(transport)
+        if plain != text and _REFERENCE.fullmatch(plain):
+            advice = f"Write {plain}, without {transport}"
+    raise InvalidSpec(f"{text!r} is not an image reference.", advice=advice)
 
 
 def parse_tag(text: str) -> str:

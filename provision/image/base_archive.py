@@ -95,6 +95,13 @@ def _open(reference: str) -> Iterator[ImageFiles]:
     assert match is not None
     transport, path = match[1], Path(match[2])
     if transport == "oci":
+        folder, separator, tag = match[2].rpartition(":")
+        if not path.is_dir() and separator and Path(folder).is_dir():
+            raise InvalidSpec(
+                f"{reference} names a tag, as skopeo does; provision takes a layout with one image.",
+                advice=f"Write oci:{folder}; `skopeo copy oci:{folder}:{tag} oci:OTHER` copies one "
+                "image of several.",
+            )
         if not path.is_dir():
             raise ToolMissing(
                 f"There is no base {reference}: {path} is not a folder with an OCI image layout.",

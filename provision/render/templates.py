@@ -53,13 +53,20 @@ class Templates:
     def lab_file(self, name: str) -> Path | None:
         """The lab's own template of a file, if it has one.
 
-        A copy of ours does not count: in a clone of provision, `templates/` holds our own.
+        A copy of ours does not count: in a clone of provision, `templates/` holds our own. Raises
+        InvalidSpec for a link that leads out of the folder.
         """
         if self._folder is None or not name.startswith(REPLACEABLE):
             return None
         path = self._folder / f"{name}.j2"
         if not os.path.lexists(path):
             return None
+        if not path.resolve().is_relative_to(self._folder.resolve()):
+            raise InvalidSpec(
+                f"{path} is a link to {path.resolve()}, out of the folder of templates.",
+                advice="Put the file itself there: generated files must not depend on what lies "
+                "elsewhere on this machine.",
+            )
         try:
             is_copy = path.read_bytes() == (TEMPLATES / f"{name}.j2").read_bytes()
         except OSError:

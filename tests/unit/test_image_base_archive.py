@@ -361,3 +361,14 @@ def test_valid_tags(text: str, name: str) -> None:
 def test_invalid_tags(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a valid name for an image"):
         base.parse_tag(text)
+
+
+def test_skopeos_forms_of_a_base_are_refused_with_ours(tmp_path: Path) -> None:
+    layout(tmp_path / "base")
+    with pytest.raises(InvalidSpec) as refused:
+        base_archive.read_disk_base(f"oci:{tmp_path / 'base'}:latest")
+    assert f"Write oci:{tmp_path / 'base'};" in refused.value.advice
+    for text in ("docker://debian:bookworm", "docker-daemon:debian:bookworm"):
+        with pytest.raises(InvalidSpec) as refused:
+            base.chosen_base(text)
+        assert refused.value.advice.startswith("Write debian:bookworm, without docker")

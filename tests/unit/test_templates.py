@@ -286,3 +286,13 @@ def test_own_clone_templates_are_not_lab_templates(
     monkeypatch.chdir(TEMPLATES.parent)
     rendered = run("render", "lab", "--envs", str(lab / "envs"))
     assert rendered.exit_code == 0 and "is rendered from" not in rendered.stderr
+
+
+def test_a_template_that_is_a_link_out_of_its_folder_is_refused(lab: Path) -> None:
+    elsewhere = lab.parent / "elsewhere.j2"
+    elsewhere.write_text("name: x\n")
+    (lab / "templates" / "environment.yml.j2").symlink_to(elsewhere)
+    refused = run("render", "lab")
+    assert refused.exit_code == 3
+    assert "environment.yml.j2 is a link to" in refused.stderr
+    assert not (lab / "envs" / "lab" / "environment.yml").exists()
