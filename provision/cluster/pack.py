@@ -143,6 +143,13 @@ def find_pack(folders: Folders, name: str, key: str) -> Pack | None:
         return None
 
 
+def ensure_latest(pack: Pack) -> None:
+    """Make a pack the latest in its folder: the lock may have gone back to an earlier one."""
+    folder = pack.image.parent
+    if _latest_sidecar(folder) != pack.sidecar_path:
+        os.utime(pack.sidecar_path)
+
+
 def check_image(pack: Pack) -> None:
     """Raise IntegrityError if the image's bytes are not those that were packed."""
     if sha256_of(pack.image) != pack.sidecar["sha256"]:
@@ -154,12 +161,15 @@ def check_image(pack: Pack) -> None:
 
 def _sidecar_of(path: Path) -> Path | None:
     if path.is_dir():
-        sidecars = sorted(path.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)
-        return sidecars[-1] if sidecars else None
+        return _latest_sidecar(path)
     for suffix in SUFFIXES.values():
         if path.name.endswith(suffix):
             return path.with_name(path.name.removesuffix(suffix) + ".json")
     return path
+
+
+def _latest_sidecar(folder: Path) -> Path | None:
+    return max(folder.glob("*.json"), key=lambda each: each.stat().st_mtime_ns, default=None)
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:

@@ -89,6 +89,18 @@ def test_latest_pack_of_a_folder_is_read(tmp_path: Path) -> None:
     assert packs.read_pack(tmp_path) == latest
 
 
+def test_earlier_pack_becomes_the_latest_again(tmp_path: Path) -> None:
+    """When a lock goes back to what it was."""
+    earlier = publish(tmp_path, plan=of_key("1"))
+    os.utime(earlier.sidecar_path, (0, 0))
+    latest = publish(tmp_path, plan=of_key("2"))
+    before = latest.sidecar_path.stat()
+    packs.ensure_latest(latest)
+    assert latest.sidecar_path.stat().st_mtime_ns == before.st_mtime_ns
+    packs.ensure_latest(earlier)
+    assert packs.read_pack(tmp_path) == earlier
+
+
 def test_no_pack_says_what_makes_one(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent", tmp_path / "absent.sqsh"):
         with pytest.raises(ToolMissing, match="`provision pack NAME` makes it"):
