@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from provision.cluster.distribution import ShippedImage
 from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
+from provision.cluster.pack import Pack
 from provision.cluster.ship_journal import ShipJournal
 from provision.cluster.shipment import Shipment, ShipOptions
 from provision.cluster.stages import RunIdentity
@@ -100,17 +100,17 @@ def _write_program(path: Path, text: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def write_image(folder: Path, toy: PackedToy, **changes: Any) -> ShippedImage:
+def write_image(folder: Path, toy: PackedToy, **changes: Any) -> Pack:
     """The files of a pack, with changes to its sidecar."""
     suffix = ".sqsh" if toy.pack["format"] == "squashfs" else ".tar.zst"
     image = folder / f"{toy.key}{suffix}"
     image.write_bytes(toy.image)
-    return ShippedImage(image=image, sidecar={**toy.pack, **changes})
+    return Pack(image=image, sidecar={**toy.pack, **changes})
 
 
 def shipment(
     nodes: SimulatedNodes,
-    image: ShippedImage,
+    image: Pack,
     journal: ShipJournal | None = None,
     progress: Notes | None = None,
     finished: Iterable[str] = (),

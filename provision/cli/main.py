@@ -21,6 +21,7 @@ from provision import __version__
 
 # Verb -> the module of provision.cli that has it, and what `provision --help` says about it.
 VERBS = {
+    "activate": ("ship", "Activate an environment that nodes have already."),
     "build": ("build", "Build an environment: lock, prefix, image, smoke test, kernel."),
     "channel": ("channel", "Make local conda channels and mirrors."),
     "checkpoint": ("checkpoint", "Inspect and prune the checkpoints of training jobs."),
@@ -35,6 +36,8 @@ VERBS = {
     "passport": ("report", "Show the record of what was built and measured."),
     "render": ("render", "Write the generated files of an environment."),
     "report": ("report", "Make an HTML report of environments and smoke tests."),
+    "rollback": ("ship", "Go back to the environment that was active on nodes before."),
+    "ship": ("ship", "Bring a packed environment to nodes, verify and activate it."),
     "smoke": ("smoke", "Run the DDP smoke test."),
 }
 

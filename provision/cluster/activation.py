@@ -49,8 +49,8 @@ class Activation(StageRun):
             )
         return folded[0][1] if folded else None
 
-    def switch(self, key: str, histories: Mapping[str, Mapping[str, Any]]) -> None:
-        """Activate an environment where it is, if enough nodes have it."""
+    def select(self, key: str, histories: Mapping[str, Mapping[str, Any]]) -> None:
+        """Find out which nodes have an environment. Changes nothing."""
         for name, history in histories.items():
             if self.states[name].state == "failed":
                 continue
@@ -61,6 +61,9 @@ class Activation(StageRun):
             else:
                 installed = ", ".join(history["installed"]) or "none"
                 self.record(name, _failed("not-here", f"{key} is not there; {installed}"))
+
+    def switch(self, key: str) -> None:
+        """Activate an environment where it is, if enough nodes have it."""
         # Also where it is active: a mount ends with a reboot.
         self.install(self.in_state("verified", "active"), key)
         if self.may_activate():

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeDefaults
+from provision.cluster.pack import Pack, check_image
 from provision.cluster.remote import NodeAnswer, run_action, run_with_data
 from provision.cluster.stages import LATE_FACTOR
 from provision.cluster.states import TRANSIENT_REASONS
@@ -42,21 +42,9 @@ SEND_BYTES = 1 << 20
 PACK_KEYS = ("name", "key", "format", "size", "sha256", "root")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShippedImage:
-    """A packed environment. sidecar: of `provision pack`, as the nodes keep it."""
-
-    image: Path
-    sidecar: Mapping[str, Any]
-
-    @property
-    def pack(self) -> dict[str, Any]:
-        """What every action on a node is told of it."""
-        return {key: self.sidecar[key] for key in PACK_KEYS}
-
-    @property
-    def size(self) -> int:
-        return int(self.sidecar["size"])
+def node_pack(pack: Pack) -> dict[str, Any]:
+    """What every action on a node is told of a pack."""
+    return {key: pack.sidecar[key] for key in PACK_KEYS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +55,7 @@ class Transfers:
     every node gets its copy from here. retries: after a failure that may pass.
     """
 
-    image: ShippedImage
+    pack: Pack
     run: Mapping[str, str]
     defaults: NodeDefaults
     tree: int
@@ -76,13 +64,13 @@ class Transfers:
 
     def time_limit_s(self, images: int = 1) -> float:
         """For as many images over one connection."""
-        return self.deadline_s + images * self.image.size / SLOWEST_BYTES_PER_S
+        return self.deadline_s + images * self.pack.size / SLOWEST_BYTES_PER_S
 
     def arguments(self, **more: Any) -> dict[str, Any]:
         return {
             "path": str(self.defaults.path),
-            "pack": self.image.pack,
-            "sidecar": dict(self.image.sidecar),
+            "pack": node_pack(self.pack),
+            "sidecar": dict(self.pack.sidecar),
             "run": dict(self.run),
             **more,
         }
@@ -101,9 +89,10 @@ class Distribution:
     ) -> None:
         self._transfers, self._progress = transfers, progress
         self._on_answer, self._is_stopped = on_answer, is_stopped
-        self._image = transfers.image
+        self._pack = transfers.pack
         self._lock = threading.Lock()
         self._tries: Counter[str] = Counter()
+        self._is_source_checked = False
         self.sent_bytes = 0
         self.copies_between_nodes = 0
 
@@ -137,8 +126,8 @@ class Distribution:
                 return
 
     def _may_send(self, received: int) -> bool:
-        most = MOST_IMAGES_SENT * self._image.size
-        return self.sent_bytes + self._image.size - received <= most
+        most = MOST_IMAGES_SENT * self._pack.size
+        return self.sent_bytes + self._pack.size - received <= most
 
     def _give_up(self, nodes: Sequence[Node]) -> None:
         sent = format_bytes(self.sent_bytes)
@@ -162,7 +151,8 @@ class Distribution:
     def _send(self, node: Node, received: int) -> NodeAnswer:
         """Stream the rest of the image to one node over its own connection; try again after a
         failure that may pass, from where it stopped."""
-        rest = format_bytes(self._image.size - received)
+        self._check_source()
+        rest = format_bytes(self._pack.size - received)
         self._progress.say(f"sending {rest} to {node.name}")
         for attempt in range(self._transfers.retries + 1):
             answer = self._stream(node, received)
@@ -176,9 +166,17 @@ class Distribution:
                 received = status["received"]
         return answer
 
+    def _check_source(self) -> None:
+        """Before the first byte is sent: our own disk may have damaged the image. Raises
+        IntegrityError."""
+        with self._lock:
+            if not self._is_source_checked:
+                check_image(self._pack)
+            self._is_source_checked = True
+
     def _stream(self, node: Node, offset: int) -> NodeAnswer:
         def feed(descriptor: int) -> None:
-            with self._image.image.open("rb") as file:
+            with self._pack.image.open("rb") as file:
                 position = offset
                 while count := os.sendfile(descriptor, file.fileno(), position, SEND_BYTES):
                     position += count
@@ -199,7 +197,7 @@ class Distribution:
         [answer] = run_action(
             [node],
             "store-status",
-            {"path": str(self._transfers.defaults.path), "pack": self._image.pack},
+            {"path": str(self._transfers.defaults.path), "pack": node_pack(self._pack)},
             stage=STAGE,
             timeout_s=self._transfers.deadline_s,
             defaults=self._transfers.defaults,
@@ -262,7 +260,7 @@ class Distribution:
             arguments[service.server] = {
                 "role": "serve",
                 "path": str(self._transfers.defaults.path),
-                "pack": self._image.pack,
+                "pack": node_pack(self._pack),
                 "port": port,
                 "tokens": list(tokens.values()),
                 "idle_s": SERVE_IDLE_S,

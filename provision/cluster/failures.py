@@ -242,6 +242,10 @@ REASONS: dict[str, FailureReason] = {
         meaning="the path holds something that provision did not make",
         advice="Move it away, or choose another path with `path:` in nodes.yml.",
     ),
+    "not-shared": FailureReason(
+        meaning="the node does not see what another node wrote into the store",
+        advice="Check that `path:` is one shared file system on all nodes; else ship --to local.",
+    ),
     "no-way": FailureReason(
         meaning="the node can neither mount nor unpack the image",
         advice="Install squashfuse and fuse3, or squashfs-tools; or `provision pack --format tar`.",

@@ -55,6 +55,10 @@ class Pack:
         return str(self.sidecar["key"])
 
     @property
+    def size(self) -> int:
+        return int(self.sidecar["size"])
+
+    @property
     def install_path(self) -> PurePosixPath:
         return PurePosixPath(self.sidecar["install_path"])
 

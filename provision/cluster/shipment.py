@@ -15,11 +15,12 @@ from provision.cluster import fitness
 from provision.cluster.distribution import (
     SLOWEST_BYTES_PER_S,
     Distribution,
-    ShippedImage,
     Transfers,
+    node_pack,
 )
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.pack import Pack
 from provision.cluster.probe import probe_script
 from provision.cluster.remote import NodeAnswer, merge_same_nodes
 from provision.cluster.ship_journal import ShipJournal
@@ -52,21 +53,20 @@ class Shipment(StageRun):
     def __init__(
         self,
         selection: NodeSelection,
-        image: ShippedImage,
+        pack: Pack,
         identity: RunIdentity,
         options: ShipOptions,
         journal: ShipJournal | None,
         progress: Progress,
         finished: Iterable[str] = (),
     ) -> None:
-        name = str(image.sidecar["name"])
-        super().__init__(selection, name, identity, options, journal, progress, finished)
-        self._image, self._stage_only = image, options.stage_only
-        self._key = str(image.sidecar["key"])
-        self._reading_s = image.size / SLOWEST_BYTES_PER_S
+        super().__init__(selection, pack.name, identity, options, journal, progress, finished)
+        self._pack, self._stage_only = pack, options.stage_only
+        self._key = pack.key
+        self._reading_s = pack.size / SLOWEST_BYTES_PER_S
         self._statuses: dict[str, Mapping[str, Any]] = {}
         transfers = Transfers(
-            image=image,
+            pack=pack,
             run=self._run,
             defaults=selection.defaults,
             tree=options.tree,
@@ -100,12 +100,21 @@ class Shipment(StageRun):
         self.check(nodes)
         self._bring_image(nodes)
         candidates = self.in_state("verified", among=nodes)
-        self.install(candidates, self._key, extra_s=self._reading_s)
+        self.install(candidates, self._key, extra_s=self._reading_s, allowed=self._allowed_ways())
+
+    def _allowed_ways(self) -> tuple[str, ...]:
+        """A shared store is unpacked unless all nodes can mount its image."""
+        if not self._options.shared:
+            return ()
+        for status in self._statuses.values():
+            if status.get("ways", [])[:1] in ([], ["tree"]):
+                return ("tree",)
+        return ()
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Ask which nodes have nothing to do, and the others what they have and can take."""
-        suffix = self._image.image.name.removeprefix(self._key)
-        script = probe_script(self._path, self._image.pack, suffix)
+        suffix = self._pack.image.name.removeprefix(self._key)
+        script = probe_script(self._path, node_pack(self._pack), suffix)
         with self._progress.meter("checking nodes", len(nodes)) as meter:
             answers = self.ask_script(
                 nodes, script, stage="check", on_each=lambda: meter.advance(1)
@@ -124,7 +133,7 @@ class Shipment(StageRun):
         self.sync()
 
     def _check_stores(self, nodes: Sequence[Node]) -> None:
-        arguments = {"path": self._path, "pack": self._image.pack}
+        arguments = {"path": self._path, "pack": node_pack(self._pack)}
         for answer in self.ask(nodes, "store-status", arguments, stage="check"):
             if answer.failure is not None:
                 self.record_failure(answer)
@@ -137,7 +146,8 @@ class Shipment(StageRun):
                 failure = self._unfit(answer)
                 state = state_of_failure(failure) if failure else state
             self.record(name, state)
-        self._refuse_shared_path(nodes)
+        if not self._options.shared:
+            self._refuse_shared_path(nodes)
 
     def _present_state(self, status: Mapping[str, Any]) -> NodeState:
         """By what a node has. Whether it is fit is judged next."""
@@ -159,10 +169,10 @@ class Shipment(StageRun):
             return report.problems[0]
         if not ways:
             message = facts["unread"].get(
-                "ways", f"nothing there can mount or unpack {self._image.image.name}"
+                "ways", f"nothing there can mount or unpack {self._pack.image.name}"
             )
             return NodeFailure(stage="check", reason="no-way", message=message)
-        free_inodes, files = facts["store"]["free_inodes"], self._image.sidecar["unpacked_files"]
+        free_inodes, files = facts["store"]["free_inodes"], self._pack.sidecar["unpacked_files"]
         if needs_tree and free_inodes is not None and free_inodes < files:
             message = f"{free_inodes} are free in {self._path}; {files} are needed to unpack"
             return NodeFailure(stage="check", reason="no-inodes", message=message)
@@ -170,10 +180,10 @@ class Shipment(StageRun):
 
     def _needs(self, name: str, needs_tree: bool) -> fitness.EnvironmentNeeds:
         """What the environment needs of a node, with the space for what is not there yet."""
-        sidecar, status = self._image.sidecar, self._statuses[name]
+        sidecar, status = self._pack.sidecar, self._statuses[name]
         store_bytes = 0
         if not status["verified"]:
-            store_bytes += self._image.size - status["received"]
+            store_bytes += self._pack.size - status["received"]
         if needs_tree:
             store_bytes += sidecar["unpacked_size"]
         return fitness.EnvironmentNeeds(
@@ -205,12 +215,25 @@ class Shipment(StageRun):
         waiting = self.in_state("fit", among=nodes)
         if not waiting or self.is_stopped():
             return
-        servers = self._servers()
+        servers = [] if self._options.shared else self._servers()
         self._leased.update(node.name for node in waiting)
-        size = format_bytes(self._image.size)
+        size = format_bytes(self._pack.size)
         self._progress.say(f"shipping {size} to {len(waiting)} of {len(self._nodes)} nodes")
-        self.distribution.distribute(waiting, servers, self._statuses)
+        if self._options.shared:
+            self._bring_to_one(waiting)
+        else:
+            self.distribution.distribute(waiting, servers, self._statuses)
         self.sync()
+
+    def _bring_to_one(self, nodes: Sequence[Node]) -> None:
+        """One copy for all nodes: the others see what one of them verified."""
+        for node in nodes:
+            if self.in_state("verified", "passed", "active") or self.is_stopped():
+                break
+            self.distribution.distribute([node], [], self._statuses)
+        if self.in_state("verified", "passed", "active"):
+            for node in self.in_state("fit", among=nodes):
+                self.record(node.name, NodeState(state="verified"))
 
     def _servers(self) -> list[Node]:
         """Nodes that have the image and whose addresses are known. Those where it was active before
@@ -218,7 +241,7 @@ class Shipment(StageRun):
         candidates = self.in_state("verified", "passed", "active")
         servers = [node for node in candidates if node.name in self._statuses]
         unasked = [node for node in candidates if node.name not in self._statuses]
-        arguments = {"path": self._path, "pack": self._image.pack}
+        arguments = {"path": self._path, "pack": node_pack(self._pack)}
         for answer in self.ask(unasked[:ASKED_SERVERS], "store-status", arguments, stage="check"):
             if answer.result is not None and answer.result["verified"]:
                 self._statuses[answer.node.name] = answer.result
@@ -230,13 +253,15 @@ class Shipment(StageRun):
         candidates = []
         for node in self.in_state("fit", among=nodes):
             status = self._statuses[node.name]
-            if status["received"] == self._image.size or status["has_image"]:
+            if status["received"] == self._pack.size or status["has_image"]:
                 candidates.append(node)
+        if self._options.shared:
+            candidates = candidates[:1]
         self._leased.update(node.name for node in candidates)
         arguments = {
             "path": self._path,
-            "pack": self._image.pack,
-            "sidecar": dict(self._image.sidecar),
+            "pack": node_pack(self._pack),
+            "sidecar": dict(self._pack.sidecar),
             "run": self._run,
         }
         answers = self.ask(

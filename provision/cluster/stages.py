@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from provision.cluster.failures import NodeFailure
@@ -27,17 +28,20 @@ from provision.core.types import Progress
 LATE_FACTOR = 3.0
 # How long ending a run may take on a node: what remains is a lease that runs out.
 RELEASE_S = 20.0
+# How long a node may see an older state of a shared file system: NFS caches names for 60 s.
+SHARED_WAIT_S = 90.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions:
     """minimum: how many nodes must be ready before any is activated (`required_nodes`). retries: of
     a stage on a node, after a failure that may pass. deadline_s: of a stage, without the time for
-    copying."""
+    copying. shared: all nodes see one store."""
 
     minimum: str = "all"
     retries: int = 2
     deadline_s: float = 120.0
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +83,55 @@ class StageRun:
         self.in_use: dict[str, list[str]] = {}
         self.stopped: CommonFailure | None = None
 
-    def install(self, candidates: Sequence[Node], key: str, *, extra_s: float = 0.0) -> None:
-        """Put a verified image to its path on nodes, if it is not there."""
-        self._leased.update(node.name for node in candidates)
+    def install(
+        self,
+        candidates: Sequence[Node],
+        key: str,
+        *,
+        extra_s: float = 0.0,
+        allowed: Sequence[str] = (),
+    ) -> None:
+        """Put a verified image to its path on nodes, if it is not there. In a shared store one node
+        does it, and the others use what it did. allowed: only these ways, if any are named."""
         arguments = {"path": self._path, "name": self.name, "key": key, "run": self._run}
-        with self._progress.meter("installing", len(candidates)) as meter:
+        action = partial(
+            self._reach_passed,
+            action="store-install",
+            arguments={**arguments, "allowed": list(allowed)},
+            extra_s=extra_s,
+        )
+        if not self._options.shared:
+            self._leased.update(node.name for node in candidates)
+            action(candidates)
+            self.sync()
+            return
+        remaining = list(candidates)
+        while remaining:
+            writer = remaining.pop(0)
+            self._leased.add(writer.name)
+            action([writer])
+            if self.states[writer.name].state == "passed":
+                break
+        self._attach(remaining, key, active=False)
+        self.sync()
+
+    def _attach(self, nodes: Sequence[Node], key: str, *, active: bool) -> None:
+        arguments = {
+            "path": self._path,
+            "name": self.name,
+            "key": key,
+            "active": active,
+            "wait_s": SHARED_WAIT_S,
+        }
+        self._reach_passed(nodes, action="store-attach", arguments=arguments, extra_s=SHARED_WAIT_S)
+
+    def _reach_passed(
+        self, nodes: Sequence[Node], *, action: str, arguments: Mapping[str, Any], extra_s: float
+    ) -> None:
+        with self._progress.meter("installing", len(nodes)) as meter:
             answers = self.ask(
-                candidates,
-                "store-install",
+                nodes,
+                action,
                 arguments,
                 stage="install",
                 extra_s=extra_s,
@@ -99,7 +144,6 @@ class StageRun:
             assert answer.result is not None
             self.ways[answer.node.name] = answer.result["way"]
             self.record(answer.node.name, NodeState(state="passed"))
-        self.sync()
 
     def may_activate(self) -> bool:
         """Whether enough nodes are ready, and the run was not stopped."""
@@ -110,8 +154,30 @@ class StageRun:
         return required_nodes(self._options.minimum, len(self._nodes))
 
     def activate(self, candidates: Sequence[Node], key: str) -> None:
+        """Switch nodes to an environment. In a shared store one node does it for all."""
+        if not self._options.shared:
+            self._activate_on(candidates, key)
+            return
+        remaining = list(candidates)
+        while remaining:
+            writer = remaining.pop(0)
+            self._activate_on([writer], key)
+            if self.states[writer.name].state == "active":
+                break
+        self._attach(remaining, key, active=True)
+        for node in self.in_state("passed", among=remaining):
+            self.record(node.name, NodeState(state="active"))
+        self.sync()
+
+    def _activate_on(self, candidates: Sequence[Node], key: str) -> None:
         self._leased.update(node.name for node in candidates)
-        arguments = {"path": self._path, "name": self.name, "key": key, "run": self._run}
+        arguments = {
+            "path": self._path,
+            "name": self.name,
+            "key": key,
+            "run": self._run,
+            "is_shared": self._options.shared,
+        }
         for answer in self.ask(candidates, "store-activate", arguments, stage="activate"):
             name = answer.node.name
             if answer.failure is not None:

@@ -19,8 +19,12 @@ KEPT_ENVIRONMENTS = 3
 PARTS_KEPT_S = 7 * 86400.0
 
 
-def activate(path: str, name: str, key: str, run: Mapping[str, str]) -> dict[str, Any]:
+def activate(
+    path: str, name: str, key: str, run: Mapping[str, str], is_shared: bool = False
+) -> dict[str, Any]:
     """Make an installed environment the active one, and remove those that are no longer kept.
+
+    is_shared: other nodes use this store too, and jobs there cannot be seen: nothing is removed.
 
     Running jobs stay in the environment that they started in, because they start in `envs/KEY`.
     Raises NodeError (not-installed).
@@ -33,7 +37,7 @@ def activate(path: str, name: str, key: str, run: Mapping[str, str]) -> dict[str
         if previous != key:
             _replace_link(store, name, key)
             stores.append_journal(store, "activated", run, name=name, key=key, previous=previous)
-        removed, in_use = prune(store, name, run)
+        removed, in_use = ([], []) if is_shared else prune(store, name, run)
         stores.release(path, name, run)
     return {"active": key, "previous": previous, "removed": removed, "in_use": in_use}
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from . import store as stores
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
 MOUNT_S = 60.0
 START_S = 300.0
 UNPACK_S = 3600.0
+WAIT_POLL_S = 0.5
 FUSE_SETTINGS = "/etc/fuse.conf"
 CHUNK = 1 << 20
 
 
-def install(path: str, name: str, key: str, run: Mapping[str, str]) -> dict[str, Any]:
+def install(
+    path: str, name: str, key: str, run: Mapping[str, str], allowed: Sequence[str] = ()
+) -> dict[str, Any]:
     """Put a verified image to `envs/KEY`, in the first way that works, and start its Python once.
 
-    Nothing remains of a way that does not work. Raises NodeError (not-here, not-verified, in-use,
+    allowed: only these ways, if any are named. Nothing remains of a way that does not work. Raises NodeError (not-here, not-verified, in-use,
     no-way, wrong-bytes, does-not-start).
     """
     store = Store(path)
@@ -47,7 +51,8 @@ def install(path: str, name: str, key: str, run: Mapping[str, str]) -> dict[str,
             return {"way": installed_way, "is_new": False}
         # Another image of the same key, a mount that a reboot ended, or what a killed run left.
         _take_away(store, key)
-        installed_way = _put(store, pack, ways(pack["format"]))
+        candidates = [way for way in ways(pack["format"]) if not allowed or way in allowed]
+        installed_way = _put(store, pack, candidates)
         try:
             start_python(store.environment(key))
         except NodeError:
@@ -57,6 +62,42 @@ def install(path: str, name: str, key: str, run: Mapping[str, str]) -> dict[str,
         stores.write_json(store.installed(key), record)
         stores.append_journal(store, "installed", run, name=name, key=key, way=installed_way)
     return {"way": installed_way, "is_new": True}
+
+
+def attach(path: str, name: str, key: str, active: bool, wait_s: float) -> dict[str, Any]:
+    """Use what another node installed in a store that this node shares: mount it here if it was
+    mounted there, and start its Python once.
+
+    Takes no lock and changes no file. active: wait until it is also the active one here. wait_s:
+    how long this node may still see an older state of the file system (NFS: 60 s by default).
+    Raises NodeError (not-shared, no-way, does-not-start).
+    """
+    store = Store(path)
+    record = _wait_for_record(store, name, key, active, wait_s)
+    pack = stores.pack_of(store, key)
+    if record["way"] != TREE and stores.installed_way(store, pack) is None:
+        _put(store, pack, [way for way in ways(pack["format"]) if way != TREE])
+    start_python(store.environment(key))
+    return {"way": record["way"], "is_new": True}
+
+
+def _wait_for_record(
+    store: Store, name: str, key: str, active: bool, wait_s: float
+) -> dict[str, Any]:
+    end = time.monotonic() + wait_s
+    while True:
+        record = stores.read_json(store.installed(key))
+        sidecar = stores.read_json(store.sidecar(key))
+        is_visible = record and sidecar and stores.is_verified(store, sidecar)
+        if record and is_visible and (not active or stores.active_key(store, name) == key):
+            return record
+        if time.monotonic() > end:
+            state = "the active one" if active else "there"
+            raise NodeError(
+                "not-shared", f"{key} is not {state} in {store.path} as this node sees it"
+            )
+        stores.require_caller()
+        time.sleep(WAIT_POLL_S)
 
 
 def _put(store: Store, pack: Mapping[str, Any], candidates: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ ACTIONS = {
     "store-exchange": "transfer:exchange",
     "store-verify": "transfer:verify",
     "store-install": "install:install",
+    "store-attach": "install:attach",
     "store-activate": "activation:activate",
     "store-release": "store:release",
     "store-distrust": "store_distrust:distrust",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from provision.cluster import ship_journal
 from provision.cluster.activation import Activation
+from provision.cluster.inventory import NodeSelection
 from provision.cluster.stages import StageOptions
 from provision_runtime.node import store as stores
 from provision_runtime.node.store import Store
@@ -25,6 +27,15 @@ from tests.ship_runs import (
 )
 
 PYTHON36 = Path.home() / ".pyenv/versions/3.6.15/bin/python3.6"
+
+
+class SharedNodes(SimulatedNodes):
+    """Nodes that see one folder."""
+
+    def selection(self) -> NodeSelection:
+        selection = super().selection()
+        defaults = dataclasses.replace(selection.defaults, path=PurePosixPath(self.root, "one"))
+        return dataclasses.replace(selection, defaults=defaults)
 
 
 @pytest.fixture
@@ -185,7 +196,8 @@ def switch(nodes: SimulatedNodes, key: str | None) -> Activation:
     histories = run.ask_history()
     key = key or run.previous_key(histories)
     if key:
-        run.switch(key, histories)
+        run.select(key, histories)
+        run.switch(key)
     return run
 
 
@@ -295,3 +307,40 @@ def test_a_python_that_is_too_old_says_so(
     run = shipment(nodes, write_image(tmp_path, toy), minimum="1")
     run.ship()
     assert states(run) == {"n1": "active", "old": "failed:check:python-too-old"}
+
+
+def test_a_shared_store_gets_one_copy_and_all_nodes_use_it(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = toy, pack_toy(tmp_path, "2")
+    nodes = SharedNodes(root=tmp_path / "nodes", names="n[1-5]", faults={})
+    monkeypatch.setenv("PATH", nodes.path)
+    for each in (first, second):
+        image = write_image(tmp_path, each)
+        run = shipment(nodes, image, shared=True)
+        run.ship()
+        assert set(states(run).values()) == {"active"}
+        assert run.distribution.sent_bytes == image.size
+        assert run.distribution.copies_between_nodes == 0
+        assert (nodes.store("one") / NAME).readlink().name == each.key
+    switched = Activation(nodes.selection(), NAME, SOURCE, StageOptions(shared=True), None, Notes())
+    histories = switched.ask_history()
+    switched.select(first.key, histories)
+    switched.switch(first.key)
+    assert (nodes.store("one") / NAME).readlink().name == first.key
+    assert {str(state) for state in switched.states.values()} == {"active"}
+
+
+def test_a_path_that_is_not_shared_is_said(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provision.cluster.stages.SHARED_WAIT_S", 1.0)
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
+    run = shipment(nodes, write_image(tmp_path, toy), shared=True)
+    run.ship()
+    assert sorted(states(run).values()) == [
+        "failed:install:not-shared",
+        "failed:install:not-shared",
+        "passed",
+    ]
+    assert set(nodes.active().values()) == {None}

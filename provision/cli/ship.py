@@ -1,0 +1,214 @@
+"""`provision ship`, `activate` and `rollback`: an environment on the nodes of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.cluster_options import (
+    cluster_options,
+    connect_timeout_option,
+    fanout_option,
+    inventory_option,
+    selection_of,
+)
+from provision.cli.options import (
+    common_options,
+    context_of,
+    dry_run_option,
+    no_wait_option,
+    option_group,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from provision.cli.console import Console
+    from provision.cluster.inventory import NodeSelection
+
+on_or_resume_option = click.option(
+    "--on",
+    metavar="NODES",
+    help=(
+        "Nodes: a group of nodes.yml, a node set (`n[1-4]`, `@group`), `slurm:PARTITION`, "
+        "`ssh:HOST,...` or `local`. Only --resume can do without it."
+    ),
+)
+ship_cluster_options = option_group(
+    on_or_resume_option, inventory_option, fanout_option, connect_timeout_option
+)
+stage_options = option_group(
+    click.option(
+        "--to",
+        "store",
+        type=click.Choice(["local", "shared"]),
+        help="local: every node has a store of its own. shared: all nodes see one store, which "
+        "gets one copy.  [default: local, or as nodes.yml says]",
+    ),
+    click.option(
+        "--min",
+        "minimum",
+        default="all",
+        show_default=True,
+        metavar="NODES",
+        help="How many nodes must be ready before any is activated: `all`, `95%` or a number.",
+    ),
+    click.option(
+        "--retry",
+        "retries",
+        type=click.IntRange(0),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="Tries after a failure that may pass, in each stage on each node.",
+    ),
+    click.option(
+        "--deadline",
+        "deadline_s",
+        type=click.FloatRange(min=1),
+        default=120.0,
+        show_default=True,
+        metavar="S",
+        help="Time limit of a stage on a node, in seconds. Copying gets more, by its size, and so "
+        "does a node that takes less than three times as long as most.",
+    ),
+)
+key_option = click.option(
+    "--key", metavar="KEY", help="The environment to activate, as `envs/KEY` on the nodes."
+)
+
+
+@click.command()
+@click.argument("name")
+@ship_cluster_options
+@stage_options
+@click.option(
+    "--tree",
+    type=click.IntRange(0),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="How many nodes fetch the image from one node at the same time. 0: each node gets its "
+    "copy from this machine.",
+)
+@click.option(
+    "--stage-only", is_flag=True, help="Bring, verify and install it, and activate nothing."
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on with the last ship: finished nodes are not asked again."
+)
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def ship(
+    console: Console, name: str, envs: Path | None, resume: bool, dry_run: bool, **options: Any
+) -> int:
+    """Bring a packed environment to nodes, verify and activate it.
+
+    Sends the pack that `provision pack NAME` made to one node; nodes that have it pass it on. It is
+    activated when enough nodes are ready (--min). What is there already is not sent again. The exit
+    code is 1 if fewer nodes than --min are active at the end.
+
+    \b
+    provision ship train --on slurm:gpu
+    provision ship train --on 'n[001-128]' --min 95%
+    """
+    from provision.cli.format.ship import ship_json, ship_lines
+    from provision.cluster.inventory import find_inventory
+    from provision.cluster.shipment import ShipOptions
+    from provision.commands import ship as command
+    from provision.core.errors import InvalidSpec
+
+    context = context_of(console, envs, options)
+    inventory = find_inventory(context.folders.envs, options["inventory"])
+    if options["on"] is None:
+        if not resume:
+            raise InvalidSpec("--on is missing.", advice="Name nodes, or --resume the last ship.")
+        options["on"], options["inventory"] = command.recorded_nodes(context, name)
+    selection = selection_of(envs, options)
+    ship_options = ShipOptions(
+        minimum=options["minimum"],
+        retries=options["retries"],
+        deadline_s=options["deadline_s"],
+        shared=_is_shared(options, selection),
+        tree=options["tree"],
+        stage_only=options["stage_only"],
+    )
+    report = command.ship(
+        context,
+        name,
+        selection,
+        ship_options,
+        inventory=inventory,
+        resume=resume,
+        dry_run=dry_run,
+    )
+    console.result(ship_json(report), ship_lines(report))
+    return 0 if report.succeeded else 1
+
+
+@click.command()
+@click.argument("name")
+@cluster_options
+@stage_options
+@key_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
+    """Activate an environment that nodes have already.
+
+    After `ship --stage-only`, for example. Takes the latest pack here, or --key. Sends nothing. Running jobs stay in the environment that
+    they started in. After a restart of a node it also mounts the environment again.
+    """
+    from provision.commands import ship as command
+
+    return _switch(console, command.activate, name, envs, options)
+
+
+@click.command()
+@click.argument("name")
+@cluster_options
+@stage_options
+@key_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> int:
+    """Go back to the environment that was active on nodes before.
+
+    Nodes keep the last three. Nothing changes if fewer nodes than --min have it. A second rollback
+    goes forward again.
+    """
+    from provision.commands import ship as command
+
+    return _switch(console, command.rollback, name, envs, options)
+
+
+def _switch(
+    console: Console, switch: Any, name: str, envs: Path | None, options: dict[str, Any]
+) -> int:
+    from provision.cli.format.ship import ship_json, ship_lines
+    from provision.cluster.stages import StageOptions
+
+    selection = selection_of(envs, options)
+    stage_options = StageOptions(
+        minimum=options["minimum"],
+        retries=options["retries"],
+        deadline_s=options["deadline_s"],
+        shared=_is_shared(options, selection),
+    )
+    context = context_of(console, envs, options)
+    report = switch(context, name, selection, stage_options, options["key"], options["dry_run"])
+    console.result(ship_json(report), ship_lines(report))
+    return 0 if report.succeeded else 1
+
+
+def _is_shared(options: Mapping[str, Any], selection: NodeSelection) -> bool:
+    return (options["store"] or selection.defaults.store) == "shared"

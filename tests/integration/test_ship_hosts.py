@@ -1,0 +1,198 @@
+"""A small environment shipped to eight hosts by ssh: mounted there, killed and resumed, switched."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Home, make_home
+from tests.integration.shipped_packs import write_pack
+from tests.integration.ssh_hosts import HOSTS, SshHosts
+
+pytestmark = [pytest.mark.sshd, pytest.mark.needs("mksquashfs")]
+STORE = PurePosixPath("/opt/provision")
+NAME = "small"
+ON = "h[1-8]"
+
+
+class Lab:
+    """A user, eight hosts, and what their stores hold."""
+
+    def __init__(self, home: Home, hosts: SshHosts) -> None:
+        self.home, self.hosts = home, hosts
+
+    @property
+    def data(self) -> Path:
+        return Path(self.home.env["PROVISION_DATA"])
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.home.start(*arguments, **self.hosts.environment)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.home.run(*arguments, timeout_s=300, **dict(self.hosts.environment))
+
+    def report(self, *arguments: str) -> dict[str, Any]:
+        result = self.run(*arguments, "--json")
+        assert result.returncode in (0, 1), result.stderr
+        document = json.loads(result.stdout)
+        assert isinstance(document, dict)
+        return document
+
+    def active(self) -> dict[str, str]:
+        """What each host's jobs would start in: the link, and whether its Python starts."""
+        script = f"cd {STORE} 2>/dev/null && readlink {NAME} && {NAME}/bin/python -c ''"
+        return {
+            name: self.hosts[name].run("sh", "-c", script, check=False).strip() for name in HOSTS
+        }
+
+    def empty(self) -> None:
+        script = f"umount {STORE}/envs/*/ 2>/dev/null; rm -rf {STORE}"
+        for name in HOSTS:
+            self.hosts[name].run("sh", "-c", script)
+
+
+@pytest.fixture
+def lab(ssh_hosts: SshHosts, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(make_home(tmp_path), ssh_hosts)
+    lab.empty()
+    yield lab
+    lab.empty()
+
+
+def states(report: dict[str, Any]) -> dict[str, str]:
+    return {name: row["state"] for name, row in report["nodes"].items()}
+
+
+def test_ship_switch_and_roll_back_under_a_running_job(lab: Lab) -> None:
+    first = write_pack(lab.data, NAME, "1", STORE)
+    report = lab.report("ship", NAME, "--on", ON)
+    assert set(states(report).values()) == {"active"}
+    assert {row["way"] for row in report["nodes"].values()} == {"kernel"}
+    assert report["sent_bytes"] == first["size"]
+    assert report["copies_between_nodes"] == 7
+    assert set(lab.active().values()) == {f"envs/{first['key']}"}
+
+    report = lab.report("ship", NAME, "--on", ON)
+    assert report["succeeded"]
+    assert report["sent_bytes"] == report["copies_between_nodes"] == 0
+
+    job_script = f"echo $$ >/run/job; cd {STORE}/{NAME}/bin && echo started && exec sleep 600"
+    job = subprocess.Popen(
+        lab.hosts["h1"].command("sh", "-c", job_script), stdout=subprocess.PIPE, text=True
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == "started\n"
+    try:
+        later = [write_pack(lab.data, NAME, version, STORE, 100_000) for version in "234"]
+        # Each is the latest in its turn: the files' times say so.
+        for document in later:
+            sidecar = lab.data / "packs" / NAME / f"{document['key']}.json"
+            sidecar.touch()
+            report = lab.report("ship", NAME, "--on", ON)
+            assert set(states(report).values()) == {"active"}
+        removed = {name: row["removed"] for name, row in report["nodes"].items()}
+        assert removed.pop("h1") == []
+        assert report["nodes"]["h1"]["in_use"] == [first["key"]]
+        assert set(map(tuple, removed.values())) == {(first["key"],)}
+        assert job.poll() is None
+        report = lab.report("rollback", NAME, "--on", ON)
+        assert set(states(report).values()) == {"active"}
+        assert set(lab.active().values()) == {f"envs/{later[1]['key']}"}
+    finally:
+        lab.hosts["h1"].run("sh", "-c", "kill -KILL $(cat /run/job)")
+        job.communicate()
+
+
+def test_a_host_that_was_restarted_is_mounted_again_and_nothing_is_sent(lab: Lab) -> None:
+    write_pack(lab.data, NAME, "1", STORE, 100_000)
+    assert lab.report("ship", NAME, "--on", ON)["succeeded"]
+    lab.hosts["h3"].run("sh", "-c", f"umount {STORE}/envs/*/")
+    assert lab.active()["h3"] != lab.active()["h1"]
+    report = lab.report("ship", NAME, "--on", ON)
+    assert report["succeeded"]
+    assert report["sent_bytes"] == 0
+    assert report["nodes"]["h3"]["way"] == "kernel"
+    assert len(set(lab.active().values())) == 1
+
+
+def test_dead_hosts_are_named_and_the_others_finish(lab: Lab) -> None:
+    document = write_pack(lab.data, NAME, "1", STORE, 1_000_000)
+    lab.hosts.stop_sshd(lab.hosts["h2"])
+    lab.hosts.network.cut(lab.hosts["h5"])
+    try:
+        result = lab.run("ship", NAME, "--on", ON, "--min", "6", "--connect-timeout", "2")
+    finally:
+        lab.hosts.network.heal(lab.hosts["h5"])
+        lab.hosts.start_sshd(lab.hosts["h2"])
+    assert result.returncode == 0, result.stderr
+    assert "h2" in result.stdout and "check: refused" in result.stdout
+    assert "h5" in result.stdout and "check: " in result.stdout
+    assert list(lab.active().values()).count(f"envs/{document['key']}") == 6
+    report = lab.report("ship", NAME, "--resume")
+    assert report["succeeded"]
+    assert len(report["nodes"]) == 8
+
+
+def test_hosts_that_cannot_reach_each_other_get_their_copies_from_here(lab: Lab) -> None:
+    """Three at most; the reason names them, and --tree 0 ships to all."""
+    document = write_pack(lab.data, NAME, "1", STORE, 100_000)
+    hosts = ["h1", "h2", "h3"]
+    rule = ["INPUT", "--protocol", "tcp", "--dport", "61000:65535", "--jump", "REJECT"]
+    for name in hosts:
+        lab.hosts[name].run("iptables", "--insert", *rule)
+    try:
+        report = lab.report("ship", NAME, "--on", "h[1-3]", "--tree", "0")
+    finally:
+        for name in hosts:
+            lab.hosts[name].run("iptables", "--delete", *rule)
+    assert report["succeeded"]
+    assert report["sent_bytes"] == 3 * document["size"]
+
+
+def kill_at_random(lab: Lab, chance: random.Random, longest_s: float) -> bool:
+    """Start a ship and kill it after a while; whether it was still running."""
+    child = lab.start("ship", NAME, "--on", ON)
+    time.sleep(chance.uniform(0.05, longest_s))
+    was_running = child.poll() is None
+    child.kill()
+    child.communicate()
+    return was_running
+
+
+def killed_ships(lab: Lab, kills: int, seed: int) -> None:
+    """Kill ships of a new environment over an old one at random moments: each host has the one or
+    the other, whole; and then one run finishes."""
+    old = write_pack(lab.data, NAME, "old", STORE, 1_000_000)
+    begin = time.monotonic()
+    assert lab.report("ship", NAME, "--on", ON)["succeeded"]
+    longest_s = time.monotonic() - begin
+    chance = random.Random(seed)
+    done = 0
+    version = 0
+    while done < kills:
+        version += 1
+        new = write_pack(lab.data, NAME, f"new{version}", STORE, 20_000_000)
+        while done < kills and kill_at_random(lab, chance, longest_s):
+            done += 1
+            assert set(lab.active().values()) <= {f"envs/{old['key']}", f"envs/{new['key']}"}
+        report = lab.report("ship", NAME, "--on", ON)
+        assert set(states(report).values()) == {"active"}, report
+        assert report["sent_bytes"] <= 3 * new["size"]
+        assert set(lab.active().values()) == {f"envs/{new['key']}"}
+        old = new
+
+
+def test_a_killed_ship_leaves_each_host_old_or_new_and_the_next_finishes(lab: Lab) -> None:
+    killed_ships(lab, kills=4, seed=1)
+
+
+@pytest.mark.exhaustive
+def test_fifty_killed_ships(lab: Lab) -> None:
+    killed_ships(lab, kills=50, seed=2)
