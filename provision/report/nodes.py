@@ -139,8 +139,10 @@ def build_nodes_page(record: Record) -> NodesPage:
 def nodes_template_values(record: Record) -> dict[str, Any]:
     """The values of templates/nodes.html.j2."""
     page = build_nodes_page(record)
+    distributions = sum(fact["group"] == DISTRIBUTIONS for fact in record["facts"])
     return {
         "page": page,
+        "hidden": max(0, distributions - DRAWN_DISTRIBUTIONS),
         "chart": draw(record),
         "row_height": ROW_HEIGHT,
         "has_unread": any(row.kind == UNREAD for row in page.deviations),

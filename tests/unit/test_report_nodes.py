@@ -99,6 +99,16 @@ def test_node_without_the_environment_is_blank_where_there_is_nothing_to_compare
     assert "value0" in {span.kind for span in row(chart, "environment").spans}
 
 
+def test_distributions_that_are_not_drawn_are_counted_and_listed() -> None:
+    old = {f"distribution:p{number:02}": "1.0" for number in range(60)}
+    new = {f"distribution:p{number:02}": "2.0" for number in range(60)}
+    document = record({"n1": facts(**new), "n2": facts(**new), "n3": facts(**old)})
+    drawn = [row.title for row in draw(document).rows if row.title.startswith("p")]
+    assert len(drawn) == 24
+    page = Page(html(document))
+    assert "36 more distributions" in page.text and "p59" in page.text
+
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["report", *arguments])
 
