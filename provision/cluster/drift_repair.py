@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,13 +51,16 @@ def distrust(
     defaults: NodeDefaults,
     name: str,
     key: str,
-    run: Mapping[str, str],
+    run_id: str,
 ) -> dict[str, NodeFailure]:
     """Make nodes forget that their environment was verified; returns why some could not.
 
-    Otherwise a ship would find the environment active, and do nothing.
+    Otherwise a ship would find the environment active, and do nothing. run_id: under which the
+    nodes' journals note it.
     """
-    arguments = {"path": str(defaults.path), "name": name, "key": key, "run": dict(run)}
+    host = socket.gethostname()
+    run = {"id": run_id, "source": f"{host}:drift", "by": f"`provision drift --fix` on {host}"}
+    arguments = {"path": str(defaults.path), "name": name, "key": key, "run": run}
     answers = run_action(
         nodes, "store-distrust", arguments, stage=STAGE, timeout_s=TIMEOUT_S, defaults=defaults
     )
