@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,14 +101,23 @@ def _digests(arguments: Sequence[str]) -> int:
 
 
 def _job(arguments: Sequence[str]) -> int:
-    from .job import command, node
+    from .job import command, detach, node
 
     parser = _verb_parser(
         arguments,
         "Run one node's part of a job: find the other nodes, compare facts, start the ranks.",
     )
     command.add_arguments(parser)
-    return node.run(command.options_of(parser, parser.parse_args(arguments[1:])))
+    namespace = parser.parse_args(arguments[1:])
+    options = command.options_of(parser, namespace)
+    if namespace.folder:
+        try:
+            os.chdir(namespace.folder)
+        except OSError as error:
+            parser.error(f"{namespace.folder}: {error.strerror}")
+    if namespace.detach:
+        return detach.run_detached(options.id, options.node, lambda: node.run(options))
+    return node.run(options)
 
 
 def _job_agent(arguments: Sequence[str]) -> int:

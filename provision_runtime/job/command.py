@@ -61,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="COMMAND saves a checkpoint and ends on USR1: send it that when the job is stopped",
     )
+    parser.add_argument("--folder", metavar="DIR", help="where COMMAND starts")
+    parser.add_argument(
+        "--detach", action="store_true", help="go on without this shell, with a log of its own"
+    )
     parser.add_argument("command", nargs="+", metavar="COMMAND")
 
 

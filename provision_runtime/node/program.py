@@ -34,6 +34,9 @@ ACTIONS = {
     "store-release": "store:release",
     "store-distrust": "store_distrust:distrust",
     "drift-facts": "drift_facts:node_facts",
+    "job-list": "jobs:list_jobs",
+    "job-log": "jobs:read_logs",
+    "job-cancel": "jobs:cancel",
     "distributions": "drift_facts:distributions",
 }
 # Set where the host only simulates nodes (`exec:` of --on): the name of this one. "%h" in a text

@@ -47,7 +47,7 @@ RUNTIME_RULES: dict[str, tuple[str, ...]] = {
     "smoke": ("checkpoint", "facts", "fs", "report", "comm"),
     "checkpoint": ("fs", "comm"),
     "node": ("facts", "fs", "report", "comm"),
-    "job": ("facts", "fs", "report", "comm"),
+    "job": ("node", "facts", "fs", "report", "comm"),
     "facts": ("comm",),
     "fs": ("comm",),
     "report": ("comm",),

@@ -1,0 +1,140 @@
+"""Jobs and JobSets of Kubernetes, through the user's kubectl."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provision.core import process
+from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
+
+ANSWER_TIMEOUT_S = 60.0
+OWN_LABEL = "app.kubernetes.io/managed-by=provision"
+NAME_LABEL = "app.kubernetes.io/name"
+INDEX = "batch.kubernetes.io/job-completion-index"
+# Indexed Jobs are stable since 1.24; older servers drop the field, and every pod would be node 0.
+INDEXED_SINCE = (1, 24)
+_UNREACHABLE = re.compile(
+    r"refused|no such host|timed? ?out|unable to connect|TLS handshake|was the connection", re.I
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesJob:
+    """state: Pending, Running, Complete, Failed, Suspended, with the reason of the last condition."""
+
+    name: str
+    namespace: str
+    kind: str
+    state: str
+    nodes: int
+    reason: str
+
+
+def submit(manifest: Path, context: str = "", namespace: str | None = None) -> None:
+    """Create the objects of a manifest, after the API server itself has checked all of them.
+
+    Raises InvalidSpec if it refuses one, or is too old for Indexed Jobs.
+    """
+    require_indexed_jobs(context)
+    create = ["create", "-f", str(manifest)]
+    _ask([*create, "--dry-run=server"], context, namespace)
+    _ask(create, context, namespace)
+
+
+def require_indexed_jobs(context: str = "") -> None:
+    version = json.loads(_ask(["version", "-o", "json"], context))["serverVersion"]
+    major, minor = (int(re.sub(r"\D", "", version[key]) or 0) for key in ("major", "minor"))
+    if (major, minor) < INDEXED_SINCE:
+        raise InvalidSpec(
+            f"Kubernetes {version['gitVersion']} has no stable Indexed Jobs: every pod would be "
+            "node 0.",
+            advice="They are stable since 1.24.",
+        )
+
+
+def list_jobs(context: str = "", namespace: str | None = None) -> list[KubernetesJob]:
+    """The jobs that provision made, of one namespace or of the current one."""
+    answer = _ask(["get", "jobs", "-l", OWN_LABEL, "-o", "json"], context, namespace)
+    return [parse_job(item) for item in json.loads(answer)["items"]]
+
+
+def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
+    spec, status, metadata = item["spec"], item.get("status", {}), item["metadata"]
+    state, reason = "Pending", ""
+    if status.get("active"):
+        state = "Running"
+    if spec.get("suspend"):
+        state, reason = "Suspended", "waits for its queue"
+    for condition in status.get("conditions") or ():
+        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
+            state = condition["type"]
+            reason = condition.get("message") or condition.get("reason") or ""
+    return KubernetesJob(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        kind="Job",
+        state=state,
+        nodes=spec.get("completions") or 1,
+        reason=reason,
+    )
+
+
+def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
+    """What the pods of a job printed, node 0 first."""
+    pods = json.loads(
+        _ask(["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"], context, namespace)
+    )["items"]
+    if not pods:
+        raise InvalidSpec(f"Kubernetes has no pods of a job {name}.")
+    pods.sort(key=lambda pod: int(pod["metadata"].get("annotations", {}).get(INDEX, 0)))
+    texts = []
+    for pod in pods:
+        pod_name = pod["metadata"]["name"]
+        texts.append(f"==> {pod_name}\n{_ask(['logs', pod_name], context, namespace)}")
+    return "\n".join(texts)
+
+
+def cancel(name: str, context: str = "", namespace: str | None = None) -> None:
+    """Delete what a manifest of ours created. The pods get SIGTERM first."""
+    own = f"{OWN_LABEL},{NAME_LABEL}={name}"
+    kinds = "jobs,services"
+    if "jobset.x-k8s.io" in _ask(["api-versions"], context):
+        kinds += ",jobsets"
+    answer = _ask(["delete", kinds, "-l", own, "--wait=false"], context, namespace)
+    if "deleted" not in answer:
+        raise InvalidSpec(f"Kubernetes has no job {name} that provision made.")
+
+
+def _ask(arguments: list[str], context: str = "", namespace: str | None = None) -> str:
+    command = ["kubectl"]
+    if context:
+        command += ["--context", context]
+    if namespace:
+        command += ["--namespace", namespace]
+    command += [*arguments, f"--request-timeout={ANSWER_TIMEOUT_S:.0f}s"]
+    try:
+        return process.run(command, timeout_s=ANSWER_TIMEOUT_S + 5).stdout
+    except ToolMissing as error:
+        raise ToolMissing(
+            "There is no `kubectl` on this machine.",
+            advice="Install it, or run this where it is.",
+        ) from error
+    except TimedOut as error:
+        raise Unreachable(
+            f"kubectl did not answer within {ANSWER_TIMEOUT_S:.0f} s.",
+            advice="`kubectl cluster-info` says whether the API server is up.",
+        ) from error
+    except ToolFailed as error:
+        lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
+        message = "; ".join(lines) or f"status {error.status}"
+        if _UNREACHABLE.search(message):
+            raise Unreachable(
+                f"The Kubernetes API server does not answer: {message}",
+                advice="`kubectl cluster-info` says whether it is up.",
+            ) from error
+        raise InvalidSpec(f"Kubernetes refused: {message}") from error

@@ -1,0 +1,159 @@
+"""Jobs: sbatch, squeue, scontrol and scancel of the user."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.core import process
+from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
+
+ANSWER_TIMEOUT_S = 60.0
+# Id, name, state, nodes, time used, time limit, comment, and last the reason or the node list.
+_FORMAT = "%i|%j|%T|%D|%M|%l|%k|%R"
+_COLUMNS = 8
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_-]*)=")
+_NO_CONTROLLER = re.compile(
+    r"contact slurm controller|unable to contact|connection refused|configuration source", re.I
+)
+_UNKNOWN_JOB = re.compile(r"invalid job id", re.I)
+# Words of Slurm for why a job waits or stopped, and what to do about it. squeue(1), JOB REASON
+# CODES; the last is what a failing prolog leaves.
+REASONS: Mapping[str, str] = {
+    "JobHeldUser": "held by you: `scontrol release ID`",
+    "JobHeldAdmin": "held by an administrator, who must release it",
+    "BeginTime": "requeued or delayed: Slurm waits a little before it starts the job",
+    "Resources": "waits for free nodes",
+    "Priority": "waits behind jobs with a higher priority",
+    "QOSMaxJobsPerUserLimit": "you run as many jobs as your QOS allows",
+    "AssocGrpGRES": "your group uses as many GPUs as it may",
+    "PartitionTimeLimit": "--time is longer than the partition allows",
+    "PartitionNodeLimit": "--nodes is more than the partition allows",
+    "PartitionDown": "the partition is down",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "launch failed requeued held": "its prolog or its start failed on a node, and Slurm holds it: "
+    "see the node's log, then `scontrol release ID`",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmJob:
+    """A job as squeue shows it. where: its nodes, or why it has none."""
+
+    id: str
+    name: str
+    state: str
+    nodes: int
+    time_used: str
+    time_limit: str
+    comment: str
+    where: str
+
+    @property
+    def explanation(self) -> str:
+        """What its reason means; empty where it runs, or the reason is not known here."""
+        reason = self.where.strip("()").split(",")[0]
+        return REASONS.get(reason, "").replace("ID", self.id)
+
+
+def submit(script: Path) -> str:
+    """Submit a batch script; returns the job's id.
+
+    Raises ToolMissing without sbatch, InvalidSpec if Slurm rejects the job, Unreachable.
+    """
+    answer = _ask(["sbatch", "--parsable", str(script)], "Slurm rejected the job")
+    # ID, or ID;CLUSTER where there are several. Warnings of plug-ins may come first.
+    return answer.strip().splitlines()[-1].split(";")[0]
+
+
+def list_jobs() -> list[SlurmJob]:
+    """This user's jobs that Slurm still knows."""
+    text = _ask(["squeue", "--me", "--noheader", "--states=all", "-o", _FORMAT], "squeue failed")
+    return parse_jobs(text)
+
+
+def parse_jobs(text: str) -> list[SlurmJob]:
+    jobs = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|", _COLUMNS - 1)]
+        if len(cells) == _COLUMNS:
+            identity, name, state, nodes, used, limit, comment, where = cells
+            jobs.append(
+                SlurmJob(
+                    id=identity,
+                    name=name,
+                    state=state,
+                    nodes=int(nodes) if nodes.isdigit() else 0,
+                    time_used=used,
+                    time_limit=limit,
+                    comment="" if comment == "(null)" else comment,
+                    where=where,
+                )
+            )
+    return jobs
+
+
+def show_job(identity: str) -> dict[str, str]:
+    """What `scontrol show job` says. Raises InvalidSpec for a job that Slurm does not know."""
+    return parse_job(_ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed"))
+
+
+def parse_job(text: str) -> dict[str, str]:
+    """The fields of `scontrol --oneliner show job`. Values may have spaces, but no `Word=`."""
+    fields = {}
+    matches = list(_FIELD.finditer(text))
+    for number, match in enumerate(matches):
+        end = matches[number + 1].start() if number + 1 < len(matches) else len(text)
+        fields[match[1]] = text[match.end() : end].strip()
+    return fields
+
+
+def log_path(fields: Mapping[str, str]) -> Path:
+    """The log of a job. Since 24.05 Slurm shows the pattern of the name instead of the name."""
+    values = {
+        "j": fields.get("JobId", ""),
+        "A": fields.get("JobId", ""),
+        "x": fields.get("JobName", ""),
+        "u": fields.get("UserId", "").partition("(")[0],
+        "N": fields.get("BatchHost", ""),
+        "%": "%",
+    }
+    shown = fields.get("StdOut", "")
+    path = re.sub(r"%([jAxuN%])", lambda match: values[match[1]], shown)
+    return Path(fields.get("WorkDir", "/")) / path
+
+
+def cancel(identity: str) -> None:
+    """Cancel a job. Its ranks get SIGTERM first."""
+    _ask(["scancel", identity], "scancel failed")
+
+
+def _ask(command: list[str], failure: str) -> str:
+    advice = "Run this where Slurm's commands work (a login node)."
+    try:
+        return process.run(command, timeout_s=ANSWER_TIMEOUT_S).stdout
+    except ToolMissing as error:
+        raise ToolMissing(f"There is no `{command[0]}` on this machine.", advice=advice) from error
+    except TimedOut as error:
+        raise Unreachable(
+            f"Slurm's controller did not answer `{command[0]}` within {ANSWER_TIMEOUT_S:.0f} s.",
+            advice="`scontrol ping` says whether it is up.",
+        ) from error
+    except ToolFailed as error:
+        lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
+        message = "; ".join(re.sub(r"^\w+: (error: )?", "", line) for line in lines)
+        message = message or f"{command[0]} ended with status {error.status}"
+        if _NO_CONTROLLER.search(message):
+            raise Unreachable(
+                f"Slurm's controller does not answer: {message}.",
+                advice="`scontrol ping` says whether it is up.",
+            ) from error
+        if _UNKNOWN_JOB.search(message):
+            raise InvalidSpec(
+                f"Slurm knows no job {command[-1]}.",
+                advice="It forgets jobs some minutes after their end. The log is where the job "
+                f"started, as NAME-{command[-1]}.log.",
+            ) from error
+        raise InvalidSpec(f"{failure}: {message}.") from error

@@ -1,0 +1,52 @@
+"""What `provision jobs` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from provision.cli.console import table
+
+if TYPE_CHECKING:
+    from provision.adapters.kubernetes.jobs import KubernetesJob
+    from provision.adapters.slurm.jobs import SlurmJob
+    from provision.commands.launch import HostJob
+
+
+def slurm_lines(jobs: Sequence[SlurmJob]) -> list[str]:
+    """A row for each job, then what to do about those that wait."""
+    if not jobs:
+        return []
+    rows = [
+        (
+            job.id,
+            job.name,
+            job.state,
+            str(job.nodes),
+            f"{job.time_used}/{job.time_limit}",
+            job.where,
+        )
+        for job in jobs
+    ]
+    lines = [table(rows, ("job", "name", "state", "nodes", "time", "nodes or reason"))]
+    lines += [f"{job.id}: {job.explanation}" for job in jobs if job.explanation]
+    return lines
+
+
+def kubernetes_lines(jobs: Sequence[KubernetesJob]) -> list[str]:
+    if not jobs:
+        return []
+    rows = [
+        (f"k8s:{job.name}", job.namespace, job.state, str(job.nodes), job.reason) for job in jobs
+    ]
+    return [table(rows, ("job", "namespace", "state", "nodes", "reason"))]
+
+
+def host_job_lines(jobs: Sequence[HostJob]) -> list[str]:
+    if not jobs:
+        return []
+    rows = [
+        (job.id, str(job.node), job.host, job.state, "" if job.status is None else str(job.status))
+        for job in sorted(jobs, key=lambda each: (each.id, each.node))
+    ]
+    return [table(rows, ("job", "node", "host", "state", "status"))]

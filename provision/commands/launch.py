@@ -1,0 +1,532 @@
+"""`provision launch` and `provision jobs`: writing a job for the engine of the chosen nodes,
+submitting it, and asking that engine about it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from provision import launch
+from provision.adapters import clustershell
+from provision.adapters.http import sha256_of
+from provision.adapters.kubernetes import jobs as kubernetes_jobs
+from provision.adapters.slurm import jobs as slurm_jobs
+from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.pack import install_path, pack_path, read_pack
+from provision.cluster.remote import node_argv, run_action
+from provision.commands.context import Context
+from provision.commands.image import render_job
+from provision.commands.plan import BuildRequest, Plan, make_plan
+from provision.core import process
+from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError, ToolMissing
+from provision.core.prefix_registry import prefix_path
+from provision.core.tempdirs import temporary_directory
+from provision.launch.jobs import SIGNAL_S
+
+Engine = Literal["slurm", "kubernetes", "hosts"]
+# Of a job's id, so that `provision jobs` knows its engine.
+KUBERNETES_PREFIX = "k8s:"
+START_TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """What `provision launch` is asked for. nodes: None: one of a pool, all of a list of hosts.
+
+    prefix, squashfs, image: where the environment is on the nodes; at most one of them.
+    """
+
+    name: str
+    selection: NodeSelection
+    command: tuple[str, ...]
+    job_name: str | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    ranks: int | None = None
+    cpus: int | None = None
+    time_s: int | None = None
+    requeue: int = 0
+    signal_s: int | None = None
+    prefix: Path | None = None
+    squashfs: Path | None = None
+    image: str | None = None
+    jobset: bool = False
+    sbatch: tuple[str, ...] = ()
+    kubernetes: launch.KubernetesOptions = dataclasses.field(
+        default_factory=launch.KubernetesOptions
+    )
+    options: launch.RunOptions = dataclasses.field(default_factory=launch.RunOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob:
+    """A job that is written and not submitted. nodes: the hosts of a plan for plain hosts."""
+
+    engine: Engine
+    format: launch.JobFormat
+    job: launch.JobSpec
+    text: str
+    nodes: tuple[Node, ...]
+    selection: NodeSelection
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedJob:
+    """id: what `provision jobs` takes. log: its path, where there is one."""
+
+    engine: Engine
+    id: str
+    log: str | None
+
+
+def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) -> PlannedJob:
+    """Write the job. Raises InvalidSpec for everything that can be known before it is submitted."""
+    plan = make_plan(context, BuildRequest(name=request.name))
+    engine = engine_of(request.selection)
+    _check_engine_options(engine, request)
+    environment = _environment(context, plan, engine, request)
+    format = _format(engine, environment, request)
+    nodes = _node_count(engine, request)
+    name = request.job_name or _job_name(request.command, engine)
+    signal_s = request.signal_s
+    if signal_s is None and request.requeue:
+        signal_s = SIGNAL_S
+    job = launch.JobSpec(
+        name=name,
+        command=request.command,
+        environment=environment,
+        nodes=nodes,
+        gpus=request.gpus,
+        ranks=request.ranks,
+        cpus=request.cpus,
+        time_s=request.time_s,
+        requeue=request.requeue,
+        signal_s=signal_s,
+        lock=plan.lock.sha256 if plan.lock else None,
+    )
+    options = request.options
+    if engine != "kubernetes":
+        folder = str(Path.cwd())
+        job = dataclasses.replace(job, folder=folder)
+        _check_script(request.command)
+        if isinstance(environment, launch.ImageEnvironment):
+            own_folder = launch.parse_mount(f"{folder}:{folder}")
+            options = dataclasses.replace(options, mounts=(own_folder, *options.mounts))
+    chosen = request.selection.nodes[:nodes]
+    if engine == "slurm":
+        job = _for_slurm(job, request, plan)
+    elif engine == "kubernetes":
+        job = dataclasses.replace(job, kubernetes=_kubernetes_options(request))
+    else:
+        job = dataclasses.replace(job, ssh=_ssh_options(request.selection, chosen))
+    text = render_job(plan, format, job, options, remake)
+    return PlannedJob(
+        engine=engine,
+        format=format,
+        job=job,
+        text=text,
+        nodes=chosen if engine == "hosts" else (),
+        selection=request.selection,
+    )
+
+
+def submit(planned: PlannedJob) -> SubmittedJob:
+    """Hand the job to its engine."""
+    job = planned.job
+    if planned.engine == "slurm":
+        with _file(planned.text, "job.sbatch") as path:
+            identity = slurm_jobs.submit(path)
+        log = str(Path(job.folder or "/") / f"{job.name}-{identity}.log")
+        return SubmittedJob(engine="slurm", id=identity, log=log)
+    if planned.engine == "kubernetes":
+        with _file(planned.text, "job.yaml") as path:
+            kubernetes_jobs.submit(path, _kube_context(planned.selection), job.kubernetes.namespace)
+        return SubmittedJob(engine="kubernetes", id=KUBERNETES_PREFIX + job.name, log=None)
+    _start_on_hosts(planned)
+    return SubmittedJob(engine="hosts", id=job.name, log=None)
+
+
+def engine_of(selection: NodeSelection) -> Engine:
+    """The engine that starts jobs on these nodes. Raises InvalidSpec if there are several."""
+    engines = {node.engine for node in selection.nodes}
+    if engines == {"slurm"}:
+        return "slurm"
+    if engines == {"kubernetes"}:
+        return "kubernetes"
+    if engines <= {"ssh", "local", "exec"}:
+        return "hosts"
+    raise InvalidSpec(
+        f"--on `{selection.text}` has nodes of several engines ({', '.join(sorted(engines))}), and "
+        "a job has one.",
+        advice="Choose nodes of one engine.",
+    )
+
+
+def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
+    kubernetes = request.kubernetes
+    only_kubernetes = {
+        "--jobset": request.jobset,
+        "--queue": kubernetes.queue,
+        "--namespace": kubernetes.namespace,
+        "--rdma": kubernetes.rdma,
+        "--pull-secret": kubernetes.secret,
+    }
+    given = [option for option, value in only_kubernetes.items() if value]
+    if given and engine != "kubernetes":
+        raise InvalidSpec(f"{', '.join(given)}: only Kubernetes has this.", advice="Leave it out.")
+    if request.sbatch and engine != "slurm":
+        raise InvalidSpec("--sbatch: only Slurm has this.", advice="Leave it out.")
+    places = {"--prefix": request.prefix, "--squashfs": request.squashfs, "--image": request.image}
+    chosen = [option for option, value in places.items() if value is not None]
+    if len(chosen) > 1:
+        raise InvalidSpec(f"{' and '.join(chosen)} contradict each other.", advice="Choose one.")
+    if engine == "kubernetes" and request.image is None:
+        raise InvalidSpec(
+            "Kubernetes runs images only.",
+            advice="`provision image push` one to a registry that the nodes can reach, and name it "
+            "with --image HOST/NAME:TAG.",
+        )
+    if engine == "hosts" and request.prefix is None and chosen:
+        raise InvalidSpec(
+            f"On plain hosts launch runs prefixes only, not {chosen[0]}.",
+            advice="`provision ship` puts one there.",
+        )
+
+
+def _environment(
+    context: Context, plan: Plan, engine: Engine, request: LaunchRequest
+) -> launch.Environment:
+    """Where the nodes have the environment: as requested, else where its pack is shipped to, else
+    the prefix of this machine, which a shared file system may show to the nodes too."""
+    if request.squashfs is not None:
+        path = _existing_file(request.squashfs)
+        return launch.SquashfsEnvironment(file=PurePosixPath(path), sha256=sha256_of(path))
+    if request.image is not None:
+        if engine == "kubernetes":
+            return launch.ImageEnvironment(reference=request.image)
+        path = _existing_file(Path(request.image))
+        return launch.ImageEnvironment(reference=str(path), sha256=sha256_of(path))
+    if request.prefix is not None:
+        return launch.PrefixEnvironment(path=PurePosixPath(request.prefix.absolute()))
+    shipped = _shipped_path(context, plan, request.selection)
+    own = PurePosixPath(prefix_path(context.folders, plan.name))
+    return launch.PrefixEnvironment(path=shipped or own)
+
+
+def _shipped_path(context: Context, plan: Plan, selection: NodeSelection) -> PurePosixPath | None:
+    """Where `provision ship` puts the environment's latest pack; None if the current lock has not
+    been packed. The key is part of the path, so a running job never sees another environment."""
+    try:
+        pack = read_pack(pack_path(context.folders, plan.name))
+    except ToolMissing:
+        return None
+    if plan.lock is None or pack.sidecar["lock_sha256"] != plan.lock.sha256:
+        context.progress.warn(
+            f"{plan.name} was locked again after it was packed: this launches the prefix of this "
+            "machine, not what was shipped"
+        )
+        return None
+    return install_path(selection.defaults.path, pack.key)
+
+
+def _existing_file(path: Path) -> Path:
+    if not path.is_file():
+        raise InvalidSpec(
+            f"{path} is not a file here, so its hash is not known, which the nodes check first.",
+            advice="Name a file of a shared file system: `enroot import --output X.sqsh ...` and "
+            "`apptainer build X.sif ...` make images, `provision pack` packs prefixes.",
+        )
+    return path.absolute()
+
+
+def _format(
+    engine: Engine, environment: launch.Environment, request: LaunchRequest
+) -> launch.JobFormat:
+    if engine == "kubernetes":
+        return "jobset" if request.jobset else "kubernetes"
+    if engine == "hosts":
+        return "ssh"
+    if not isinstance(environment, launch.ImageEnvironment):
+        return "sbatch"
+    return "apptainer" if environment.reference.endswith(".sif") else "slurm-pyxis"
+
+
+def _node_count(engine: Engine, request: LaunchRequest) -> int:
+    available = len(request.selection.nodes)
+    nodes = request.nodes or (available if engine == "hosts" else 1)
+    if nodes > available:
+        raise InvalidSpec(
+            f"--nodes {nodes}, but --on `{request.selection.text}` has {available}.",
+            advice=f"`provision nodes list --on '{request.selection.text}'` shows them.",
+        )
+    return nodes
+
+
+def _job_name(command: Sequence[str], engine: Engine) -> str:
+    """After the command; with an ending of its own where the engine gives no number."""
+    word = command[1] if command[:1] == ("-m",) and len(command) > 1 else command[0]
+    name = launch.dns_label(Path(word).name.removesuffix(".py"))
+    return name if engine == "slurm" else f"{name[:40].rstrip('-')}-{secrets.token_hex(3)}"
+
+
+def _check_script(command: Sequence[str]) -> None:
+    if command[0].endswith(".py") and not Path(command[0]).is_file():
+        raise InvalidSpec(
+            f"There is no {Path(command[0]).absolute()}.",
+            advice="Run launch in the folder of the script, which the nodes must see too.",
+        )
+
+
+def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launch.JobSpec:
+    """The job with its partition, the nodes that --on leaves out, and its share of the cores."""
+    partitions = {node.partition for node in request.selection.nodes}
+    if len(partitions) > 1:
+        raise InvalidSpec(
+            f"--on `{request.selection.text}` has nodes of {', '.join(sorted(partitions))}; a job "
+            "runs in one partition.",
+            advice="Choose one partition.",
+        )
+    [partition] = partitions
+    rows = slurm_nodes.list_nodes(partition)
+    names = {node.name for node in request.selection.nodes}
+    members = [row for row in rows if row.name in names]
+    others = [row.name for row in rows if row.name not in names]
+    gpus = job.gpus
+    if gpus is None and plan.resolution.cuda is not None:
+        gpus = 1
+    most = max(row.gpus for row in members)
+    if gpus and gpus > most:
+        raise InvalidSpec(
+            f"--gpus {gpus}, but the nodes of `{request.selection.text}` have {most}.",
+            advice=f"`provision nodes list --on '{request.selection.text}'` shows them.",
+        )
+    cpus = job.cpus
+    if cpus is None and gpus:
+        cpus = min(max(1, row.cpus * gpus // row.gpus) for row in members if row.gpus >= gpus)
+    elif cpus is None:
+        cpus = job.ranks
+    slurm = launch.SlurmOptions(
+        partition=partition,
+        exclude=clustershell.fold(others) if others else "",
+        more=request.sbatch,
+    )
+    return dataclasses.replace(job, cpus=cpus, slurm=slurm)
+
+
+def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
+    """Options with the nodes of --on: its own selector, or the nodes by their names."""
+    prefix, _, selector = request.selection.text.partition(":")
+    if prefix == "k8s":
+        nodes = launch.parse_selector(selector)
+    else:
+        names = tuple(node.names.host or node.name for node in request.selection.nodes)
+        term = launch.NodeRequirement(key="kubernetes.io/hostname", operator="In", values=names)
+        nodes = (term,)
+    return dataclasses.replace(request.kubernetes, nodes=nodes)
+
+
+# Plain hosts
+
+
+def _ssh_options(selection: NodeSelection, nodes: Sequence[Node]) -> launch.SshOptions:
+    marker = "\0"
+    hosts = []
+    for node in nodes:
+        argv = node_argv(node, marker, selection.defaults)
+        hosts.append(launch.HostTarget(name=node.name, ssh=tuple(argv[:-1])))
+    return launch.SshOptions(hosts=tuple(hosts), head=_head_names(selection, nodes[0]))
+
+
+def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
+    """Where the other hosts may find the first one: what ssh connects to, and its own name."""
+    if node.engine != "ssh":
+        return ("127.0.0.1",)
+    command = ["ssh", *selection.defaults.ssh_options, "-G", node.address]
+    settings = process.run(command, timeout_s=ASK_TIMEOUT_S).stdout
+    match = re.search(r"^hostname (\S+)$", settings, re.MULTILINE)
+    names = [match[1]] if match else []
+    return tuple(dict.fromkeys([*names, node.address.rpartition("@")[2]]))
+
+
+def _start_on_hosts(planned: PlannedJob) -> None:
+    """Start every host's part; if one does not start, end the others. Raises CheckFailed."""
+    from provision.launch.ssh import host_commands
+
+    commands = host_commands(planned.job, planned.job.gpus)
+    with ThreadPoolExecutor(max_workers=planned.selection.defaults.fanout) as pool:
+        problems = list(pool.map(lambda each: _start_problem(each.ssh), commands))
+    failed = [f"{each.host}: {why}" for each, why in zip(commands, problems) if why]
+    if failed:
+        with contextlib.suppress(ProvisionError):
+            cancel_on_hosts(planned.job.name, planned.selection, planned.nodes)
+        raise CheckFailed(
+            f"The job did not start on {'; '.join(failed)}.",
+            advice="What had started on other hosts was ended.",
+        )
+
+
+def _start_problem(argv: Sequence[str]) -> str:
+    """Why a host's part did not start; empty if it did."""
+    try:
+        process.run(list(argv), env=os.environ, timeout_s=START_TIMEOUT_S)
+    except ProvisionError as error:
+        lines = [line for line in error.details.splitlines() if line.strip()]
+        return lines[-1].strip() if lines else error.message
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostJob:
+    """A host's part of a job."""
+
+    id: str
+    host: str
+    node: int
+    state: str
+    status: int | None
+
+
+def list_on_hosts(selection: NodeSelection) -> tuple[list[HostJob], list[str]]:
+    """The jobs of every host, and for each host that did not answer, why."""
+    jobs, problems = [], []
+    for answer in run_action(selection, "job-list", {}, stage="jobs", timeout_s=ASK_TIMEOUT_S):
+        if answer.result is None:
+            assert answer.failure is not None
+            problems.append(f"{answer.node.name}: {answer.failure.message}")
+            continue
+        for row in answer.result["jobs"]:
+            jobs.append(
+                HostJob(
+                    id=row["id"],
+                    host=answer.node.name,
+                    node=row["node"],
+                    state=row["state"],
+                    status=row["status"],
+                )
+            )
+    return jobs, problems
+
+
+def log_on_hosts(identity: str, selection: NodeSelection) -> str:
+    texts = {}
+    for answer in run_action(
+        selection, "job-log", {"id": identity}, stage="jobs", timeout_s=ASK_TIMEOUT_S
+    ):
+        for row in (answer.result or {}).get("logs", ()):
+            texts[row["node"], answer.node.name] = row["text"]
+    if not texts:
+        raise InvalidSpec(f"No node of `{selection.text}` has a job {identity}.")
+    return "\n".join(f"==> {host}\n{texts[node, host]}" for node, host in sorted(texts))
+
+
+def cancel_on_hosts(
+    identity: str, selection: NodeSelection, nodes: Sequence[Node] | None = None
+) -> int:
+    """End a job's part on every host that has one; returns how many were told to."""
+    ended = 0
+    for answer in run_action(
+        nodes or selection.nodes,
+        "job-cancel",
+        {"id": identity},
+        stage="jobs",
+        timeout_s=ASK_TIMEOUT_S,
+        defaults=selection.defaults,
+    ):
+        ended += len((answer.result or {}).get("signaled", ()))
+    return ended
+
+
+# Asking engines
+
+
+def list_slurm() -> list[slurm_jobs.SlurmJob]:
+    """This user's jobs that provision launched."""
+    prefix = "provision:"
+    return [job for job in slurm_jobs.list_jobs() if job.comment.startswith(prefix)]
+
+
+def slurm_log(identity: str) -> str:
+    """The log of a job. Raises InvalidSpec if it has none yet, or no shared file system shows it."""
+    fields = slurm_jobs.show_job(identity)
+    path = slurm_jobs.log_path(fields)
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError as error:
+        state = fields.get("JobState", "in an unknown state")
+        raise InvalidSpec(
+            f"Job {identity} is {state}, and there is no {path}.",
+            advice="It begins with the job; it is on the file system of the nodes.",
+        ) from error
+
+
+def list_kubernetes(
+    selection: NodeSelection | None, namespace: str | None
+) -> list[kubernetes_jobs.KubernetesJob]:
+    """The jobs that provision launched in a namespace."""
+    return kubernetes_jobs.list_jobs(_kube_context(selection), namespace)
+
+
+def read_log(
+    engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
+) -> str:
+    """What a job printed. selection: the hosts, for plain hosts."""
+    if engine == "slurm":
+        return slurm_log(job)
+    if engine == "kubernetes":
+        name = job.removeprefix(KUBERNETES_PREFIX)
+        return kubernetes_jobs.job_log(name, _kube_context(selection), namespace)
+    assert selection is not None
+    return log_on_hosts(job, selection)
+
+
+def cancel(
+    engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
+) -> None:
+    """End a job. Raises InvalidSpec if its engine does not know it."""
+    if engine == "slurm":
+        slurm_jobs.show_job(job)  # scancel says nothing about jobs that do not exist
+        slurm_jobs.cancel(job)
+    elif engine == "kubernetes":
+        name = job.removeprefix(KUBERNETES_PREFIX)
+        kubernetes_jobs.cancel(name, _kube_context(selection), namespace)
+    else:
+        assert selection is not None
+        if not cancel_on_hosts(job, selection):
+            raise InvalidSpec(f"No node of `{selection.text}` runs a job {job}.")
+
+
+def _kube_context(selection: NodeSelection | None) -> str:
+    return selection.nodes[0].context if selection else ""
+
+
+def has_command(name: str) -> bool:
+    import shutil
+
+    return shutil.which(name) is not None
+
+
+def require_engine() -> None:
+    """ToolMissing if this machine has neither Slurm's commands nor kubectl."""
+    if not has_command("squeue") and not has_command("kubectl"):
+        raise ToolMissing(
+            "There is neither `squeue` nor `kubectl` on this machine.",
+            advice="For jobs on plain hosts name them with --on.",
+        )
+
+
+@contextlib.contextmanager
+def _file(text: str, name: str) -> Iterator[Path]:
+    with temporary_directory("launch") as folder:
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        yield path

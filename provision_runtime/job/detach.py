@@ -1,0 +1,50 @@
+"""Leaves the shell that started a job's part: ssh may end, the part goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ..comm import processes
+from ..node import jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def run_detached(job: str, node: int, run: Callable[[], int]) -> int:
+    """Start `run` in a session of its own, with a log; returns 0 when it has started.
+
+    Its exit code is written into the part's folder.
+    """
+    folder = jobs.part_folder(job, node)
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in (jobs.STATUS, jobs.PROCESS):
+        if (folder / leftover).exists():
+            (folder / leftover).unlink()
+    started, started_end = os.pipe()
+    if os.fork() != 0:
+        os.close(started_end)
+        with os.fdopen(started) as file:
+            return 0 if file.read() else 1
+    os.setsid()
+    if os.fork() != 0:
+        os._exit(0)
+    os.close(started)
+    log = os.open(folder / jobs.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    record = {"identity": processes.own_identity(), "host": os.uname().nodename}
+    (folder / jobs.PROCESS).write_text(json.dumps(record))
+    os.write(started_end, b"started")
+    os.close(started_end)
+    status = 1
+    try:
+        status = run()
+    finally:
+        sys.stdout.flush()
+        (folder / jobs.STATUS).write_text(str(status))
+    return status

@@ -1,0 +1,210 @@
+"""Jobs that `provision launch` submits to a real Slurm of four nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision.environment import runtime_package
+from tests.conftest import ROOT
+from tests.integration.conftest import Eventually, Home, make_home
+from tests.integration.slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.slurm
+
+SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
+PATIENCE_S = 120
+
+
+@pytest.fixture(scope="module")
+def plain_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with our runtime package and nothing else: for jobs without torch."""
+    prefix = tmp_path_factory.mktemp("plain")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    runtime_package.install(prefix, runtime_package.load())
+    return prefix
+
+
+@pytest.fixture
+def lab(tmp_path: Path, slurm_cluster: SlurmCluster) -> Home:
+    """A user of the cluster, with an environment `toy` in the envs folder."""
+    home = make_home(tmp_path / "home")
+    (home.envs / "toy").mkdir(parents=True)
+    (home.envs / "toy" / "spec.yml").write_text(SPEC)
+    return Home(root=home.root, env={**home.env, **slurm_cluster.environment})
+
+
+def launched(lab: Home, *words: str) -> str:
+    """The job that `provision launch toy --on slurm:gpu ...` submitted."""
+    result = lab.run("launch", "toy", *words)
+    assert result.returncode == 0, result.stderr
+    first_line = result.stdout.splitlines()[0]
+    assert first_line.startswith("submitted: job "), result.stdout
+    return first_line.split()[-1]
+
+
+def log_of(lab: Home, job: str) -> str:
+    result = lab.run("jobs", "log", job)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_a_command_runs_once_on_each_node(
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
+) -> None:
+    text = 'echo "$NODE_RANK $SLURMD_NODENAME $MASTER_ADDR $CUDA_VISIBLE_DEVICES $(nproc)"'
+    words = ("--on", "slurm:gpu", "--nodes", "4", "--gpus", "2", "--prefix", str(plain_prefix))
+    job = launched(lab, *words, "--", "sh", "-c", text)
+    slurm_cluster.wait_for_job(job)
+    log = log_of(lab, job)
+    lines = sorted(line.split() for line in log.splitlines() if line[0].isdigit())
+    address = slurm_cluster["n1"].address
+    assert [line[:4] for line in lines] == [
+        [str(number), f"n{number + 1}", address, "0,1"] for number in range(4)
+    ]
+    assert "4 nodes compared: alike" in log
+
+
+def test_a_node_that_differs_ends_the_job_by_name(
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
+) -> None:
+    prolog = tmp_path / "prolog"
+    prolog.write_text('#!/bin/sh\n[ "$SLURMD_NODENAME" != n3 ] || echo export NCCL_ALGO=Ring\n')
+    prolog.chmod(0o755)
+    slurm_cluster.set_options(f"TaskProlog={prolog}")
+    try:
+        words = ("--on", "slurm:gpu", "--nodes", "4", "--prefix", str(plain_prefix))
+        job = launched(lab, *words, "--", "echo", "ran")
+        slurm_cluster.wait_for_job(job, "FAILED")
+    finally:
+        slurm_cluster.set_options()
+    log = log_of(lab, job)
+    assert "NCCL_ALGO: Ring on n3, not set on the other 3; the job ends here" in log
+    assert "ran" not in log.splitlines()
+
+
+def test_nodes_that_on_leaves_out_are_excluded(
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
+) -> None:
+    words = ("--on", "slurm:gpu!n[1-2]", "--nodes", "2", "--prefix", str(plain_prefix))
+    job = launched(lab, *words, "--", "sh", "-c", "echo on $SLURMD_NODENAME")
+    slurm_cluster.wait_for_job(job)
+    lines = [line for line in log_of(lab, job).splitlines() if line.startswith("on ")]
+    assert sorted(lines) == ["on n3", "on n4"]
+
+
+def test_a_packed_environment_is_checked_and_mounted(
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
+) -> None:
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("/dev/fuse cannot be opened")
+    packed = tmp_path / "toy.sqsh"
+    subprocess.run(["mksquashfs", plain_prefix, packed, "-quiet"], check=True, capture_output=True)
+    words = ("--on", "slurm:gpu", "--nodes", "2", "--squashfs", str(packed))
+    command = ("--", "sh", "-c", 'echo "in $CONDA_PREFIX"')
+    job = launched(lab, *words, *command)
+    slurm_cluster.wait_for_job(job)
+    places = [line for line in log_of(lab, job).splitlines() if line.startswith("in ")]
+    assert len(places) == 2
+    for place in places:
+        assert f"provision-{job}-" in place
+        assert not Path(place[3:]).exists()
+    script = tmp_path / "script"
+    dry = lab.run("launch", "toy", *words, "--dry-run", "--out", str(script), *command)
+    assert dry.returncode == 0, dry.stderr
+    packed.write_bytes(packed.read_bytes() + b"x")
+    job = slurm_cluster.run("sbatch", "--parsable", str(script)).strip()
+    slurm_cluster.wait_for_job(job, "FAILED")
+    assert f"{packed} is not the file that was launched" in log_of(lab, job)
+
+
+@pytest.mark.torch
+def test_usr1_saves_and_the_requeued_job_goes_on(
+    lab: Home, slurm_cluster: SlurmCluster, runtime_python: Path, eventually: Eventually
+) -> None:
+    """With examples/train.py; the first run would take for ever, the next one ends soon."""
+    (lab.root / "work" / "train.py").write_text(
+        "import os, runpy, sys\n"
+        "from provision_runtime import checkpoint\n"
+        "latest = checkpoint.latest('checkpoints') or 10**6\n"
+        "sys.argv[1:] = ['--save-every', '20', '--steps', str(latest + 30)]\n"
+        f"runpy.run_path({str(ROOT / 'examples' / 'train.py')!r}, run_name='__main__')\n"
+    )
+    prefix = str(runtime_python.parent.parent)
+    job = launched(
+        lab,
+        *("--on", "slurm:gpu", "--nodes", "2", "--gpus", "1", "--time", "30m", "--requeue", "2"),
+        *("--prefix", prefix, "--", "train.py"),
+    )
+    log = lab.root / "work" / f"train-{job}.log"
+    eventually(lambda: log.exists() and "step 20: " in log.read_text(), PATIENCE_S)
+    # As Slurm itself does with --signal=B:USR1@120.
+    slurm_cluster.run("scancel", "--signal=USR1", "--batch", job)
+    slurm_cluster.wait_for_job(job, "COMPLETED", patience_s=240)
+    text = log.read_text()
+    before, _, after = text.partition("provision: requeued, restart 1 of 2")
+    saved = [line for line in before.splitlines() if line.startswith("step ")][-1]
+    step = int(saved.split()[1].rstrip(":"))
+    assert "stopped by a signal; the next run goes on here" in before
+    assert f"loaded step {step}\n" in after
+    assert f"step {step + 30}: loss " in after
+
+
+def test_held_jobs_are_explained_and_canceled(
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
+) -> None:
+    words = ("--on", "slurm:gpu", "--prefix", str(plain_prefix), "--job-name", "waiting")
+    job = launched(lab, *words, "--sbatch=--hold", "--", "sleep", "600")
+    slurm_cluster.run("sbatch", "--wrap=true", "--hold", "--output=/dev/null")  # not ours
+    result = lab.run("jobs", "list")
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[:3] for line in result.stdout.splitlines() if "waiting" in line] == [
+        [job, "waiting", "PENDING"]
+    ]
+    assert f"{job}: held by you: `scontrol release {job}`" in result.stdout
+    missing = lab.run("jobs", "log", job)
+    assert missing.returncode == 3
+    assert f"Job {job} is PENDING, and there is no" in missing.stderr
+    slurm_cluster.run("scontrol", "release", job)
+    slurm_cluster.wait_for_job(job, "RUNNING")
+    assert lab.run("jobs", "cancel", job).stdout == f"canceled: {job}\n"
+    slurm_cluster.wait_for_job(job, "CANCELLED")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("--on", "slurm:gpu", "--sbatch=--mem=900G"), 3, "Slurm rejected the job: "),
+        (("--on", "slurm:none"), 3, "Slurm has no partition `none`"),
+        (("--on", "slurm:pair", "--nodes", "3"), 3, "--nodes 3, but --on `slurm:pair` has 2"),
+        (("--on", "slurm:gpu", "--gpus", "3"), 3, "--gpus 3, but the nodes of `slurm:gpu` have 2"),
+        (("--on", "slurm:gpu", "--time", "soon"), 3, "'soon' is not a time limit"),
+        (("--on", "slurm:gpu", "--sbatch=--array=1-9"), 3, "--array of sbatch is set by provision"),
+        (("--on", "slurm:gpu", "--jobset"), 3, "--jobset: only Kubernetes has this"),
+        (("--on", "slurm:gpu", "--image", "x.sqsh"), 3, "x.sqsh is not a file here"),
+    ],
+)
+def test_what_cannot_run_is_named_and_nothing_is_submitted(
+    lab: Home, slurm_cluster: SlurmCluster, words: tuple[str, ...], status: int, message: str
+) -> None:
+    before = slurm_cluster.run("squeue", "--noheader")
+    result = lab.run("launch", "toy", *words, "--", "hostname")
+    assert (result.returncode, result.stdout) == (status, "")
+    assert message in " ".join(result.stderr.split())
+    assert slurm_cluster.run("squeue", "--noheader") == before
+
+
+def test_unknown_jobs_and_missing_commands(lab: Home, tmp_path: Path) -> None:
+    for verb in ("log", "cancel"):
+        result = lab.run("jobs", verb, "999999")
+        assert result.returncode == 3
+        assert "Slurm knows no job 999999" in result.stderr
+    without = lab.run("jobs", "list", PATH=str(tmp_path))
+    assert without.returncode == 9
+    assert "neither `squeue` nor `kubectl`" in without.stderr
+    unreachable = lab.run("jobs", "list", SLURM_CONF="/nonexistent/slurm.conf")
+    assert unreachable.returncode in (3, 8)
