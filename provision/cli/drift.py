@@ -30,6 +30,14 @@ TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
     ),
 )
 @click.option(
+    "--fix",
+    is_flag=True,
+    help=(
+        "Ship to nodes whose environment deviates, then compare again. Needs the pack that the "
+        "other nodes have."
+    ),
+)
+@click.option(
     "--prefix",
     metavar="PATH",
     help="The environment's folder on the nodes, if `provision ship` did not put it there.",
@@ -56,6 +64,7 @@ def drift(
     envs: Path | None,
     deep: bool,
     expect: str | None,
+    fix: bool,
     prefix: str | None,
     timeout_s: float | None,
     output: Path | None,
@@ -84,7 +93,18 @@ def drift(
         timeout_s=timeout_s or (DEEP_TIMEOUT_S if deep else TIMEOUT_S),
     )
     selection = selection_of(envs, options)
-    record = command.compare_nodes(context_of(console, envs), selection, request, expect)
+    if fix:
+        command.check_fixable(selection, request)
+    context = context_of(console, envs)
+    record = command.compare_nodes(context, selection, request, expect)
+    if fix:
+        from provision.cli.format.ship import ship_lines
+
+        report = command.fix(context, selection, request, record)
+        if report is not None:
+            for line in ship_lines(report):
+                console.say(line)
+            record = command.compare_nodes(context, selection, request, expect)
     if output is not None:
         command.write_record(output, record)
     console.result(record, drift_lines(record, verbose=console.verbose))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision import report
-from provision.cluster import drift, drift_record
+from provision.adapters import clustershell
+from provision.cluster import drift, drift_record, drift_repair, ship_journal
 from provision.cluster import pack as packs
 from provision.cluster.comparison import DISTRIBUTION, FILES, INSTALLED, Expectation
 from provision.cluster.drift import DriftRequest
@@ -21,6 +23,9 @@ from provision.commands.report import evidence_file
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
+
+if TYPE_CHECKING:
+    from provision.commands.ship import ShipReport
 
 # The files of a pack are called by its key.
 PACK_FILE = re.compile(r".+-[0-9a-f]{12}\.(json|sqsh|tar\.zst)")
@@ -84,6 +89,60 @@ def _expected_of_pack(pack: Pack, deep: bool) -> Expectation:
         exact=exact,
         minimum={fact: version for fact, version in minimum.items() if version},
     )
+
+
+def check_fixable(selection: NodeSelection, request: DriftRequest) -> None:
+    """Before nodes are asked: raise InvalidSpec if no ship can reach what is compared."""
+    if request.prefix:
+        raise InvalidSpec(
+            "--fix ships into the nodes' store, and --prefix names a folder outside of it.",
+            advice="Leave out one of them.",
+        )
+    if selection.defaults.store == "shared":
+        raise InvalidSpec(
+            "The nodes share one store, so no node has an environment of its own to fix.",
+            advice=f"`provision ship {request.name} --on ... --to shared` ships it again.",
+        )
+
+
+def fix(
+    context: Context, selection: NodeSelection, request: DriftRequest, record: Mapping[str, Any]
+) -> ShipReport | None:
+    """Ship to the nodes whose environment deviates; None if there are none.
+
+    Raises InvalidSpec if nobody knows what is right, or if the pack here is another one, and what
+    `ship` raises.
+    """
+    from provision.cluster.shipment import ShipOptions
+    from provision.commands import ship
+
+    repair = drift_repair.plan_repair(record)
+    if repair is None:
+        raise InvalidSpec(
+            f"No environment `{request.name}` is on more than half of the nodes.",
+            advice=f"`provision ship {request.name}` brings the pack of this machine to all.",
+        )
+    if not repair.nodes:
+        return None
+    pack = packs.read_pack(packs.pack_path(context.folders, request.name))
+    if pack.key != repair.key:
+        raise InvalidSpec(
+            f"The nodes should have {repair.key}, and the pack here is {pack.key}.",
+            advice=f"`provision ship {request.name}` brings the pack of this machine to all.",
+        )
+    by_name = {node.name: node for node in selection.nodes}
+    changed = [by_name[name] for name in repair.changed]
+    if changed:
+        failures = drift_repair.distrust(
+            changed, selection.defaults, request.name, repair.key, ship_journal.new_run_id()
+        )
+        for name, failure in failures.items():
+            context.progress.warn(f"{name}: {failure.reason}: {failure.message}")
+    targets = tuple(by_name[name] for name in repair.nodes)
+    context.progress.say(f"shipping {repair.key} to {clustershell.fold(repair.nodes)}")
+    # One node that cannot be fixed must not keep the others from it.
+    options = ShipOptions(minimum="1")
+    return ship.ship(context, request.name, dataclasses.replace(selection, nodes=targets), options)
 
 
 def check_output(path: Path) -> None:
