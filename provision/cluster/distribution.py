@@ -16,13 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from provision.adapters import clustershell
+from provision.adapters.slurm import nodes as slurm_nodes
+from provision.adapters.slurm.broadcast import broadcast
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.pack import Pack, check_image
-from provision.cluster.remote import NodeAnswer, run_action, run_with_data
+from provision.cluster.remote import NodeAnswer, run_action, run_with_data, transport
 from provision.cluster.stages import LATE_FACTOR
 from provision.cluster.states import TRANSIENT_REASONS
 from provision.cluster.waves import Service, plan_wave
+from provision.core.errors import TimedOut, ToolFailed, ToolMissing
 from provision.core.types import Progress
 from provision_runtime.report.text import format_bytes
 
@@ -106,6 +110,9 @@ class Distribution:
 
         statuses: the latest answer to `store-status` of all of them.
         """
+        if transport(waiting[0], self._transfers.defaults) == "srun":
+            self._bring_by_slurm(waiting, statuses)
+            return
         if self._transfers.tree == 0:
             self._send_to_all(waiting, statuses)
             return
@@ -125,15 +132,69 @@ class Distribution:
                 self._give_up(queue)
                 return
 
+    def _bring_by_slurm(
+        self, waiting: Sequence[Node], statuses: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Inside an allocation: sbcast reaches all of its nodes at once; a few nodes get theirs over
+        a step of their own."""
+        allocated = set(clustershell.expand(slurm_nodes.allocation() or ""))
+        is_whole = {node.name for node in waiting} == allocated
+        if is_whole and len(waiting) > 1 and self._transfers.tree > 0:
+            self._broadcast(waiting)
+        elif len(waiting) <= MOST_IMAGES_SENT or self._transfers.tree == 0:
+            self._send_to_all(waiting, statuses)
+        else:
+            names = clustershell.fold([node.name for node in waiting])
+            self._fail_all(
+                waiting, "no-server", f"sbcast reaches whole allocations only: salloc -w {names}"
+            )
+
+    def _broadcast(self, nodes: Sequence[Node]) -> None:
+        arguments = {
+            "path": str(self._transfers.defaults.path),
+            "name": self._pack.name,
+            "run": dict(self._transfers.run),
+        }
+        self._check_source()
+        self._run_on(nodes, "store-prepare", arguments)
+        self._progress.say(f"sbcast of {format_bytes(self._pack.size)} to {len(nodes)} nodes")
+        part = part_path(str(self._transfers.defaults.path), node_pack(self._pack))
+        problem = ""
+        try:
+            broadcast(self._pack.image, part, self._transfers.time_limit_s(len(nodes)))
+        except (ToolFailed, ToolMissing, TimedOut) as error:
+            problem = error.message
+        self.sent_bytes += self._pack.size
+        for answer in self._run_on(nodes, "store-verify", self._transfers.arguments()):
+            if answer.failure is not None and answer.failure.reason == "not-here":
+                failure = NodeFailure(stage=STAGE, reason="cut-off", message=f"sbcast: {problem}")
+                answer = replace(answer, failure=failure)
+            self._on_answer(answer)
+
+    def _run_on(
+        self, nodes: Sequence[Node], action: str, arguments: Mapping[str, Any]
+    ) -> list[NodeAnswer]:
+        return run_action(
+            nodes,
+            action,
+            arguments,
+            stage=STAGE,
+            timeout_s=self._transfers.time_limit_s(),
+            defaults=self._transfers.defaults,
+        )
+
     def _may_send(self, received: int) -> bool:
         most = MOST_IMAGES_SENT * self._pack.size
         return self.sent_bytes + self._pack.size - received <= most
 
     def _give_up(self, nodes: Sequence[Node]) -> None:
         sent = format_bytes(self.sent_bytes)
+        message = f"{sent} were sent from here, and no node could serve it to others"
+        self._fail_all(nodes, "no-server", message)
+
+    def _fail_all(self, nodes: Sequence[Node], reason: str, message: str) -> None:
+        failure = NodeFailure(stage=STAGE, reason=reason, message=message)
         for node in nodes:
-            message = f"{sent} were sent from here, and no node could serve it to others"
-            failure = NodeFailure(stage=STAGE, reason="no-server", message=message)
             self._on_answer(NodeAnswer(node=node, result=None, failure=failure))
 
     def _send_to_all(
@@ -194,14 +255,8 @@ class Distribution:
         )
 
     def _ask_status(self, node: Node) -> Mapping[str, Any] | None:
-        [answer] = run_action(
-            [node],
-            "store-status",
-            {"path": str(self._transfers.defaults.path), "pack": node_pack(self._pack)},
-            stage=STAGE,
-            timeout_s=self._transfers.deadline_s,
-            defaults=self._transfers.defaults,
-        )
+        arguments = {"path": str(self._transfers.defaults.path), "pack": node_pack(self._pack)}
+        [answer] = self._run_on([node], "store-status", arguments)
         return answer.result
 
     def _exchange(
@@ -286,6 +341,12 @@ class Distribution:
             defaults=replace(self._transfers.defaults, fanout=len(participants)),
         )
         return {answer.node.name: answer for answer in answers}
+
+
+def part_path(store: str, pack: Mapping[str, Any]) -> str:
+    """Where a node expects an image on its way; provision_runtime/node/store.py says the same, and
+    a test compares them."""
+    return f"{store}/staging/{pack['key']}.{pack['sha256'][:16]}.part"
 
 
 def _is_unreachable(answer: NodeAnswer) -> bool:

@@ -25,6 +25,7 @@ ACTIONS = {
     "smoke-run": "smoke_ranks:run",
     "store-status": "store_status:status",
     "store-history": "activation:history",
+    "store-prepare": "store:prepare",
     "store-receive": "transfer:receive",
     "store-exchange": "transfer:exchange",
     "store-verify": "transfer:verify",

@@ -219,6 +219,12 @@ def _take_lease(store: Store, name: str, run: Mapping[str, str]) -> None:
     write_json(store.lease(name), {**run, "at": time.time()})
 
 
+def prepare(path: str, name: str, run: Mapping[str, str]) -> dict[str, Any]:
+    """Make the store's folders and begin a run: something else brings the image (sbcast)."""
+    with locked(Store(path), name, run):
+        return {}
+
+
 def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, Any]:
     """End a run here: another may begin."""
     store = Store(path)

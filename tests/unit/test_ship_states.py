@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from provision.cluster import ship_journal
+from provision.cluster.distribution import part_path
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.states import (
     TRANSIENT_REASONS,
@@ -22,6 +23,7 @@ from provision.cluster.states import (
 )
 from provision.cluster.waves import plan_wave
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision_runtime.node.store import Store
 
 ACTIVE = NodeState(state="active")
 
@@ -76,6 +78,11 @@ def test_a_failure_of_many_nodes_stops_the_run(
     if common:
         assert common.failure.reason == "disk-full"
         assert len(common.nodes) == len(failures)
+
+
+def test_host_and_node_agree_where_an_image_arrives() -> None:
+    pack = {"key": "toy-0123456789ab", "sha256": "f" * 64, "format": "squashfs"}
+    assert part_path("/opt/provision", pack) == Store("/opt/provision").part(pack)
 
 
 def test_a_wave_uses_all_servers_and_no_more_clients_than_allowed() -> None:

@@ -1,0 +1,206 @@
+"""The store of a node on real file systems: mounted, unpacked, full, killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision_runtime.node import activation, install
+from provision_runtime.node.errors import NodeError
+from provision_runtime.node.store import Store
+from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, sidecar
+
+ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = pytest.mark.needs("mksquashfs", "unsquashfs")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(str(tmp_path / "store"))
+    yield made
+    for mount in Path("/proc/self/mounts").read_text().splitlines():
+        point = mount.split()[1]
+        if point.startswith(str(tmp_path)):
+            subprocess.run(["umount", point], check=True)
+
+
+def squashfs(folder: Path, version: str) -> PackedToy:
+    toy = pack_toy(folder, version, filler=300_000)
+    prefix, image = folder / f"prefix-{version}", folder / f"{version}.sqsh"
+    command = ["mksquashfs", prefix, image, "-quiet", "-no-progress", "-all-root"]
+    subprocess.run([*map(str, command)], check=True)
+    content = image.read_bytes()
+    return PackedToy(
+        pack={**toy.pack, **sidecar(version, "squashfs", content, prefix)}, image=content
+    )
+
+
+@pytest.mark.parametrize("way", ["kernel", "fuse", "tree"])
+def test_each_way_installs_and_is_taken_away_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way != "tree" and os.geteuid() != 0:
+        pytest.skip("mounting for all users needs root")
+    toy = squashfs(tmp_path, "1")
+    receive(store, toy, monkeypatch)
+    result = install.install(store.path, NAME, toy.key, RUN, allowed=[way])
+    if way == "fuse" and result["way"] != "fuse":
+        pytest.skip("this machine has no squashfuse")
+    assert result == {"way": way, "is_new": True}
+    directory = Path(store.environment(toy.key))
+    assert (directory / "version").read_text() == "1" * 1000
+    assert install.install(store.path, NAME, toy.key, RUN)["is_new"] is False
+    job = subprocess.Popen(["sleep", "60"], cwd=directory / "bin")
+    try:
+        with pytest.raises(NodeError) as error:
+            install.remove_environment(store, toy.key)
+        assert error.value.reason == "in-use"
+        assert (directory / "version").exists()
+    finally:
+        job.kill()
+        job.wait()
+    install.remove_environment(store, toy.key)
+    assert not directory.exists()
+    assert list(Path(store.path, "images").iterdir()) == []
+
+
+def test_a_mount_that_a_restart_ended_is_made_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    toy = squashfs(tmp_path, "1")
+    receive(store, toy, monkeypatch)
+    install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
+    subprocess.run(["umount", store.environment(toy.key)], check=True)
+    with pytest.raises(NodeError) as error:
+        activation.activate(store.path, NAME, toy.key, RUN)
+    assert error.value.reason == "not-installed"
+    result = install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
+    assert result == {"way": "kernel", "is_new": True}
+
+
+def test_where_mounting_is_refused_the_next_way_is_taken(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise NodeError("no-way", "mount: permission denied")
+
+    toy = squashfs(tmp_path, "1")
+    receive(store, toy, monkeypatch)
+    monkeypatch.setattr(install, "_mount_by_kernel", refuse)
+    monkeypatch.setattr(install, "_mount_by_fuse", refuse)
+    assert install.install(store.path, NAME, toy.key, RUN)["way"] == "tree"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_while_an_image_arrives_is_left_free(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = pack_toy(tmp_path, "1", filler=1_000_000)
+    store = Store(str(small_disk))
+    with pytest.raises(NodeError) as error:
+        receive(store, toy, monkeypatch)
+    assert error.value.reason == "disk-full"
+    assert not Path(store.part(toy.pack)).exists()
+
+
+def test_a_disk_that_fills_up_while_unpacking_is_left_free(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = squashfs(tmp_path, "1")
+    store = Store(str(small_disk))
+    receive(store, toy, monkeypatch)
+    with pytest.raises(NodeError) as error:
+        install.install(store.path, NAME, toy.key, RUN, allowed=["tree"])
+    assert error.value.reason in ("disk-full", "no-way")
+    assert list(Path(store.path, "envs").iterdir()) == []
+
+
+KILLED = """
+import io, json, os, signal, sys
+from types import SimpleNamespace
+from provision_runtime.node import activation, install, transfer
+pack, image, path, run, left = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), int(sys.argv[5])
+STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "os.symlink", "subprocess.Popen"}
+def count(event, arguments):
+    global left
+    if event in STEPS and (path in str(arguments) or event == "subprocess.Popen"):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin = SimpleNamespace(buffer=open(image, "rb"))
+sys.addaudithook(count)
+transfer.receive(path, pack, pack, run, 0)
+install.install(path, pack["name"], pack["key"], run)
+activation.activate(path, pack["name"], pack["key"], run)
+"""
+
+
+def killed_before(step: int, toy: PackedToy, image: Path, store: Store) -> bool:
+    """Receive, install and activate in a process that is killed before its n-th change of the disk;
+    whether it was."""
+    arguments: list[Any] = [json.dumps(toy.pack), image, store.path, json.dumps(RUN), step]
+    command = [sys.executable, "-c", KILLED, *map(str, arguments)]
+    status = subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode
+    assert status in (0, -9), status
+    return status == -9
+
+
+def steps_of_a_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int) -> int:
+    """Kill before every `stride`-th step; afterwards the node has the old environment or the new
+    one, and the next run brings the new one. Returns the number of kills."""
+    old, new = pack_toy(tmp_path, "1"), pack_toy(tmp_path, "2")
+    image = tmp_path / "image"
+    image.write_bytes(new.image)
+    for kills, step in enumerate(range(0, 10_000, stride)):
+        store = Store(str(tmp_path / f"store{step}"))
+        receive(store, old, monkeypatch)
+        install.install(store.path, NAME, old.key, RUN)
+        activation.activate(store.path, NAME, old.key, RUN)
+        was_killed = killed_before(step, new, image, store)
+        link = Path(store.link(NAME))
+        assert link.readlink().name in (old.key, new.key)
+        version = (link / "version").read_text()
+        assert version == ("1" if link.readlink().name == old.key else "2") * 1000
+        receive(store, new, monkeypatch)
+        install.install(store.path, NAME, new.key, RUN)
+        activation.activate(store.path, NAME, new.key, RUN)
+        assert (link / "version").read_text() == "2" * 1000
+        assert list(Path(store.path, "staging").iterdir()) == []
+        hidden = [path for path in Path(store.path, "envs").iterdir() if path.name[0] == "."]
+        assert hidden == []
+        if not was_killed:
+            return kills
+    raise AssertionError("it never came to its end")
+
+
+def test_a_node_that_is_killed_has_the_old_environment_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert steps_of_a_ship(tmp_path, monkeypatch, stride=7) >= 4
+
+
+@pytest.mark.exhaustive
+def test_a_node_that_is_killed_before_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert steps_of_a_ship(tmp_path, monkeypatch, stride=1) >= 30
