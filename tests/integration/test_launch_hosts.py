@@ -1,0 +1,128 @@
+"""Jobs on plain hosts over ssh: started, listed, read and canceled; nothing half started."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.environment import runtime_package
+from tests.integration.conftest import Eventually, Home, make_home
+from tests.integration.ssh_hosts import SshHosts
+
+pytestmark = pytest.mark.sshd
+
+SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def plain_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with our runtime package and nothing else."""
+    prefix = tmp_path_factory.mktemp("plain")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    runtime_package.install(prefix, runtime_package.load())
+    return prefix
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_jobs_only() -> Iterator[None]:
+    """The hosts share this machine's home: what the jobs leave in it goes."""
+    folder = Path.home() / ".local" / "state" / "provision" / "jobs"
+    before = set(folder.glob("*"))
+    yield
+    for path in set(folder.glob("*")) - before:
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, ssh_hosts: SshHosts) -> Home:
+    home = make_home(tmp_path / "home")
+    (home.envs / "toy").mkdir(parents=True)
+    (home.envs / "toy" / "spec.yml").write_text(SPEC)
+    return Home(root=home.root, env={**home.env, **ssh_hosts.environment})
+
+
+def launched(lab: Home, on: str, *words: str) -> str:
+    result = lab.run("launch", "toy", "--on", on, *words)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()[0].removeprefix("submitted: job ")
+
+
+def states(lab: Home, on: str, job: str) -> dict[str, str]:
+    """The state of each host's part of a job."""
+    result = lab.run("jobs", "list", "--on", on, "--json")
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(result.stdout)["hosts"]
+    return {row["host"]: row["state"] for row in rows if row["id"] == job}
+
+
+def test_hosts_work_together_and_their_logs_are_read(
+    lab: Home, plain_prefix: Path, ssh_hosts: SshHosts, eventually: Eventually
+) -> None:
+    on = "ssh:h[1-3]"
+    text = 'echo "$NODE_RANK of $NNODES on $(hostname) at $MASTER_ADDR"'
+    job = launched(lab, on, "--prefix", str(plain_prefix), "--", "sh", "-c", text)
+    done = dict.fromkeys(("h1", "h2", "h3"), "done")
+    eventually(lambda: states(lab, on, job) == done, PATIENCE_S)
+    log = lab.run("jobs", "log", job, "--on", on).stdout
+    address = ssh_hosts["h1"].address
+    for number in range(3):
+        assert f"{number} of 3 on h{number + 1} at {address}\n" in log
+    assert log.index("==> h1") < log.index("==> h2") < log.index("==> h3")
+    assert "3 nodes compared: alike" in log
+
+
+def test_a_job_is_canceled_on_all_hosts(
+    lab: Home, plain_prefix: Path, eventually: Eventually
+) -> None:
+    on = "ssh:h[4-5]"
+    job = launched(lab, on, "--prefix", str(plain_prefix), "--", "sleep", "600")
+    running = dict.fromkeys(("h4", "h5"), "running")
+    eventually(lambda: states(lab, on, job) == running, PATIENCE_S)
+    assert lab.run("jobs", "cancel", job, "--on", on).returncode == 0
+    failed = dict.fromkeys(("h4", "h5"), "failed")
+    eventually(lambda: states(lab, on, job) == failed, PATIENCE_S)
+    again = lab.run("jobs", "cancel", job, "--on", on)
+    assert again.returncode == 3
+    assert f"runs a job {job}" in again.stderr
+
+
+def test_a_host_that_does_not_start_ends_the_others(
+    lab: Home, plain_prefix: Path, ssh_hosts: SshHosts, eventually: Eventually
+) -> None:
+    ssh_hosts.stop_sshd(ssh_hosts["h8"])
+    try:
+        result = lab.run(
+            *("launch", "toy", "--on", "ssh:h[6-8]", "--prefix", str(plain_prefix)),
+            *("--", "sleep", "600"),
+        )
+    finally:
+        ssh_hosts.start_sshd(ssh_hosts["h8"])
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "The job did not start on h8: " in result.stderr
+    rows = json.loads(lab.run("jobs", "list", "--on", "ssh:h[6-7]", "--json").stdout)["hosts"]
+    ours = [row["id"] for row in rows if row["id"].startswith("sleep-")]
+    eventually(
+        lambda: all("running" not in states(lab, "ssh:h[6-7]", job).values() for job in ours),
+        PATIENCE_S,
+    )
+
+
+def test_an_environment_that_a_host_lacks_is_named(lab: Home) -> None:
+    result = lab.run("launch", "toy", "--on", "ssh:h1", "--prefix", "/none", "--", "true")
+    assert result.returncode == 1
+    assert "h1: env: '/none/bin/python': No such file or directory" in result.stderr
+
+
+def test_a_job_on_this_machine(lab: Home, plain_prefix: Path, eventually: Eventually) -> None:
+    job = launched(lab, "local", "--prefix", str(plain_prefix), "--", "sh", "-c", "pwd; exit 4")
+    eventually(lambda: states(lab, "local", job) == {"local": "failed"}, PATIENCE_S)
+    log = lab.run("jobs", "log", job, "--on", "local").stdout
+    assert f"{lab.root}/work\n" in log
+    assert "the command ended with status 4" in log

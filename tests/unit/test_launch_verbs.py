@@ -1,0 +1,174 @@
+"""`provision launch` and `provision jobs` with a kubectl that records what it is asked and answers as a
+server would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from provision.cli.main import cli
+
+SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
+NODES = {
+    "items": [
+        {
+            "metadata": {
+                "name": f"node{number}",
+                "labels": {"kubernetes.io/hostname": f"k{number}"},
+            },
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        for number in (1, 2)
+    ]
+}
+JOBS = {
+    "items": [
+        {
+            "metadata": {"name": "train-1a2b3c", "namespace": "lab"},
+            "spec": {"completions": 2, "suspend": True},
+            "status": {},
+        }
+    ]
+}
+# Refuses what it does not know: the test then fails instead of passing by accident.
+KUBECTL = """\
+#!/bin/sh
+echo "$@" >> {folder}/calls
+case "$*" in
+  *"get nodes"*) cat {folder}/nodes.json ;;
+  *"get jobs"*) cat {folder}/jobs.json ;;
+  *"version -o json"*) cat {folder}/version.json ;;
+  *"create -f"*)
+    if [ -e {folder}/refusal ]; then cat {folder}/refusal >&2; exit 1; fi
+    for word in "$@"; do case $word in */job.yaml) cp "$word" {folder}/created.yaml ;; esac; done ;;
+  *api-versions*) echo batch/v1 ;;
+  *"delete jobs,services"*) echo 'job.batch "train-1a2b3c" deleted' ;;
+  *) echo "unexpected: $*" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with what the recording kubectl answers, and what it was asked (`calls`)."""
+    folder = tmp_path / "kubectl"
+    folder.mkdir()
+    script = folder / "kubectl"
+    script.write_text(KUBECTL.format(folder=folder))
+    script.chmod(0o755)
+    (folder / "nodes.json").write_text(json.dumps(NODES))
+    (folder / "jobs.json").write_text(json.dumps(JOBS))
+    server_version(folder, "31")
+    (tmp_path / "envs" / "toy").mkdir(parents=True)
+    (tmp_path / "envs" / "toy" / "spec.yml").write_text(SPEC)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def server_version(folder: Path, minor: str) -> None:
+    version = {"serverVersion": {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"}}
+    (folder / "version.json").write_text(json.dumps(version))
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, list(words))
+
+
+LAUNCH = ("launch", "toy", "--on", "k8s:pool=h100", "--image", "host/toy:1", "--nodes", "2")
+
+
+def test_a_job_is_checked_by_the_server_and_created(kubectl: Path) -> None:
+    result = run(*LAUNCH, "--gpus", "8", "--namespace", "lab", "--", "-m", "lab.train")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("submitted: job k8s:lab-train-")
+    calls = (kubectl / "calls").read_text().splitlines()
+    assert ["--dry-run=server" in call for call in calls if "create -f" in call] == [True, False]
+    assert all("--namespace lab" in call for call in calls if "create -f" in call)
+    service, job = yaml.safe_load_all((kubectl / "created.yaml").read_text())
+    assert service["metadata"]["name"] == job["metadata"]["name"]
+    [term] = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "pool", "operator": "In", "values": ["h100"]}]
+
+
+def test_dry_run_prints_and_creates_nothing(kubectl: Path, tmp_path: Path) -> None:
+    result = run(*LAUNCH, "--dry-run", "--out", str(tmp_path / "kept.yaml"), "--", "hostname")
+    assert result.exit_code == 0, result.output
+    assert "create" not in (kubectl / "calls").read_text()
+    assert (tmp_path / "kept.yaml").read_text().rstrip("\n") == result.stdout.rstrip("\n")
+
+
+def test_what_the_server_refuses_is_said(kubectl: Path) -> None:
+    (kubectl / "refusal").write_text("Error from server (Forbidden): exceeded quota: gpus")
+    result = run(*LAUNCH, "--", "hostname")
+    assert result.exit_code == 3
+    assert "Kubernetes refused: Error from server (Forbidden): exceeded quota" in result.stderr
+    assert not (kubectl / "created.yaml").exists()
+
+
+def test_a_server_without_indexed_jobs_is_refused(kubectl: Path) -> None:
+    """It would drop the field, and every pod would be node 0."""
+    server_version(kubectl, "20+")
+    result = run(*LAUNCH, "--", "hostname")
+    assert result.exit_code == 3
+    assert "v1.20+.0 has no stable Indexed Jobs" in result.stderr
+    assert "create" not in (kubectl / "calls").read_text()
+
+
+def test_jobs_are_listed_and_canceled(kubectl: Path) -> None:
+    listed = run("jobs", "list", "--on", "k8s:pool=h100", "--namespace", "lab")
+    assert listed.exit_code == 0, listed.output
+    assert listed.stdout.splitlines()[1].split()[:4] == [
+        "k8s:train-1a2b3c",
+        "lab",
+        "Suspended",
+        "2",
+    ]
+    assert "waits for its queue" in listed.stdout
+    canceled = run("jobs", "cancel", "k8s:train-1a2b3c")
+    assert canceled.stdout == "canceled: k8s:train-1a2b3c\n", canceled.output
+    assert "app.kubernetes.io/name=train-1a2b3c" in (kubectl / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--on", "k8s:pool=h100"), "Kubernetes runs images only"),
+        (("--on", "k8s:pool=h100", "--image", "h/t:1", "--nodes", "3"), "--nodes 3, but --on"),
+        (("--on", "k8s:pool=h100", "--image", "h/t:1", "--rdma", "hca"), "'hca' is not a resource"),
+        (("--on", "k8s:pool=h100", "--image", "h/t:1", "--job-name", "A"), "cannot be named 'A'"),
+        (("--on", "k8s:pool=h100", "--image", " "), "image ' ' is not an image"),
+        (("--on", "k8s:pool=h100", "--image", "h/t:1", "--sbatch", "--x"), "only Slurm has this"),
+        (("--on", "ssh:h1", "--image", "h/t:1"), "On plain hosts launch runs prefixes only"),
+        (("--on", "ssh:h1", "--time", "4h"), "ssh cannot express a time limit"),
+        (("--on", "local", "--prefix", "/p", "--image", "i"), "--prefix and --image contradict"),
+    ],
+)
+def test_bad_input_is_named_before_anything_is_created(
+    kubectl: Path, words: tuple[str, ...], message: str
+) -> None:
+    result = run("launch", "toy", *words, "--", "hostname")
+    assert result.exit_code == 3, result.output
+    assert message in " ".join(result.stderr.split())
+    calls = (kubectl / "calls").read_text() if (kubectl / "calls").exists() else ""
+    assert "create" not in calls
+
+
+def test_a_script_that_does_not_exist_is_named(kubectl: Path) -> None:
+    result = run("launch", "toy", "--on", "local", "--", "train.py")
+    assert result.exit_code == 3
+    assert "There is no" in result.stderr and "train.py" in result.stderr
+
+
+def test_jobs_without_an_engine(kubectl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "neither a number of Slurm nor k8s:NAME" in run("jobs", "log", "train-1").stderr
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert run("jobs", "cancel", "k8s:train-1").exit_code == 9
+    assert run("jobs", "cancel", "12").exit_code == 9
