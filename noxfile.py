@@ -195,6 +195,13 @@ def _python_with_torch(session: nox.Session) -> dict[str, str | None]:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Break the code in the places of tests/mutants.json, one at a time: do the tests notice?"""
+    session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
+    session.run("python", "tools/mutants.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Print ratios of speed and memory; nothing fails. The figures go into benchmarks/README.md."""
     session.install("-e", ".")

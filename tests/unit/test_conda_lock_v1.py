@@ -69,7 +69,7 @@ def test_read(tmp_path: Path) -> None:
     assert [package.name for package in lock.by("pip")] == ["six"]
 
 
-@pytest.mark.parametrize("sha", ["", "abc", "g" * 64, "A" * 64])
+@pytest.mark.parametrize("sha", ["", "abc", "g" * 64, "A" * 64, "a" * 63, "a" * 65])
 def test_malformed_hash_is_refused(tmp_path: Path, sha: str) -> None:
     with pytest.raises(
         IntegrityError, match=r"package\[0\]\.hash \(python\): no well-formed sha256"

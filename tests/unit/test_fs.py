@@ -228,3 +228,15 @@ def test_single_process_takes_the_same_steps(tmp_path: Path) -> None:
     collective.barrier("made", single_process())
     assert fs.exists(tmp_path / "folder", single_process())
     assert collective.broadcast("number", single_process(), lambda: 7) == 7
+
+
+def test_only_stale_handles_are_tried_again() -> None:
+    tries = []
+
+    def refused() -> None:
+        tries.append(1)
+        raise PermissionError(errno.EACCES, "no")
+
+    with pytest.raises(PermissionError):
+        fs.retry_stale(refused, tries=3, sleep=lambda _: None)
+    assert len(tries) == 1

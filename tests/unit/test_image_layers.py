@@ -230,3 +230,16 @@ def test_groups_are_in_the_order_of_the_table_without_empty_ones() -> None:
         "large": ["sympy"],
         "rest": ["einops"],
     }
+
+
+def test_a_file_that_grows_or_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100)
+    entry = layers.file_entry("opt/file", path)
+    for content in (b"x" * 101, b"x" * 99):
+        path.write_bytes(content)
+        with (
+            path.open("rb", buffering=0) as file,
+            pytest.raises(IntegrityError, match="changed while it was read"),
+        ):
+            layers._copy_file(entry, file, io.BytesIO(), memoryview(bytearray(64)), lambda _: None)  # type: ignore[arg-type]

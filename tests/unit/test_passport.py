@@ -211,3 +211,10 @@ def test_a_passport_that_is_not_json_is_refused_with_the_problem(
     (tmp_path / passport.FILE).write_bytes(content)
     with pytest.raises(IntegrityError, match=r"passport\.json is not JSON: .+"):
         passport.read(tmp_path)
+
+
+def test_a_build_of_another_lock_keeps_no_verdict(tmp_path: Path) -> None:
+    first = compose(tmp_path, IMAGE, (smoke_result("prefix"), smoke_result("image")))
+    other = {**first, "lock": {**first["lock"], "sha256": "9" * 64}}
+    later = compose(tmp_path, None, (), previous=other)
+    assert later["smoke"] == {} and later["image"] is None

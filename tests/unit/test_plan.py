@@ -17,6 +17,7 @@ from provision.cli.main import cli
 from provision.commands import ensure, env, smoke
 from provision.commands.context import Context
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
+from provision.core.errors import StaleLock
 from provision.core.paths import Folders
 from provision.core.types import LockedPackage, Prefix, Resolution, SmokeResult
 from provision.environment import drift, kernel, runtime_package
@@ -272,3 +273,15 @@ def test_naming_a_request_twice_changes_nothing(folders: Folders) -> None:
     request = with_name(context(folders), BuildRequest(options=options))
     assert request.name and request.resolved
     assert with_name(context(folders), request) == request
+
+
+def test_a_stale_lock_is_not_replaced_unasked(folders: Folders) -> None:
+    invoke("lock", "lab")
+    before = (folders.envs / "lab" / "conda-lock.yml").read_bytes()
+    with ensure.locked_plan(
+        context(folders), BuildRequest(name="lab", options={"glibc": "2.31"})
+    ) as plan:
+        assert not plan.lock_is_current
+        with pytest.raises(StaleLock, match="is stale: the request changed"):
+            ensure.ensure_lock(context(folders), plan)
+    assert (folders.envs / "lab" / "conda-lock.yml").read_bytes() == before

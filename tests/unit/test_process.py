@@ -88,3 +88,9 @@ def test_a_child_that_does_not_read_what_it_is_fed_is_judged_by_its_status() -> 
         write_all(descriptor, b"0" * 10_000_000)
 
     assert run(["sh", "-c", "exit 7"], feed=feed, check=False).returncode == 7
+
+
+def test_a_child_that_a_signal_ended_has_failed() -> None:
+    with pytest.raises(ToolFailed) as caught:
+        run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert caught.value.status == -9

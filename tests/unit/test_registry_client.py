@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from provision.adapters.http import session as http_session
-from provision.core.errors import InvalidSpec, ToolFailed, Unreachable
-from provision.image.registry import client
+from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
+from provision.image.registry import client, push
 from provision.image.registry.client import RegistryClient
 from provision.image.registry.reference import parse_registry_reference
 from provision_runtime.smoke.launcher import free_port
@@ -40,6 +40,8 @@ def serve() -> Iterator[Callable[[Callable[[str], Reply]], tuple[str, list[str |
                 for name, value in {**headers, "Content-Length": "0"}.items():
                     self.send_header(name, value)
                 self.end_headers()
+
+            do_PUT = do_GET
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -236,3 +238,16 @@ def test_certificates_of_docker_and_of_the_environment_are_trusted(
     (folder / "ca.crt").unlink()
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert ask(registry) == 200
+
+
+def test_a_registry_that_stores_other_bytes_is_refused(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+) -> None:
+    stored = f"sha256:{9:064}"
+    registry, _ = serve(lambda path: (201, {"Docker-Content-Digest": stored}))
+    reference = parse_registry_reference(f"{registry}/a/b:1")
+    with (
+        RegistryClient(reference) as connection,
+        pytest.raises(IntegrityError, match=rf"has {stored} now, not sha256:0+1\."),
+    ):
+        push.put_manifest(connection, "1", f"sha256:{1:064}", b"")

@@ -97,6 +97,8 @@ def test_unknown_hardware_has_no_reference(hardware: bandwidth.Hardware) -> None
     [
         ({}, "2.20.5", True),
         ({}, "2.14.3", False),
+        ({}, "2.16.5", False),
+        ({}, "2.17.1", True),
         ({}, None, False),
         ({"NCCL_NVLS_ENABLE": "0"}, "2.20.5", False),
         ({"NCCL_ALGO": "Ring"}, "2.20.5", False),
@@ -310,3 +312,33 @@ def test_better_of_two_measurements_counts() -> None:
         "copy": 4.0,
         "matmul_float32": 5.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("share", "finding_id"),
+    [
+        (1.0, ""),
+        (0.9, ""),
+        (0.899, "bandwidth-reduced"),
+        (0.8, "bandwidth-reduced"),
+        (0.799, "bandwidth-low"),
+    ],
+)
+def test_limits_of_the_verdicts_belong_to_the_better_one(share: float, finding_id: str) -> None:
+    one_curve = bandwidth.ReferenceCurves((curve((MIB, 100.0), (GIB, 100.0)),))
+    hardware = bandwidth.Hardware("d", 8, 1)
+    line = {"collective": "all_reduce", "bytes": GIB, "busbw_gb_s": share * 100.0}
+    assert bandwidth.judge_line(line, hardware, one_curve).finding_id == finding_id
+
+
+def test_a_size_at_the_curves_first_judged_one_is_judged() -> None:
+    from_gib = bandwidth.Curve("d", 8, ((GIB, 100.0),), from_bytes=GIB)
+    curves = bandwidth.ReferenceCurves((from_gib,))
+    hardware = bandwidth.Hardware("d", 8, 1)
+    judged = {
+        size: bandwidth.judge_line(
+            {"collective": "all_reduce", "bytes": size, "busbw_gb_s": 1.0}, hardware, curves
+        ).finding_id
+        for size in (GIB - 1, GIB)
+    }
+    assert judged == {GIB - 1: "", GIB: "bandwidth-low"}

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +15,7 @@ from provision_runtime.facts import libraries
 from provision_runtime.report import model
 from provision_runtime.smoke import launcher, measurement, options, outcome, reporter
 from provision_runtime.smoke.phases import barrier, rendezvous
+from tests import evidence
 
 
 def skewed(*skews: float, bound: float = 0.01) -> list[tuple[int, ...]]:
@@ -136,3 +142,33 @@ def test_default_ranks(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert launcher.default_ranks(backend) == expected
+
+
+@pytest.mark.parametrize(
+    ("verdict", "codes", "expected"),
+    [
+        ("pass", {0: 0, 1: 0}, 0),
+        ("warn", {0: 0, 1: 0}, 0),
+        ("fail", {0: 1, 1: 1}, 1),
+        ("fail", {0: 0, 1: 0}, 1),
+        ("unknown", {0: 0, 1: 0}, 1),
+    ],
+)
+def test_exit_code_of_the_launcher_follows_report_and_ranks(
+    tmp_path: Path, verdict: str, codes: dict[int, int], expected: int
+) -> None:
+    phases = [evidence.phase(name, verdict=verdict) for name in options.PHASES]
+    report = evidence.report(*phases)
+    (tmp_path / reporter.REPORT_NAME).write_text(json.dumps(report))
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    parsed = options.from_namespace(parser.parse_args(["--out", str(tmp_path)]))
+    launched = SimpleNamespace(codes=codes, failures={}, ranks=2, started=0.0)
+    assert launcher._conclude(parsed, launched, "") == expected  # type: ignore[arg-type]
+
+
+def test_the_launcher_removes_an_earlier_runs_report(tmp_path: Path) -> None:
+    (tmp_path / reporter.REPORT_NAME).write_text("{}")
+    (tmp_path / "rank0.log").write_text("")
+    launcher._prepare(tmp_path)
+    assert list(tmp_path.iterdir()) == []

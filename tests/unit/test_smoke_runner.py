@@ -283,3 +283,8 @@ def test_earlier_report_is_not_reused(tmp_path: Path) -> None:
     smoke_runner.remove_old_report(report(tmp_path))
     with pytest.raises(CheckFailed, match="left no report"):
         smoke_runner.read_report(tmp_path, "prefix", 2, "")
+
+
+def test_the_host_waits_little_longer_than_the_smoke_test() -> None:
+    """The smoke test ends itself; the host's own deadline is only for a Python that cannot start."""
+    assert smoke_runner.STARTING_S <= options.TIMEOUT_S

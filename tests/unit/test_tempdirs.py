@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -80,3 +81,13 @@ def test_only_own_directories_are_swept(temporary: Path) -> None:
     left.mkdir()
     assert tempdirs.remove_abandoned() == [left]
     assert len(list(temporary.iterdir())) == 3
+
+
+def test_other_users_directories_are_left(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = temporary / f"{tempdirs.PREFIX}smoke.theirs"
+    theirs.mkdir()
+    owner = theirs.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert tempdirs.remove_abandoned() == []
+    monkeypatch.setattr(os, "geteuid", lambda: owner)
+    assert tempdirs.remove_abandoned() == [theirs]

@@ -3,6 +3,7 @@ settings of pip."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -357,3 +358,11 @@ def test_a_wheel_of_a_mirror_folder_is_requested_by_name() -> None:
     assert uv.hashed_requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith(
         "x @ file:///elsewhere/x-1.0"
     )
+
+
+def test_a_dated_lock_checks_the_days_of_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    undated = {"name": "x", "version": "1", "wheels": [{"url": "https://x.invalid/x.whl"}]}
+    monkeypatch.setattr(resolver, "_remote_then_local", lambda request, function: ([undated], {}))
+    dated = dataclasses.replace(REQUEST, as_of="2026-01-01")
+    with pytest.raises(Unsolvable, match="No upload time is known of x 1"):
+        uv.resolve(dated)
