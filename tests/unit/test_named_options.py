@@ -1,0 +1,71 @@
+"""Every option that findings, errors, help and documentation name exists in the verb they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from provision.cli.main import cli
+from provision_runtime.smoke import findings
+from tests.conftest import ROOT
+
+# `provision VERB ... --option`, up to the end of the code or sentence.
+_COMMAND = re.compile(r"\bprovision ((?:[a-z]+ )+)([^`\n;|#]*)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+# Options of docker run and similar tools, in advice.
+FOREIGN = {"--ipc", "--shm-size", "--ulimit", "--gpus", "--cap-add"}
+
+
+def command_at(words: list[str]) -> click.Command | None:
+    """The deepest command that the words name; None if the first is no verb."""
+    command: click.Command = cli
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        below = command.get_command(click.Context(command), word)
+        if below is None:
+            break
+        command = below
+    return None if command is cli else command
+
+
+def options_of(command: click.Command) -> set[str]:
+    names = {"--help", "--version"}
+    for parameter in command.get_params(click.Context(command)):
+        names.update(parameter.opts)
+        names.update(parameter.secondary_opts)
+    return names
+
+
+def named_options(text: str) -> Iterator[tuple[click.Command, str]]:
+    for match in _COMMAND.finditer(text):
+        command = command_at(match[1].split())
+        arguments = match[2].partition(" -- ")[0].partition("provision ")[0]
+        if command is not None and not isinstance(command, click.Group):
+            for option in _OPTION.findall(arguments):
+                yield command, option
+
+
+FILES = [
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "README.md",
+    *sorted((ROOT / "provision").rglob("*.py")),
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_named_options_exist(path: Path) -> None:
+    for command, option in named_options(path.read_text(encoding="utf-8")):
+        assert option in options_of(command), f"provision {command.name} has no {option}"
+
+
+def test_smoke_has_the_options_that_findings_advise() -> None:
+    smoke = command_at(["smoke"])
+    assert smoke is not None
+    for rule in findings.CATALOG.values():
+        for option in _OPTION.findall(f"{rule.meaning} {rule.advice}"):
+            assert option in FOREIGN or option in options_of(smoke), rule
