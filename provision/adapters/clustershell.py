@@ -156,7 +156,8 @@ def expand(text: str) -> list[str]:
         advice = "`nodeset -L` lists the groups of your ClusterShell configuration."
         raise InvalidSpec(f"`{text}`: {error}.", advice=advice) from error
     for name in names:
-        if not _NODE_NAME.fullmatch(name):
+        is_address = name.count(":") != 1  # of IPv6; with one colon it is a misspelled prefix
+        if not (_NODE_NAME.fullmatch(name) and is_address):
             raise InvalidSpec(f"`{name}` in `{text}` cannot be a host name.", advice=_FORMS)
     return names
 

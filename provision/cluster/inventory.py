@@ -188,6 +188,11 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
             nodes = _nodes_of_group(operand.removeprefix("@"), group)
         elif operand.startswith("slurm:"):
             nodes = _slurm_nodes(operand.removeprefix("slurm:"))
+        elif operand.count(":") == 1:
+            raise InvalidSpec(
+                f"`{operand.partition(':')[0]}:` in --on `{text}` is no kind of nodes.",
+                advice=_groups_advice(lab),
+            )
         else:
             return operand
         if not nodes:

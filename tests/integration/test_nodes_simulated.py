@@ -6,7 +6,6 @@ Each node is a process on this machine; a script in place of its Python makes th
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,8 +17,7 @@ import pytest
 from provision.adapters import clustershell
 from provision.cli.console import Console
 from provision.cluster.fitness import EnvironmentNeeds
-from provision.cluster.inventory import NodeDefaults, select_nodes
-from provision.cluster.remote import run_action
+from provision.cluster.inventory import select_nodes
 from provision.commands import nodes as command
 from tests.integration.conftest import Home, make_home
 
@@ -144,35 +142,6 @@ def _children(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-
-
-@pytest.mark.exhaustive
-def test_caller_needs_little_more_than_clustershell(user: Home) -> None:
-    """CPU of this process alone: the nodes are its children."""
-    nodes = select_nodes(f"exec:n[1-{MANY_NODES}]").nodes
-    quick = 'sh -c "cat >/dev/null; echo \'provision-node: {\\"result\\": {}}\'" --'
-
-    def used() -> float:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
-
-    clustershell.run(["n1"], "true", worker="exec", timeout_s=60)  # imports
-    start = used()
-    clustershell.run([node.name for node in nodes], "true", worker="exec", timeout_s=60)
-    plain = used() - start
-    start = used()
-    answers = run_action(
-        nodes,
-        "facts",
-        {"path": "/"},
-        stage="check",
-        timeout_s=60,
-        defaults=NodeDefaults(python=quick),
-    )
-    ours = used() - start
-    assert all(answer.failure is None for answer in answers)
-    print(f"plain {plain:.2f} s, ours {ours:.2f} s of CPU for {MANY_NODES} nodes")
-    assert ours <= 3 * plain
 
 
 def test_clush_sees_the_same_nodes() -> None:

@@ -132,6 +132,14 @@ def test_no_node(on: str) -> None:
     assert "--on takes" in str(caught.value)
 
 
+@pytest.mark.parametrize("on", ["slrum:gpu", "n1,slrum:gpu!n2"])
+def test_misspelled_prefix(on: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        select_nodes(on)
+    assert f"`slrum:` in --on `{on}` is no kind of nodes." in str(caught.value)
+    assert "slurm:PARTITION" in caught.value.advice
+
+
 def test_empty_group_lists_the_others(inventory: Path) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes("none,desks", inventory)

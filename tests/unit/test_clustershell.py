@@ -36,6 +36,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("n[1-4]&n[3-9]", ["n3", "n4"]),
         ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
         ("me@host.lab", ["me@host.lab"]),
+        ("fe80::1", ["fe80::1"]),
         ("", []),
     ],
 )
@@ -56,6 +57,7 @@ def test_node_sets(text: str, nodes: list[str]) -> None:
         ("a b", "`a b`"),
         ("-oProxyCommand=touch", "`-oProxyCommand=touch`"),
         ("n;reboot", "`n;reboot`"),
+        ("slurm:gpu", "`slurm:gpu`"),
         ("n[1-99999999]", "more than 100,000 nodes"),
     ],
 )

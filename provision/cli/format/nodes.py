@@ -41,19 +41,18 @@ def selection_json(selection: NodeSelection) -> dict[str, Any]:
 
 
 def check_lines(report: NodesReport) -> list[str]:
-    """Fit nodes by their main facts, then what is wrong, each with its nodes; then the advice for
-    each reason once."""
-    lines = []
-    fit = [node_report for node_report in report.nodes if node_report.verdict == "fit"]
-    if fit:
-        lines += _folded({each.node.name: f"fit: {each.summary}" for each in fit})
-    others = [each for each in report.nodes if each.verdict != "fit"]
-    lines += _folded({each.node.name: _problem_text(each) for each in others})
+    """Nodes with equal main facts or equal problems as one line, then the advice for each reason
+    once."""
+    texts = {}
+    for each in report.nodes:
+        text = f"fit: {each.summary}" if each.verdict == "fit" else _problem_text(each)
+        texts[each.node.name] = text
+    lines = _folded(texts)
     warnings = _by_reason((each.node.name, each.warnings) for each in report.nodes)
     for reason, messages in warnings.items():
         lines += [f"warning: {line}" for line in _folded(messages)]
         lines.append(f"  {_advice(reason)}")
-    problems = _by_reason((each.node.name, each.problems) for each in others)
+    problems = _by_reason((each.node.name, each.problems) for each in report.nodes)
     for reason in problems:
         lines.append(f"{reason}: {_meaning(reason)}. {_advice(reason)}")
     lines.append(_count_line(report))
