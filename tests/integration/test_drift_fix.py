@@ -10,7 +10,9 @@ import pytest
 from click.testing import Result
 
 from tests import ship_runs
+from tests.integration.shipped_packs import write_pack
 from tests.integration.test_drift import PACK_FIELDS, differences, run
+from tests.integration.test_ship_hosts import NAME, ON, STORE, Lab, lab  # noqa: F401
 from tests.node_stores import PackedToy, pack_toy
 
 
@@ -87,3 +89,19 @@ def test_fix_needs_a_store_and_a_majority(stores: Stores) -> None:
         (stores.hosts.store(name) / "envs" / "toy-ffffffffffff" / "bin").mkdir(parents=True)
     result = stores.drift("--fix")
     assert result.exit_code == 3 and "more than half" in " ".join(result.stderr.split())
+
+
+@pytest.mark.sshd
+@pytest.mark.needs("mksquashfs")
+def test_a_mount_that_a_reboot_ended_is_mended(lab: Lab) -> None:  # noqa: F811
+    key = write_pack(lab.data, NAME, "1", STORE, 100_000)["key"]
+    lab.report("ship", NAME, "--on", ON)
+    record = lab.report("drift", NAME, "--on", ON, "--deep")
+    assert record["counts"] == {"nodes": 8, "same": 8, "drift": 0, "unknown": 0}
+    facts = {fact["name"]: fact["reference"] for fact in record["facts"]}
+    assert (facts["environment"], facts["mounted_as"]) == (key, "squashfs")
+
+    lab.hosts["h3"].run("sh", "-c", f"umount {STORE}/envs/{key}")
+    assert differences(lab.report("drift", NAME, "--on", ON)) == {"h3": {"environment"}}
+    assert lab.report("drift", NAME, "--on", ON, "--fix")["verdict"] == "same"
+    assert set(lab.active().values()) == {f"envs/{key}"}
