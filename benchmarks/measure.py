@@ -17,11 +17,16 @@ def box() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """A user whose folders are all in the box. uv's cache is the user's own, unless UV_CACHE_DIR says otherwise."""
+    """A user whose folders are all in the box. uv's cache is the user's own, unless UV_CACHE_DIR says otherwise.
+
+    Python may write bytecode: pip compiles what it installs, and compiling it at every start would be measured instead.
+    """
     place = box()
     ours = {
         "PROVISION_DATA": place / "data",
         "PROVISION_CACHE": place / "cache",
         "JUPYTER_DATA_DIR": place / "jupyter",
     }
-    return {**os.environ, **{key: str(value) for key, value in ours.items()}}
+    variables = {**os.environ, **{key: str(value) for key, value in ours.items()}}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    return variables
