@@ -36,7 +36,7 @@ TREE_VERSION = 1
 KEY_DIGITS = 12
 SUFFIXES: Mapping[PackFormat, str] = {"squashfs": ".sqsh", "tar": ".tar.zst"}
 # The latest and the one before: a ship of the latter may still be running.
-KEPT = 2
+RETAINED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,7 +329,7 @@ def _has_sidecar(image: Path) -> bool:
 def remove_older(folder: Path) -> None:
     """Remove all but the latest packs of an environment."""
     by_age = sorted(folder.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)
-    for sidecar in by_age[:-KEPT]:
+    for sidecar in by_age[:-RETAINED]:
         sidecar.unlink()
         for suffix in SUFFIXES.values():
             sidecar.with_name(sidecar.stem + suffix).unlink(missing_ok=True)
