@@ -253,3 +253,15 @@ def test_pip_certificate_and_proxy_settings(monkeypatch: pytest.MonkeyPatch) -> 
     assert session.proxies["https"] == "http://proxy.invalid:3128"
     monkeypatch.setenv("HTTPS_PROXY", "http://other.invalid")
     assert not open_session({"proxy": "http://proxy.invalid:3128"}).proxies
+
+
+def test_a_text_that_is_too_large_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}/a%20b%2Bc.whl"
+    with HttpClient() as web:
+        monkeypatch.setattr("provision.adapters.http.client.TEXT_LIMIT", len(CONTENT))
+        assert web.content(url) == CONTENT
+        monkeypatch.setattr("provision.adapters.http.client.TEXT_LIMIT", len(CONTENT) - 1)
+        with pytest.raises(Unreachable, match="is larger than a text should be"):
+            web.content(url)
