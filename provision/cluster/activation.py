@@ -65,7 +65,10 @@ class Activation(StageRun):
     def switch(self, key: str) -> None:
         """Activate an environment where it is, if enough nodes have it."""
         # Also where it is active: a mount ends with a reboot.
+        active = self.in_state("active")
         self.install(self.in_state("verified", "active"), key)
+        for node in self.in_state("passed", among=active):
+            self.record(node.name, NodeState(state="active"))
         if self.may_activate():
             self.activate(self.in_state("passed"), key)
         self.release()

@@ -82,10 +82,13 @@ def reopen(recorded: RecordedShipment) -> ShipJournal:
     return ShipJournal(recorded.path, recorded.run_id, file)
 
 
-def latest(folder: Path) -> RecordedShipment | None:
-    """The newest journal in a folder; None if there is none. Raises IntegrityError."""
-    paths = sorted(folder.glob("*.jsonl"))
-    return read(paths[-1]) if paths else None
+def latest(folder: Path, verb: str = "ship") -> RecordedShipment | None:
+    """The newest journal of a verb in a folder; None if there is none. Raises IntegrityError."""
+    for path in sorted(folder.glob("*.jsonl"), reverse=True):
+        recorded = read(path)
+        if recorded.header["verb"] == verb:
+            return recorded
+    return None
 
 
 def read(path: Path) -> RecordedShipment:

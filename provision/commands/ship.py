@@ -262,7 +262,7 @@ def recorded_nodes(context: Context, name: str) -> tuple[str, Path | None]:
 
 def _latest_ship(context: Context, name: str) -> RecordedShipment:
     recorded = ship_journal.latest(_journals(context, name))
-    if recorded is None or recorded.header["verb"] != "ship":
+    if recorded is None:
         raise InvalidSpec(
             f"No ship of {name} from here can be resumed.", advice="Leave out --resume."
         )

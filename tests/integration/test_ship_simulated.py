@@ -223,7 +223,12 @@ def test_a_node_without_the_environment_keeps_what_it_has(
     shipment(nodes_of(tmp_path, monkeypatch, "n[1-2]"), write_image(tmp_path, second)).ship()
     nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
     run = switch(nodes, second.key)
-    assert str(run.states["n3"]) == "failed:check:not-here"
+    assert {name: str(state) for name, state in run.states.items()} == {
+        "n1": "active",
+        "n2": "active",
+        "n3": "failed:check:not-here",
+    }
+    assert nodes.active()["n3"] == first.key
     run = switch(nodes, first.key)
     assert set(nodes.active().values()) == {first.key}
 

@@ -65,8 +65,8 @@ def _key_lines(words: str, keys_of: Mapping[str, Sequence[str]]) -> list[str]:
 def _result_line(report: ShipReport) -> str:
     total = format_count(len(report.states), "node")
     if report.dry_run and report.verb != "ship":
-        has_it = sum(state.state == "verified" for state in report.states.values())
-        return f"{report.key or report.name}: would be activated on {has_it} of {total}"
+        have_it = sum(state.state in ("verified", "active") for state in report.states.values())
+        return f"{report.key or report.name}: would be active on {have_it} of {total}"
     if report.dry_run:
         waiting = sum(state.state == "fit" for state in report.states.values())
         if not waiting:
