@@ -40,14 +40,24 @@ on_or_resume_option = click.option(
 ship_cluster_options = option_group(
     on_or_resume_option, inventory_option, fanout_option, connect_timeout_option
 )
+STORES = ("local", "shared")
+REGISTRY = "registry:"
+to_option = click.option(
+    "--to",
+    "target",
+    metavar="TARGET",
+    help="local: every node has a store of its own. shared: all nodes see one store, which gets "
+    "one copy. registry:IMAGE: nodes pull this image by its digest.  [default: local, or as "
+    "nodes.yml says]",
+)
+store_option = click.option(
+    "--to",
+    "target",
+    type=click.Choice(STORES),
+    help="local: every node has a store of its own. shared: all nodes see one store.  [default: "
+    "local, or as nodes.yml says]",
+)
 stage_options = option_group(
-    click.option(
-        "--to",
-        "store",
-        type=click.Choice(["local", "shared"]),
-        help="local: every node has a store of its own. shared: all nodes see one store, which "
-        "gets one copy.  [default: local, or as nodes.yml says]",
-    ),
     click.option(
         "--min",
         "minimum",
@@ -84,6 +94,7 @@ key_option = click.option(
 @click.command()
 @click.argument("name")
 @ship_cluster_options
+@to_option
 @stage_options
 @click.option(
     "--tree",
@@ -123,6 +134,12 @@ def ship(
     from provision.commands import ship as command
     from provision.core.errors import InvalidSpec
 
+    target = options["target"] or ""
+    if target and target not in STORES and not target.startswith(REGISTRY):
+        raise InvalidSpec(
+            f"--to `{target}` is not a target.",
+            advice="Targets: local, shared, registry:HOST/NAME[:TAG].",
+        )
     context = context_of(console, envs, options)
     inventory = find_inventory(context.folders.envs, options["inventory"])
     if options["on"] is None:
@@ -138,6 +155,13 @@ def ship(
         tree=options["tree"],
         stage_only=options["stage_only"],
     )
+    if target.startswith(REGISTRY):
+        place = target[len(REGISTRY) :]
+        report = command.ship_from_registry(
+            context, name, selection, place, ship_options, dry_run=dry_run
+        )
+        console.result(ship_json(report), ship_lines(report))
+        return 0 if report.succeeded else 1
     report = command.ship(
         context,
         name,
@@ -154,6 +178,7 @@ def ship(
 @click.command()
 @click.argument("name")
 @cluster_options
+@store_option
 @stage_options
 @key_option
 @dry_run_option
@@ -174,6 +199,7 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
 @click.command()
 @click.argument("name")
 @cluster_options
+@store_option
 @stage_options
 @key_option
 @dry_run_option
@@ -211,4 +237,4 @@ def _switch(
 
 
 def _is_shared(options: Mapping[str, Any], selection: NodeSelection) -> bool:
-    return (options["store"] or selection.defaults.store) == "shared"
+    return (options["target"] or selection.defaults.store) == "shared"

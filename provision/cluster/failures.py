@@ -242,6 +242,14 @@ REASONS: dict[str, FailureReason] = {
         meaning="the path holds something that provision did not make",
         advice="Move it away, or choose another path with `path:` in nodes.yml.",
     ),
+    "no-engine": FailureReason(
+        meaning="no container engine on the node answers",
+        advice="Start Docker or install podman there; or ship a pack with --to local or shared.",
+    ),
+    "pull-failed": FailureReason(
+        meaning="the node's engine could not pull the image",
+        advice="The message has the engine's words: the registry's name, its certificate, a login.",
+    ),
     "not-shared": FailureReason(
         meaning="the node does not see what another node wrote into the store",
         advice="Check that `path:` is one shared file system on all nodes; else ship --to local.",

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from provision import image as images
 from provision import lockfile as locks
 from provision.cluster import pack as packs
 from provision.cluster import ship_journal
 from provision.cluster.activation import Activation
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.pack import Pack
+from provision.cluster.registry_shipment import RegistryShipment
 from provision.cluster.ship_journal import RecordedShipment, ShipJournal
 from provision.cluster.shipment import Shipment, ShipOptions
 from provision.cluster.stages import RunIdentity, StageOptions, StageRun
@@ -55,6 +57,7 @@ class ShipReport:
     sent_bytes: int = 0
     copies_between_nodes: int = 0
     dry_run: bool = False
+    from_registry: bool = False
     journal: Path | None = None
 
     @property
@@ -121,6 +124,42 @@ def ship(
         sent_bytes=shipment.distribution.sent_bytes,
         copies_between_nodes=shipment.distribution.copies_between_nodes,
         dry_run=dry_run,
+    )
+
+
+def ship_from_registry(
+    context: Context,
+    name: str,
+    selection: NodeSelection,
+    place: str,
+    options: ShipOptions,
+    *,
+    dry_run: bool = False,
+) -> ShipReport:
+    """Have nodes pull an image by the digest that its registry has for a reference now.
+
+    Raises what `image show` raises for a registry that does not answer.
+    """
+    specs.check_name(name)
+    required_nodes(options.minimum, len(selection.nodes))
+    remote = images.find_remote(images.parse_registry_reference(place))
+    reference = remote.reference.with_digest(remote.digest)
+    with _ship_lock(context, name):
+        journal = None
+        if not dry_run:
+            journal = _open_journal(context, "ship", name, reference, selection, None, None)
+        with _closing(journal):
+            identity = _identity(context, journal)
+            run = RegistryShipment(selection, name, identity, options, journal, context.progress)
+            size = sum(layer.size for layer in remote.layers)
+            if not dry_run:
+                run.ship(reference, size, stage_only=options.stage_only)
+    return dataclasses.replace(
+        _report("ship", reference, run, journal),
+        goal="passed" if options.stage_only else "active",
+        size=size,
+        dry_run=dry_run,
+        from_registry=True,
     )
 
 

@@ -23,6 +23,8 @@ ACTIONS = {
     "facts": "facts:collect",
     "smoke-prepare": "smoke_ranks:prepare",
     "smoke-run": "smoke_ranks:run",
+    "image-pull": "registry_image:pull",
+    "image-activate": "registry_image:activate",
     "store-status": "store_status:status",
     "store-history": "activation:history",
     "store-prepare": "store:prepare",

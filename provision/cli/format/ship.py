@@ -45,7 +45,7 @@ def _state_text(report: ShipReport, name: str, state: NodeState) -> str:
     if report.dry_run and state.state == "verified" and report.verb != "ship":
         return "would be activated"
     way = report.ways.get(name)
-    return f"{state.state} ({WAYS[way]})" if way else state.state
+    return f"{state.state} ({WAYS.get(way, way)})" if way else state.state
 
 
 def _advice_lines(states: Any) -> list[str]:
@@ -67,6 +67,8 @@ def _result_line(report: ShipReport) -> str:
     if report.dry_run and report.verb != "ship":
         have_it = sum(state.state in ("verified", "active") for state in report.states.values())
         return f"{report.key or report.name}: would be active on {have_it} of {total}"
+    if report.dry_run and report.from_registry:
+        return f"{total} would pull {report.key} ({format_bytes(report.size)})"
     if report.dry_run:
         waiting = sum(state.state == "fit" for state in report.states.values())
         if not waiting:
@@ -79,7 +81,7 @@ def _result_line(report: ShipReport) -> str:
         line += f"; --min demands {report.required}"
         if report.goal == "active" and report.ready == 0:
             line += ", so nothing was activated"
-    if report.verb == "ship":
+    if report.verb == "ship" and not report.from_registry:
         line += f"; {_sent_text(report)}"
     return line
 
