@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from provision import image as images
-from provision import lockfile as locks
 from provision.cluster import pack as packs
 from provision.cluster import ship_journal
 from provision.cluster.activation import Activation
@@ -29,6 +27,9 @@ from provision.commands.context import Context
 from provision.core.errors import InvalidSpec
 from provision.core.file_locks import environment_lock
 from provision.resolver import spec as specs
+
+# provision.lockfile.FILE; importing that package would take as long as asking 20 nodes.
+LOCK_FILE = "conda-lock.yml"
 
 Verb = Literal["ship", "activate", "rollback"]
 
@@ -140,6 +141,8 @@ def ship_from_registry(
 
     Raises what `image show` raises for a registry that does not answer.
     """
+    from provision import image as images  # a ship of a pack has no use for it, and starts faster
+
     specs.check_name(name)
     required_nodes(options.minimum, len(selection.nodes))
     remote = images.find_remote(images.parse_registry_reference(place))
@@ -281,7 +284,7 @@ def _open_journal(
 
 def _warn_if_outdated(context: Context, pack: Pack) -> None:
     """The lock may have been updated since it was packed."""
-    path = context.folders.envs / pack.name / locks.FILE
+    path = context.folders.envs / pack.name / LOCK_FILE
     if path.exists():
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if digest != pack.sidecar["lock_sha256"]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from provision import lockfile
 from provision.cluster import ship_journal
 from provision.cluster.distribution import part_path
 from provision.cluster.failures import REASONS, NodeFailure
@@ -22,6 +23,7 @@ from provision.cluster.states import (
     state_of_failure,
 )
 from provision.cluster.waves import plan_wave
+from provision.commands import ship
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision_runtime.node.store import Store
 
@@ -78,6 +80,10 @@ def test_a_failure_of_many_nodes_stops_the_run(
     if common:
         assert common.failure.reason == "disk-full"
         assert len(common.nodes) == len(failures)
+
+
+def test_the_lock_file_has_one_name() -> None:
+    assert ship.LOCK_FILE == lockfile.FILE
 
 
 def test_host_and_node_agree_where_an_image_arrives() -> None:
