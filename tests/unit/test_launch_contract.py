@@ -152,12 +152,17 @@ def test_kubernetes() -> None:
     (container,) = pod["containers"]
     assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", container["name"])
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
-    assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+    assert container["securityContext"]["capabilities"] == {
+        "drop": ["ALL"],
+        "add": ["IPC_LOCK"],
+    }
     assert pod["securityContext"] == {
         "runAsNonRoot": True,
         "runAsUser": 1234,
         "runAsGroup": 100,
         "fsGroup": 100,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
     assert pod["volumes"][0] == {
         "name": "shm",
@@ -172,6 +177,24 @@ def test_kubernetes() -> None:
         True,
         ["/opt/env/bin/python"],
     )
+
+
+def test_pod_without_infiniband_meets_pod_security_restricted() -> None:
+    """kubernetes.io/docs/concepts/security/pod-security-standards, as of 1.37."""
+    plain = dataclasses.replace(
+        resolution(), spec=dataclasses.replace(resolution().spec, infiniband=False)
+    )
+    job = yaml.safe_load(text("kubernetes", launch.RunOptions(), resolved=plain))
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "hostNetwork" not in pod
+    assert not any("hostPath" in volume for volume in pod["volumes"])
 
 
 def test_slurm_with_pyxis_is_a_shell_script(tmp_path: Path) -> None:
