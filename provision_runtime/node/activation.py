@@ -59,7 +59,7 @@ def _replace_link(store: Store, name: str, key: str) -> None:
 
 def history(path: str, name: str) -> dict[str, Any]:
     """The active environment of this name, the one that was active before it, and all that are
-    installed here with the time of their first activation and installation."""
+    installed here."""
     store = Store(path)
     active = stores.active_key(store, name)
     installed = stores.installed_keys(store, name)

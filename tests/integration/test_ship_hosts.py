@@ -46,8 +46,8 @@ class Lab:
         return document
 
     def active(self) -> dict[str, str]:
-        """What each host's jobs would start in: the link, and whether its Python starts."""
-        script = f"cd {STORE} 2>/dev/null && readlink {NAME} && {NAME}/bin/python -c ''"
+        """What each host's jobs would start in; empty where its Python does not start."""
+        script = f"cd {STORE} && {NAME}/bin/python -I -c '' && readlink {NAME}"
         return {
             name: self.hosts[name].run("sh", "-c", script, check=False).strip() for name in HOSTS
         }
