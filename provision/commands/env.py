@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ def environments(context: Context) -> list[Environment]:
             prefix=prefix.path if prefix else None,
             lock=_lock_state(context, name, prefix),
             kernel=name in with_kernel,
-            smoke=_verdicts(context, name),
+            smoke=_verdicts(context, name, prefix),
         )
         rows.append(row)
     return rows
@@ -93,15 +94,26 @@ def _lock_state(context: Context, name: str, prefix: Prefix | None) -> LockState
     return "current" if prefix.lock_sha256 == lock.sha256 else "other"
 
 
-def _verdicts(context: Context, name: str) -> str:
+def _verdicts(context: Context, name: str, prefix: Prefix | None) -> str:
+    """The verdicts of the passport, with the host of those that were measured on another one.
+
+    None for a prefix of another lock, or at another path than the passport's: nobody tested it.
+    """
     try:
         passport = passports.read(context.folders.envs / name)
     except IntegrityError as error:
         context.progress.warn(error.message)
         return "unreadable"
-    if passport is None:
+    if passport is None or prefix is None:
         return ""
-    verdicts = [f"{place}: {result['verdict']}" for place, result in passport["smoke"].items()]
+    tested_lock, tested_path = passport["lock"]["sha256"], passport["prefix"]["path"]
+    if tested_lock != prefix.lock_sha256 or tested_path != str(prefix.path):
+        return ""
+    verdicts = []
+    for place, result in passport["smoke"].items():
+        host = result["measured_on"]["host"]
+        where = "" if host == platform.node() else f" on {host}"
+        verdicts.append(f"{place}: {result['verdict']}{where}")
     return ", ".join(verdicts)
 
 
