@@ -349,3 +349,23 @@ def test_a_path_that_is_not_shared_is_said(
         "passed",
     ]
     assert set(nodes.active().values()) == {None}
+
+
+@pytest.mark.exhaustive
+def test_twenty_of_a_thousand_nodes_are_dead(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All look at one folder, in which the environment is active already."""
+    image = write_image(tmp_path, toy)
+    root = tmp_path / "nodes"
+    monkeypatch.setenv("PATH", SharedNodes(root=root, names="n0001").path)
+    shipment(SharedNodes(root=root, names="n0001"), image).ship()
+    dead = [f"n{number:04}" for number in range(50, 1001, 50)]
+    nodes = SharedNodes(root=root, names="n[0001-1000]", faults=dict.fromkeys(dead, FAULTS["dead"]))
+    run = shipment(nodes, image, minimum="98%")
+    run.ship()
+    reached = states(run)
+    assert {name for name, state in reached.items() if state != "active"} == set(dead)
+    assert {reached[name] for name in dead} == {"failed:check:unreachable"}
+    assert run.stopped is None
+    assert run.distribution.sent_bytes == 0
