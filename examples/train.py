@@ -72,6 +72,8 @@ class StopRequest:
         signal.signal(signal.SIGUSR1, self._request)
 
     def _request(self, *_: object) -> None:
+        # Once is enough; and a second one must not kill a process that is about to end.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self._is_requested = True
 
     def agreed(self, device: torch.device) -> bool:

@@ -90,6 +90,11 @@ def run(options: JobOptions) -> int:
     except Stopped as stop:
         say(f"{options.name}: stopped by {stop} before the ranks ran")
         return 0 if stop.number == signal.SIGUSR1 else 128 + stop.number
+    finally:
+        # Python resets handlers when it ends: a signal that comes late would still kill this
+        # process, and a job that has saved would count as failed. Ignored signals stay so.
+        for number in (*STOPPING, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _raise_stopped(number: int, _: object) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -179,6 +180,17 @@ def test_sigterm_ends_commands_that_save_nothing(nodes: Nodes) -> None:
     nodes.wait_until_running()
     nodes.processes[1].terminate()
     assert [(status, out) for status, out, _ in nodes.ends()] == [(143, "")] * 2
+
+
+def test_usr1_that_comes_late_kills_nothing(nodes: Nodes) -> None:
+    """Also while Python ends, when it has reset its handlers."""
+    nodes.start(1, sys.executable, "-c", WAITING, "saves", options=("--saves",))
+    nodes.wait_until_running()
+    [process] = nodes.processes
+    while process.poll() is None:
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.0005)
+    assert [(status, out) for status, out, _ in nodes.ends()] == [(0, "saved\n")]
 
 
 def test_a_command_that_does_not_exist_is_named(nodes: Nodes) -> None:

@@ -12,7 +12,7 @@ import pytest
 from provision.environment import runtime_package
 from tests.conftest import ROOT
 from tests.integration.conftest import Eventually, Home, make_home
-from tests.integration.slurm_cluster import SlurmCluster
+from tests.integration.slurm_cluster import IDLE, SlurmCluster
 
 pytestmark = pytest.mark.slurm
 
@@ -122,6 +122,70 @@ def test_a_packed_environment_is_checked_and_mounted(
     assert f"{packed} is not the file that was launched" in log_of(lab, job)
 
 
+def restart_now(slurm_cluster: SlurmCluster, job: str) -> None:
+    """Slurm starts a requeued job only two minutes later (BeginTime): not to wait for that.
+
+    Not at once either: credentials of the second in which the first run ended count as revoked.
+    """
+    slurm_cluster.wait_for_job(job, "PENDING")
+    slurm_cluster.wait_for_states(IDLE)
+    slurm_cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+
+
+# Saves on USR1; after a restart it is done.
+SAVING = """
+import os, signal, sys, time
+def save(*_):
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    print("saved", flush=True)
+    sys.exit(int(sys.argv[1]))
+if "SLURM_RESTART_COUNT" in os.environ:
+    print("went on", flush=True)
+    sys.exit()
+signal.signal(signal.SIGUSR1, save)
+print("running", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "state", "messages"),
+    [
+        (("--requeue", "2"), 0, "COMPLETED", ("requeued, restart 1 of 2", "went on")),
+        (("--requeue", "2"), 7, "FAILED", ("instead of saving",)),
+        (("--signal", "60"), 0, "FAILED", ("saved before the time limit; not requeued",)),
+    ],
+)
+def test_usr1_reaches_every_node_and_decides_about_the_restart(
+    lab: Home,
+    slurm_cluster: SlurmCluster,
+    plain_prefix: Path,
+    eventually: Eventually,
+    limits: tuple[str, ...],
+    status: int,
+    state: str,
+    messages: tuple[str, ...],
+) -> None:
+    (lab.root / "work" / "saving").write_text(SAVING)
+    words = ("--on", "slurm:gpu", "--nodes", "2", "--time", "30m", "--job-name", "saving")
+    job = launched(
+        lab, *words, "--prefix", str(plain_prefix), *limits, "--", "python", "saving", str(status)
+    )
+    log = lab.root / "work" / f"saving-{job}.log"
+    eventually(lambda: log.exists() and log.read_text().count("running\n") == 2, PATIENCE_S)
+    # As Slurm itself does with --signal=B:USR1@120.
+    slurm_cluster.run("scancel", "--signal=USR1", "--batch", job)
+    if "went on" in messages:
+        restart_now(slurm_cluster, job)
+    slurm_cluster.wait_for_job(job, state)
+    text = log.read_text()
+    assert text.count("saved\n") >= 1
+    for message in messages:
+        assert message in text
+    if status == 0:
+        assert text.count("saved\n") == 2
+
+
 @pytest.mark.torch
 def test_usr1_saves_and_the_requeued_job_goes_on(
     lab: Home, slurm_cluster: SlurmCluster, runtime_python: Path, eventually: Eventually
@@ -144,7 +208,8 @@ def test_usr1_saves_and_the_requeued_job_goes_on(
     eventually(lambda: log.exists() and "step 20: " in log.read_text(), PATIENCE_S)
     # As Slurm itself does with --signal=B:USR1@120.
     slurm_cluster.run("scancel", "--signal=USR1", "--batch", job)
-    slurm_cluster.wait_for_job(job, "COMPLETED", patience_s=240)
+    restart_now(slurm_cluster, job)
+    slurm_cluster.wait_for_job(job, patience_s=240)
     text = log.read_text()
     before, _, after = text.partition("provision: requeued, restart 1 of 2")
     saved = [line for line in before.splitlines() if line.startswith("step ")][-1]
