@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from provision.adapters import clustershell
 from provision.cli.console import table
 from provision.cli.format.environment import phase_lines
+from provision.cluster.failures import REASONS
 from provision.cluster.isolation import Isolation
 from provision.commands.smoke_nodes_report import NodeRow, NodesResult, node_rows
 from provision_runtime.report.table import name_ranks
@@ -21,7 +22,13 @@ def smoke_nodes_lines(result: NodesResult) -> list[str]:
             lines += phase_lines(result.whole.report, "  ")
         if result.whole.problem:
             lines.append(f"  {result.whole.problem}")
-    lines += ["", *_node_lines(rows), *_search_lines(result), *_drain_lines(result)]
+    lines += [
+        "",
+        *_node_lines(rows),
+        *_advice_lines(result),
+        *_search_lines(result),
+        *_drain_lines(result),
+    ]
     if result.without_folder:
         phases = " and ".join(result.without_folder)
         lines.append(f"not tested: {phases}; they need --folder DIR, which all nodes share")
@@ -41,20 +48,27 @@ def _title(result: NodesResult) -> str:
 
 
 def _node_lines(rows: Sequence[NodeRow]) -> list[str]:
-    """One row for all nodes with nothing to say; each other node has its own, with its ranks."""
-    quiet: dict[str, list[NodeRow]] = {}
+    """One row for all nodes of which the same is to be said, with the message of the first."""
+    groups: dict[tuple[str, tuple[str, ...], str], list[NodeRow]] = {}
+    for row in rows:
+        # Of nodes that could not be tested, the message begins with the reason, and names the node.
+        said = row.message.partition(":")[0] if row.state == "untested" else row.message
+        groups.setdefault((row.state, row.findings, said), []).append(row)
     cells = []
-    for row in rows:
-        if not row.message and not row.findings:
-            quiet.setdefault(row.state, []).append(row)
-    for state, members in quiet.items():
+    for (state, findings, _), members in groups.items():
+        text = members[0].message
+        if findings:
+            text = f"{', '.join(findings)}: {text}"
         ranks = [rank for row in members for rank in row.ranks]
-        cells.append((clustershell.fold([row.node for row in members]), state, _ranks(ranks), ""))
-    for row in rows:
-        if row.message or row.findings:
-            text = f"{', '.join(row.findings)}: {row.message}" if row.findings else row.message
-            cells.append((row.node, row.state, _ranks(row.ranks), text))
+        nodes = clustershell.fold([row.node for row in members])
+        cells.append((nodes, state, _ranks(ranks), text))
     return table(cells, ("node", "state", "ranks", "finding")).splitlines()
+
+
+def _advice_lines(result: NodesResult) -> list[str]:
+    """What to do about nodes that could not be tested."""
+    reasons = dict.fromkeys(failure.reason for failure in result.failures.values())
+    return [f"  {reason} -> {REASONS[reason].advice}" for reason in reasons]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
