@@ -27,7 +27,7 @@ CONTROLLER = "controller"
 GPUS = 2
 CPUS = 4
 SLURMD_PORT = 6818
-PATIENCE_S = 30
+PATIENCE_S = 90
 # The states of a node, without the signs that sinfo appends to them.
 IDLE = "idle"
 
@@ -171,6 +171,10 @@ def start_slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
         cluster = SlurmCluster(network=network, folder=folder)
         _write_settings(cluster)
         controller = network[CONTROLLER]
+        for host in network.hosts:
+            # Where Slurm's commands look for it: programs that slurmd starts get no SLURM_CONF.
+            conf = str(folder / "slurm.conf")
+            host.run("sh", "-ec", 'mkdir -p /etc/slurm && ln -sf "$0" /etc/slurm/slurm.conf', conf)
         _start_munged(cluster)
         controller.start(
             "slurmctld", "-D", "-c", "-f", str(folder / "slurm.conf"), log=folder / "slurmctld.log"

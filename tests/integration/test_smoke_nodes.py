@@ -1,0 +1,189 @@
+"""The smoke test over nodes of a real Slurm and over real ssh hosts, with real torch and real faults."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import provision_runtime
+from provision.core.schema import schema_error
+from tests.integration.conftest import Home
+from tests.integration.slurm_cluster import SlurmCluster
+from tests.integration.smoke_process import PYTHON
+from tests.integration.ssh_hosts import SshHosts
+from tests.integration.virtual_hosts import VirtualHost
+
+pytestmark = pytest.mark.torch
+
+PREFIX = Path(PYTHON).parent.parent
+# Ranks that wait for one which never comes do so for this long. Starting takes seconds.
+RENDEZVOUS_S = 25
+TIMEOUT_S = 540.0
+QUICK = ("--quick", "--ranks", "1", "--backend", "gloo", "--only", "barrier")
+
+
+def smoke(home: Home, variables: dict[str, str], on: str, *options: str) -> tuple[int, Any]:
+    """`provision smoke --on` with the environment that the tests have; its exit code and report."""
+    (folder,) = (PREFIX.parent / "envs").iterdir()
+    result = home.run(
+        *("smoke", folder.name, "--envs", str(folder.parent), "--prefix", str(PREFIX)),
+        *("--on", on, *QUICK, "--deadline", f"rendezvous={RENDEZVOUS_S}", "--json", *options),
+        timeout_s=TIMEOUT_S,
+        **variables,
+    )
+    assert result.returncode in (0, 1), result.stderr
+    document = json.loads(result.stdout)
+    assert schema_error(document, "smoke-nodes") is None
+    return result.returncode, document
+
+
+def states(document: Any) -> dict[str, str]:
+    return {row["node"]: row["state"] for row in document["nodes"]}
+
+
+def on_ssh(hosts: SshHosts) -> dict[str, str]:
+    path = hosts.environment["PATH"].partition(":")[0]
+    return {"PATH": f"{path}:{os.environ['PATH']}"}
+
+
+# On this host alone, /dev has a GPU that torch does not see: its driver is gone.
+LOSE_GPU = """
+mount -t tmpfs none "$0"
+mkdir "$0/upper" "$0/work" "$0/shm"
+mount --bind /dev/shm "$0/shm"
+mount -t overlay -o "lowerdir=/dev,upperdir=$0/upper,workdir=$0/work" none /dev
+mount --bind "$0/shm" /dev/shm
+: >/dev/nvidia0
+"""
+FIND_GPU = 'umount -l /dev/shm /dev "$0/shm" "$0"'
+
+
+@contextlib.contextmanager
+def lost_gpu(host: VirtualHost, folder: Path) -> Iterator[None]:
+    host.run("sh", "-ec", LOSE_GPU, str(folder))
+    try:
+        yield
+    finally:
+        host.run("sh", "-ec", FIND_GPU, str(folder))
+
+
+@contextlib.contextmanager
+def other_python(host: VirtualHost, script: Path, text: str) -> Iterator[None]:
+    """On this host alone, a script takes the place of the environment's interpreter."""
+    script.write_text(text)
+    script.chmod(0o755)
+    python = str(Path(PYTHON).resolve())
+    host.run("mount", "--bind", str(script), python)
+    try:
+        yield
+    finally:
+        host.run("umount", python)
+
+
+RUNTIME = Path(str(provision_runtime.__file__)).parent
+
+
+@pytest.fixture
+def health_check(home: Home, slurm_cluster: SlurmCluster) -> Iterator[Path]:
+    """The script as the command prints it. The nodes run this tree's runtime, which the prefix may
+    have in an older state."""
+    (folder,) = (PREFIX.parent / "envs").iterdir()
+    printed = home.run("smoke", folder.name, "--health-check", "--prefix", str(PREFIX))
+    assert printed.returncode == 0, printed.stderr
+    script = slurm_cluster.folder / "health-check"
+    script.write_text(printed.stdout)
+    script.chmod(0o755)
+    (site,) = PREFIX.glob("lib/python3*/site-packages/provision_runtime")
+    for host in slurm_cluster.nodes:
+        host.run("mount", "--bind", str(RUNTIME), str(site))
+    yield script
+    slurm_cluster.set_options()
+    for host in slurm_cluster.nodes:
+        host.run("umount", str(site))
+
+
+@pytest.mark.slurm
+def test_health_check_drains_no_second_node(
+    slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path
+) -> None:
+    slurm_cluster.run(
+        *("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=provision smoke: gpu-lost")
+    )
+    host = slurm_cluster["n2"]
+    with lost_gpu(host, tmp_path):
+        answer = host.run("env", "-i", *variables_of(slurm_cluster, "n2"), str(health_check))
+    assert answer == ""
+    assert slurm_cluster.states()["n2"] == "idle"
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("script", ["sleep 300", "kill -SEGV $$", "exit 1", "echo fail"])
+def test_health_check_leaves_what_is_slow_or_broken_otherwise(
+    slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path, script: str
+) -> None:
+    text = health_check.read_text().replace("DEADLINE_S=25", "DEADLINE_S=2")
+    health_check.write_text(text)
+    host = slurm_cluster["n2"]
+    with other_python(host, tmp_path / "python", f"#!/bin/sh\n{script}\n"):
+        host.run("env", "-i", *variables_of(slurm_cluster, "n2"), str(health_check))
+    assert slurm_cluster.states()["n2"] == "idle"
+
+
+def variables_of(cluster: SlurmCluster, node: str) -> list[str]:
+    """All that Slurm gives its programs, and no PATH."""
+    return [f"SLURM_CONF={cluster.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"]
+
+
+@pytest.mark.slurm
+def test_drained_node_is_left_out_and_named(home: Home, slurm_cluster: SlurmCluster) -> None:
+    slurm_cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=new fan")
+    status, document = smoke(home, dict(slurm_cluster.environment), "slurm:pair")
+    assert (status, document["verdict"]) == (0, "pass")
+    assert states(document) == {"n1": "passed", "n2": "left out"}
+    assert document["nodes"][1]["message"] == "drained (new fan)"
+
+
+@pytest.mark.slurm
+def test_nodes_that_slurm_does_not_give_in_time_leave_no_job(
+    home: Home, slurm_cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    busy = slurm_cluster.run(
+        *("sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap=sleep 600"),
+        *("--output", str(tmp_path / "busy")),
+    ).strip()
+    slurm_cluster.wait_for_job(busy, "RUNNING")
+    (folder,) = (PREFIX.parent / "envs").iterdir()
+    result = home.run(
+        *("smoke", folder.name, "--envs", str(folder.parent), "--prefix", str(PREFIX)),
+        *("--on", "slurm:gpu", *QUICK, "--queue-timeout", "1"),
+        timeout_s=TIMEOUT_S,
+        **slurm_cluster.environment,
+    )
+    assert result.returncode == 13, result.stderr
+    assert "Resources" in result.stderr
+    assert slurm_cluster.run("squeue", "--noheader", "--format=%A").split() == [busy]
+
+
+@pytest.mark.sshd
+def test_ssh_hosts_pass(home: Home, ssh_hosts: SshHosts) -> None:
+    status, document = smoke(home, on_ssh(ssh_hosts), "h1,h2")
+    assert (status, document["verdict"]) == (0, "pass"), document
+    assert states(document) == {"h1": "passed", "h2": "passed"}
+
+
+@pytest.mark.sshd
+def test_host_that_cannot_be_tested_is_no_success(home: Home, ssh_hosts: SshHosts) -> None:
+    ssh_hosts.stop_sshd(ssh_hosts["h8"])
+    try:
+        status, document = smoke(home, on_ssh(ssh_hosts), "h1,h8")
+    finally:
+        ssh_hosts.start_sshd(ssh_hosts["h8"])
+    assert (status, document["verdict"]) == (1, "unknown")
+    assert states(document) == {"h1": "passed", "h8": "untested"}
+    assert document["nodes"][1]["message"].startswith("refused:")
