@@ -92,7 +92,14 @@ def _unit_tests_on(session: nox.Session, name: str, python: Path) -> Path:
     venv = Path(session.create_tmp()).absolute() / f"py{name}"
     session.run(str(python), "-m", "venv", "--clear", str(venv))
     bin_folder = venv / "bin"
-    tools = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "fsspec", "jsonschema"]
+    tools = [
+        "pytest>=8",
+        "pytest-xdist>=3",
+        "hypothesis>=6",
+        "fsspec",
+        "jsonschema",
+        "kubernetes-validate",
+    ]
     install = [str(bin_folder / "python"), "-m", "pip", "install"]
     uv = shutil.which("uv", path=Path(sys.executable).parent)
     if uv:
