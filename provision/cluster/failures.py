@@ -357,7 +357,8 @@ def _ssh_reason(text: str) -> str | None:
 
 
 def _line_of_reason(text: str, reason: str) -> str:
-    for line in text.splitlines():
+    """The last line that has the reason: ssh ends with the one that names the host."""
+    for line in reversed(text.splitlines()):
         if _ssh_reason(line) == reason and not _NOISE.match(line):
             return line.strip()
     return _telling_line(text)

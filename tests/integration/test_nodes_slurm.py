@@ -1,0 +1,95 @@
+"""`provision nodes` on a real Slurm: partitions, states, and `srun` where ssh is forbidden."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Home, make_home
+from tests.integration.slurm_cluster import GPUS, SlurmCluster
+from tests.integration.test_nodes_ssh import reasons
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return make_home(tmp_path_factory.mktemp("user"))
+
+
+def use_srun(user: Home, python: str = "/usr/bin/python3") -> None:
+    (user.envs.parent / "nodes.yml").write_text(
+        "schema: 1\ngroups:\n  all: {from: slurm, partition: gpu}\n"
+        f"defaults: {{via: srun, python: {python}}}\n"
+    )
+
+
+def check_in_allocation(
+    user: Home, cluster: SlurmCluster, *options: str
+) -> dict[str, dict[str, Any]]:
+    provision = str(Path(sys.executable).parent / "provision")
+    result = subprocess.run(
+        ["salloc", "--quiet", *options, provision, "nodes", "check", "--on", "all", "--json"],
+        cwd=user.envs.parent,
+        env={**user.env, **cluster.environment},
+        capture_output=True,
+        text=True,
+    )
+    return {each["name"]: each for each in json.loads(result.stdout)["nodes"]}
+
+
+def test_partition_with_states_and_gpus(user: Home, slurm_cluster: SlurmCluster) -> None:
+    slurm_cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=bad | fan")
+    result = user.run(
+        "nodes", "list", "--on", "slurm:gpu!n4", SLURM_CONF=slurm_cluster.environment["SLURM_CONF"]
+    )
+    rows = [line.split("  ") for line in result.stdout.splitlines()]
+    assert [row[0] for row in rows[1:]] == ["n[1,3]", "n2"]
+    assert "drained (bad | fan)" in result.stdout
+    assert f"{GPUS} x GPU" in result.stdout
+
+
+def test_unknown_partition(user: Home, slurm_cluster: SlurmCluster) -> None:
+    result = user.run(
+        "nodes", "list", "--on", "slurm:gpus", SLURM_CONF=slurm_cluster.environment["SLURM_CONF"]
+    )
+    assert result.returncode == 3
+    assert "Slurm has no partition `gpus`. Partitions: gpu, pair." in result.stderr
+
+
+def test_nodes_of_an_allocation_answer_through_srun(
+    user: Home, slurm_cluster: SlurmCluster
+) -> None:
+    use_srun(user)
+    report = check_in_allocation(user, slurm_cluster, "--nodes=3")
+    assert reasons(report) == {"n4": ["not-in-allocation"]}
+    assert [report[name]["facts"]["host"]["name"] for name in ("n1", "n2", "n3")] == [
+        "n1",
+        "n2",
+        "n3",
+    ]
+    assert [warning["reason"] for warning in report["n1"]["warnings"]] == ["gpu-count"]
+
+
+def test_outside_of_an_allocation(user: Home, slurm_cluster: SlurmCluster) -> None:
+    use_srun(user)
+    result = user.run(
+        "nodes", "check", "--on", "all", SLURM_CONF=slurm_cluster.environment["SLURM_CONF"]
+    )
+    assert result.returncode == 3
+    assert "salloc" in result.stderr
+
+
+def test_dead_node_of_an_allocation_does_not_end_the_others(
+    user: Home, slurm_cluster: SlurmCluster
+) -> None:
+    """srun ends a step for all nodes where one cannot start it."""
+    use_srun(user)
+    slurm_cluster.stop_slurmd("n4")
+    report = check_in_allocation(user, slurm_cluster, "--nodes=4")
+    assert reasons(report) == {"n4": ["no-slurmd"]}
