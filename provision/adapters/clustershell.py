@@ -12,6 +12,7 @@ import math
 import re
 import resource
 import shlex
+import shutil
 import signal
 import statistics
 import threading
@@ -20,7 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from provision.core.errors import InvalidSpec
+from provision.core.errors import InvalidSpec, ToolMissing
 
 Worker = Literal["ssh", "exec"]
 # More is a typo; and ClusterShell would make every name before we could count them.
@@ -84,12 +85,18 @@ def run(
     from its own start; its ssh is then killed. late_factor: a node may also take this many times
     the median of those that have ended, if that is more. on_output: called with each output as it
     comes.
+
+    Raises ToolMissing if there is no ssh on this machine.
     """
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
     from ClusterShell.Task import Task
     from ClusterShell.Worker.Exec import ExecWorker
     from ClusterShell.Worker.Ssh import WorkerSsh
 
+    if worker == "ssh" and shutil.which("ssh") is None:
+        raise ToolMissing(
+            "There is no `ssh` on this machine.", advice="Install OpenSSH's client, or set PATH."
+        )
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     worker_class = WorkerSsh if worker == "ssh" else ExecWorker
     collector = _collector(on_output)

@@ -186,6 +186,13 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
         group = lab.groups.get(operand.removeprefix("@"))
         if group is not None:
             nodes = _nodes_of_group(operand.removeprefix("@"), group)
+        elif operand == "slurm:":
+            raise InvalidSpec(f"`slurm:` in --on `{text}` names no partition.", advice=_FORMS)
+        elif operand == LOCAL:
+            raise InvalidSpec(
+                f"`local` in --on `{text}`: this machine cannot be one of several nodes.",
+                advice="Use its ssh name instead.",
+            )
         elif operand.startswith("slurm:"):
             nodes = _slurm_nodes(operand.removeprefix("slurm:"))
         elif operand.count(":") == 1:
@@ -193,6 +200,8 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
                 f"`{operand.partition(':')[0]}:` in --on `{text}` is no kind of nodes.",
                 advice=_groups_advice(lab),
             )
+        elif operand.startswith("@"):
+            nodes = [_ssh_node(name) for name in clustershell.expand(operand)]
         else:
             return operand
         if not nodes:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from provision import report
@@ -36,6 +36,11 @@ def compare_nodes(
 ) -> dict[str, Any]:
     """The record of a comparison. expect: as `read_expectation` takes it."""
     specs.check_name(request.name)
+    if request.prefix and not PurePosixPath(request.prefix).is_absolute():
+        raise InvalidSpec(
+            f"--prefix {request.prefix} is not an absolute path.",
+            advice="Name the folder as the nodes have it, like /shared/envs/train.",
+        )
     expectation = None
     if expect is not None:
         expectation = read_expectation(context, expect, deep=request.deep)

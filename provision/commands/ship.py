@@ -6,6 +6,7 @@ import dataclasses
 import getpass
 import hashlib
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -204,6 +205,11 @@ def _switch(
     dry_run: bool,
 ) -> ShipReport:
     required_nodes(options.minimum, len(selection.nodes))
+    if key is not None and not re.fullmatch(re.escape(name) + "-[0-9a-f]{12}", key):
+        raise InvalidSpec(
+            f"--key {key} is not a key of {name}.",
+            advice=f"Keys look like {name}-0123456789ab: the folders in `envs` on the nodes.",
+        )
     with _ship_lock(context, name):
         journal = None
         if not dry_run:

@@ -34,6 +34,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import Verdict
 from provision_runtime.report import model
+from provision_runtime.report.text import format_count
 
 FOLDER = "nodes"
 REPORT = "nodes.json"
@@ -134,7 +135,8 @@ def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
         return usable, left_out
     if request.count > len(usable):
         raise InvalidSpec(
-            f"--nodes {request.count}: `{request.selection.text}` has {len(usable)} usable nodes.",
+            f"--nodes {request.count}, but `{request.selection.text}` has "
+            f"{format_count(len(usable), 'usable node')}.",
             advice=f"{len(left_out)} are out of service." if left_out else "Select more.",
         )
     usable.sort(key=lambda node: not node.state.startswith("idle"))

@@ -164,6 +164,12 @@ def test_environment_that_is_nowhere(nodes: SimulatedNodes) -> None:
     assert "n[0001-0005]: environment not installed" in result.output
 
 
+def test_relative_prefix_is_refused() -> None:
+    result = run("train", "--on", "local", "--prefix", "envs/train")
+    assert result.exit_code == 3
+    assert "--prefix envs/train is not an absolute path" in result.output
+
+
 def uv(*arguments: str) -> None:
     command = [str(Path(sys.executable).parent / "uv"), "--no-config", "--offline", *arguments]
     subprocess.run(command, check=True, capture_output=True)

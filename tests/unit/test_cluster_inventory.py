@@ -124,12 +124,26 @@ def test_defaults(inventory: Path) -> None:
     assert select_nodes("n1").defaults == NodeDefaults()
 
 
-@pytest.mark.parametrize("on", ["", " ", "@nope", "n1!n1", "exec:", "ssh:"])
+@pytest.mark.parametrize("on", ["", " ", "@nope", "n1!n1", "exec:", "ssh:", "slurm:"])
 def test_no_node(on: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes(on)
     assert f"`{on.strip()}`" in str(caught.value) or f"`{on}`" in str(caught.value)
     assert "--on takes" in str(caught.value)
+
+
+@pytest.mark.parametrize("on", ["local,n1", "n[1-2],local"])
+def test_this_machine_is_not_a_host_named_local(on: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        select_nodes(on)
+    assert f"`local` in --on `{on}`" in str(caught.value)
+
+
+def test_misspelled_group_among_other_nodes(inventory: Path) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        select_nodes("n1,@nope", inventory)
+    assert "`@nope` has no nodes." in str(caught.value)
+    assert "Groups of nodes.yml: a100," in str(caught.value)
 
 
 @pytest.mark.parametrize("on", ["slrum:gpu", "n1,slrum:gpu!n2"])

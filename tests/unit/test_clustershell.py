@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import clustershell
-from provision.core.errors import InvalidSpec
+from provision.core.errors import InvalidSpec, ToolMissing
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given  # noqa: E402
@@ -161,3 +161,10 @@ def test_ssh_never_asks() -> None:
     assert "-oBatchMode=yes" in command
     assert "-oConnectTimeout=3" in command
     assert command[-2:] == ["n1", "true"]
+
+
+def test_without_ssh_no_node_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing) as caught:
+        clustershell.run(["n1"], "true", timeout_s=5)
+    assert "no `ssh` on this machine" in str(caught.value)

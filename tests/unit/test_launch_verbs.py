@@ -167,6 +167,17 @@ def test_a_script_that_does_not_exist_is_named(kubectl: Path) -> None:
     assert "There is no" in result.stderr and "train.py" in result.stderr
 
 
+def test_an_api_server_that_is_down_is_said_once(kubectl: Path) -> None:
+    log = 'E1123 10:56:58.710425 9812 memcache.go:265] "Unhandled Error" err="connection refused"'
+    last = "The connection to the server localhost:8080 was refused"
+    script = f"#!/bin/sh\nprintf '%s\\n' '{log}' '{log}' '{last}' >&2\nexit 1\n"
+    (kubectl / "kubectl").write_text(script)
+    result = run("jobs", "log", "k8s:train-1")
+    assert result.exit_code == 8, result.output
+    assert last in " ".join(result.stderr.split())
+    assert "memcache" not in result.stderr
+
+
 def test_jobs_without_an_engine(kubectl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "neither a number of Slurm nor k8s:NAME" in run("jobs", "log", "train-1").stderr
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as some
 
 from provision import lockfile
+from provision.cli.main import cli
 from provision.cluster import ship_journal
 from provision.cluster.distribution import part_path
 from provision.cluster.failures import REASONS, NodeFailure
@@ -187,3 +189,11 @@ def test_a_journal_that_is_damaged_is_refused_with_its_line(
     path.write_text("".join(f"{line}\n" for line in lines))
     with pytest.raises(IntegrityError, match=r"run\.jsonl"):
         ship_journal.read(path)
+
+
+@pytest.mark.parametrize("key", ["../../x", "other-0123456789ab", "train"])
+@pytest.mark.parametrize("verb", ["activate", "rollback"])
+def test_key_of_no_environment_of_that_name_reaches_no_node(verb: str, key: str) -> None:
+    result = CliRunner().invoke(cli, [verb, "train", "--on", "local", "--key", key])
+    assert result.exit_code == 3, result.output
+    assert f"--key {key} is not a key of train" in result.output

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from provision.cli.format.smoke_nodes import smoke_nodes_lines
 from provision.cluster import drain_policy
 from provision.cluster import smoke as groups
 from provision.cluster.failures import REASONS, NodeFailure
@@ -201,6 +202,32 @@ def test_faults_of_nodes_are_findings_of_the_catalog_and_fail() -> None:
 
 def test_reasons_of_preparing_are_registered() -> None:
     assert {"no-environment", "no-address"} <= set(REASONS)
+
+
+def test_nodes_with_the_same_problem_share_a_line_that_says_what_to_do() -> None:
+    failure = NodeFailure(stage="prepare", reason="refused", message="no sshd")
+    result = NodesResult(
+        name="lab",
+        selection=NodeSelection(text="n[1-3]", nodes=()),
+        verdict="unknown",
+        started_at="2026-01-01T00:00:00Z",
+        duration_s=1.0,
+        job=None,
+        tested=(),
+        left_out=(),
+        failures=dict.fromkeys(("n1", "n2", "n3"), failure),
+        whole=None,
+        rounds=(),
+        isolation=None,
+        drain=None,
+        without_folder=(),
+        evidence=Path("/evidence"),
+    )
+    lines = smoke_nodes_lines(result)
+    assert [line.split() for line in lines if "no sshd" in line] == [
+        ["n[1-3]", "untested", "refused:", "no", "sshd"]
+    ]
+    assert f"refused: {REASONS['refused'].advice}" in lines
 
 
 def test_report_has_every_node_and_follows_its_schema() -> None:

@@ -18,6 +18,8 @@ NAME_LABEL = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 # Indexed Jobs are stable since 1.24; older servers drop the field, and every pod would be node 0.
 INDEXED_SINCE = (1, 24)
+# kubectl's own log, which repeats what its last line says.
+_LOG_LINE = re.compile(r"[EW]\d{4} \d\d:\d\d:")
 _UNREACHABLE = re.compile(
     r"refused|no such host|timed? ?out|unable to connect|TLS handshake|was the connection", re.I
 )
@@ -131,6 +133,7 @@ def _ask(arguments: list[str], context: str = "", namespace: str | None = None) 
         ) from error
     except ToolFailed as error:
         lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
+        lines = [line for line in lines if not _LOG_LINE.match(line)] or lines[-1:]
         message = "; ".join(lines) or f"status {error.status}"
         if _UNREACHABLE.search(message):
             raise Unreachable(
