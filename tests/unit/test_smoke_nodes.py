@@ -227,7 +227,7 @@ def test_nodes_with_the_same_problem_share_a_line_that_says_what_to_do() -> None
     assert [line.split() for line in lines if "no sshd" in line] == [
         ["n[1-3]", "untested", "refused:", "no", "sshd"]
     ]
-    assert f"refused: {REASONS['refused'].advice}" in lines
+    assert sum(REASONS["refused"].advice in line for line in lines) == 1
 
 
 def test_report_has_every_node_and_follows_its_schema() -> None:
