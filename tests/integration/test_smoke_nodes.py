@@ -17,7 +17,7 @@ from tests.integration.conftest import Home
 from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
-from tests.integration.virtual_hosts import VirtualHost
+from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork
 
 pytestmark = pytest.mark.torch
 
@@ -86,6 +86,16 @@ def other_python(host: VirtualHost, script: Path, text: str) -> Iterator[None]:
         host.run("umount", python)
 
 
+@contextlib.contextmanager
+def without_peers(network: VirtualNetwork, host: VirtualHost) -> Iterator[None]:
+    """A host that the other hosts cannot reach, although this machine can."""
+    with contextlib.ExitStack() as links:
+        for other in network.hosts:
+            if other != host and other.name != "controller":
+                links.enter_context(network.broken_link(host, other))
+        yield
+
+
 RUNTIME = Path(str(provision_runtime.__file__)).parent
 
 
@@ -106,6 +116,22 @@ def health_check(home: Home, slurm_cluster: SlurmCluster) -> Iterator[Path]:
     slurm_cluster.set_options()
     for host in slurm_cluster.nodes:
         host.run("umount", str(site))
+
+
+HEALTH_CHECK_OPTIONS = ("HealthCheckInterval=30", "HealthCheckNodeState=IDLE")
+
+
+@pytest.mark.slurm
+def test_health_check_drains_the_node_that_lost_its_gpu(
+    slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path
+) -> None:
+    with lost_gpu(slurm_cluster["n2"], tmp_path):
+        slurm_cluster.set_options(f"HealthCheckProgram={health_check}", *HEALTH_CHECK_OPTIONS)
+        slurm_cluster.wait_for_states("drained", "n2")
+        states = slurm_cluster.states()
+    assert states == {"n1": "idle", "n2": "drained", "n3": "idle", "n4": "idle"}
+    shown = slurm_cluster.run("scontrol", "--oneliner", "show", "node", "n2")
+    assert "Reason=provision smoke: gpu-lost" in shown
 
 
 @pytest.mark.slurm
@@ -135,9 +161,65 @@ def test_health_check_leaves_what_is_slow_or_broken_otherwise(
     assert slurm_cluster.states()["n2"] == "idle"
 
 
+@pytest.mark.slurm
+def test_prolog_keeps_a_job_from_a_node_that_lost_its_gpu(
+    slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path
+) -> None:
+    """Slurm starts the job again on another node, if slurm.conf says not to hold it."""
+    slurm_cluster.set_options(
+        f"Prolog={health_check}", "PrologFlags=Alloc", "SchedulerParameters=nohold_on_prolog_fail"
+    )
+    with lost_gpu(slurm_cluster["n1"], tmp_path):
+        job = slurm_cluster.run(
+            *("sbatch", "--parsable", "--nodes=1", "--requeue", "--partition=pair"),
+            *("--output", str(tmp_path / "job"), "--open-mode=append", "--wrap=hostname"),
+        ).strip()
+        slurm_cluster.wait_for_job(job, "COMPLETED")
+    assert (tmp_path / "job").read_text() == "n2\n"
+    assert slurm_cluster.states()["n1"] == "drained"
+    shown = slurm_cluster.run("scontrol", "--oneliner", "show", "node", "n1")
+    assert "Reason=provision smoke: gpu-lost" in shown
+
+
 def variables_of(cluster: SlurmCluster, node: str) -> list[str]:
     """All that Slurm gives its programs, and no PATH."""
     return [f"SLURM_CONF={cluster.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"]
+
+
+@pytest.mark.slurm
+def test_slurm_nodes_pass_and_are_given_back(home: Home, slurm_cluster: SlurmCluster) -> None:
+    status, document = smoke(home, dict(slurm_cluster.environment), "slurm:gpu")
+    assert (status, document["verdict"]) == (0, "pass"), document
+    assert states(document) == dict.fromkeys(("n1", "n2", "n3", "n4"), "passed")
+    assert document["report"]["world_size"] == 4
+    assert sorted(document["report"]["hosts"]) == ["n1", "n2", "n3", "n4"]
+    assert slurm_cluster.job_state(document["job"]) == "CANCELLED"
+
+
+@pytest.mark.slurm
+def test_slurm_node_that_lost_its_gpu_is_found_and_drained(
+    home: Home, slurm_cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    variables = dict(slurm_cluster.environment)
+    with lost_gpu(slurm_cluster["n3"], tmp_path):
+        status, document = smoke(home, variables, "slurm:gpu", "--nodes", "3", "--drain")
+    assert (status, document["verdict"]) == (1, "fail")
+    assert states(document) == {"n1": "passed", "n2": "passed", "n3": "bad"}, document["tests"]
+    assert document["drained"] == {"n3": "provision smoke: gpu-lost"}
+    slurm_cluster.wait_for_states("drained", "n3")
+    shown = slurm_cluster.run("scontrol", "--oneliner", "show", "node", "n3")
+    assert "Reason=provision smoke: gpu-lost" in shown
+
+
+@pytest.mark.slurm
+@pytest.mark.exhaustive
+def test_slurm_node_without_network_to_its_peers_is_found(
+    home: Home, slurm_cluster: SlurmCluster
+) -> None:
+    with without_peers(slurm_cluster.network, slurm_cluster["n3"]):
+        _, document = smoke(home, dict(slurm_cluster.environment), "slurm:gpu", "--drain")
+    assert states(document) == {"n1": "passed", "n2": "passed", "n3": "bad", "n4": "passed"}
+    assert document["drained"] == {"n3": "provision smoke: store-filtered"}
 
 
 @pytest.mark.slurm
@@ -187,3 +269,13 @@ def test_host_that_cannot_be_tested_is_no_success(home: Home, ssh_hosts: SshHost
     assert (status, document["verdict"]) == (1, "unknown")
     assert states(document) == {"h1": "passed", "h8": "untested"}
     assert document["nodes"][1]["message"].startswith("refused:")
+
+
+@pytest.mark.sshd
+@pytest.mark.exhaustive
+def test_broken_link_between_ssh_hosts_is_found(home: Home, ssh_hosts: SshHosts) -> None:
+    with ssh_hosts.network.broken_link(ssh_hosts["h1"], ssh_hosts["h2"]):
+        _, document = smoke(home, on_ssh(ssh_hosts), "h[1-4]", "--pairs")
+    assert document["isolation"]["bad_nodes"] == []
+    assert document["isolation"]["bad_links"] == [["h1", "h2"]]
+    assert len(document["isolation"]["passing"]) == 3
