@@ -174,6 +174,9 @@ def test_prolog_keeps_a_job_from_a_node_that_lost_its_gpu(
             *("sbatch", "--parsable", "--nodes=1", "--requeue", "--partition=pair"),
             *("--output", str(tmp_path / "job"), "--open-mode=append", "--wrap=hostname"),
         ).strip()
+        slurm_cluster.wait_for_states("drained", "n1")
+        # Slurm starts a requeued job two minutes later.
+        slurm_cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now+3")
         slurm_cluster.wait_for_job(job, "COMPLETED")
     assert (tmp_path / "job").read_text() == "n2\n"
     assert slurm_cluster.states()["n1"] == "drained"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from provision.adapters import conda
 from provision.cli.main import cli
 from provision.core.types import LockedPackage
 from provision.environment import passport
+from provision.environment import prefix as prefixes
 
 FORGE = conda.channel_url("conda-forge")
 
@@ -133,6 +135,7 @@ def test_lock_whose_hash_covers_the_name_is_current(lab: Path) -> None:
 
 
 def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
+    host = platform.node()
     document = {
         "schema": passport.SCHEMA,
         "name": "rendered",
@@ -148,7 +151,12 @@ def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
         "image": None,
         "kernel": None,
     }
-    document["smoke"] = {"prefix": {"verdict": "pass", "measured_on": {"host": "x"}, "report": {}}}
+    document["smoke"] = {"prefix": {"verdict": "pass", "measured_on": {"host": host}, "report": {}}}
+    prefix = lab / "data" / "prefixes" / "rendered"
+    marker = {"name": "rendered", "folder": str(lab / "envs" / "rendered"), "lock_sha256": "x"}
+    (prefix / "conda-meta").mkdir(parents=True)
+    (prefix / prefixes.MARKER).write_text(json.dumps(marker))
+    document["prefix"] = {"path": str(prefix)}
     (lab / "envs" / "rendered" / passport.FILE).write_text(json.dumps(document))
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
     assert run("passport", "show", "rendered").exit_code == 0

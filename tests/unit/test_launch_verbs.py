@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
 
-SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
+SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\npython_from: channel\n"
 NODES = {
     "items": [
         {

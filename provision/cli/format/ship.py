@@ -91,9 +91,8 @@ def _sent_text(report: ShipReport) -> str:
         return "nothing was sent"
     text = f"sent {format_bytes(report.sent_bytes)} from here"
     if report.copies_between_nodes:
-        text += f", {format_count(report.copies_between_nodes, 'copy')} between nodes".replace(
-            "copys", "copies"
-        )
+        noun = "copy" if report.copies_between_nodes == 1 else "copies"
+        text += f", {report.copies_between_nodes} {noun} between nodes"
     return text
 
 
