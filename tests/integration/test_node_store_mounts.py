@@ -15,6 +15,7 @@ import pytest
 from provision_runtime.node import activation, install
 from provision_runtime.node.errors import NodeError
 from provision_runtime.node.store import Store
+from tests.conftest import absence
 from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, sidecar
 
 ROOT = Path(__file__).parent.parent.parent
@@ -53,7 +54,7 @@ def test_each_way_installs_and_is_taken_away_again(
     receive(store, toy, monkeypatch)
     result = install.install(store.path, NAME, toy.key, RUN, allowed=[way])
     if way == "fuse" and result["way"] != "fuse":
-        pytest.skip("this machine has no squashfuse")
+        absence("squashfuse", "this machine has no squashfuse")
     assert result == {"way": way, "is_new": True}
     directory = Path(store.environment(toy.key))
     assert (directory / "version").read_text() == "1" * 1000
