@@ -27,7 +27,7 @@ from .channel import Channel, Connection, Head, Member, candidate_ports, say
 from .errors import JobError, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 PR_SET_PDEATHSIG = 1
 # How long torchrun may take to end its ranks (it gives them 30 s after SIGTERM).
@@ -37,6 +37,7 @@ ENDING_S = 45.0
 SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
+HELD = (*STOPPING, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,10 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
             "starting", None, lambda _: {"port": _free_port()}, options.wait_s
         )
         variables["MASTER_PORT"] = str(decision["port"])
-        child = _start(list(options.command), variables)
-        return _Supervisor(options, channel, child).wait()
+        with _signals_held():
+            child = _start(list(options.command), variables)
+            supervisor = _Supervisor(options, channel, child)
+        return supervisor.wait()
     agent = _Agent(variables)
     try:
         import_s = agent.import_s()
@@ -159,11 +162,33 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
         decision = channel.exchange(
             "importing torch", import_s, _rendezvous(channel), options.wait_s
         )
-        agent.order(_torchrun_arguments(options, decision))
+        with _signals_held():
+            agent.order(_torchrun_arguments(options, decision))
+            supervisor = _Supervisor(options, channel, agent.child)
     except BaseException:
         agent.abandon()
         raise
-    return _Supervisor(options, channel, agent.child).wait()
+    return supervisor.wait()
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Signals that come in this block are delivered at its end.
+
+    Before the command runs, a signal ends this node's part; afterwards the command must have the
+    time to save. Between its start and the supervisor's handlers it would be killed without.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+
+
+def _prepare_child() -> None:
+    """Runs in the child: it inherits the held signals."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
 def _announced(channel: Channel, message: str) -> JobError:
@@ -264,7 +289,6 @@ def _start(
     command: list[str], variables: dict[str, str], descriptors: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
     """A child in a session of its own, which is told to end if this process is killed."""
-    libc = ctypes.CDLL(None)
     try:
         return subprocess.Popen(
             command,
@@ -272,7 +296,7 @@ def _start(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=descriptors,
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+            preexec_fn=_prepare_child,
         )
     except OSError as error:
         raise JobError(f"`{command[0]}` cannot be started: {error.strerror}") from error

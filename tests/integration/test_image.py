@@ -652,9 +652,12 @@ def test_small_change_sends_small_layers(
     )
     assert other.layers[:3] == loaded.layers[:3]
     watching = Watching()
-    assert image.load_image(other, docker_client, watching)
-    assert watching.advanced < 0.01 * sum(layer.size for layer in other.layers)
-    assert run(docker_client, other, "greet") == "again\n"
+    try:
+        assert image.load_image(other, docker_client, watching)
+        assert watching.advanced < 0.01 * sum(layer.size for layer in other.layers)
+        assert run(docker_client, other, "greet") == "again\n"
+    finally:
+        image.remove_images(other.layout, docker_client)
 
 
 def test_engine_that_needs_all_layers_gets_them(
@@ -800,9 +803,12 @@ def test_engine_disconnects_during_load(
         image.load_image(other, client, Watching())
     client.close()
     leaky.close()
-    image.load_image(other, docker_client, Watching())
-    assert run(docker_client, other, "greet") == "hello\n"
-    assert image.load_image(loaded, docker_client, Watching())
+    try:
+        image.load_image(other, docker_client, Watching())
+        assert run(docker_client, other, "greet") == "hello\n"
+    finally:
+        image.remove_images(other.layout, docker_client)
+    assert not image.load_image(loaded, docker_client, Watching())  # it never left
 
 
 def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
