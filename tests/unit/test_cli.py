@@ -94,7 +94,7 @@ def test_help_has_the_summary_of_every_command() -> None:
 
 
 def test_unknown_command_suggests_similar_ones() -> None:
-    result = invoke("buidl")
+    result = invoke("buildx")
     assert result.exit_code == 2
     assert "build" in result.output
 
