@@ -5,6 +5,7 @@ provision/schemas/nodes.schema.json defines the keys of nodes.yml, and docs/clus
 
 from __future__ import annotations
 
+import difflib
 import re
 import socket
 from collections.abc import Mapping, Sequence
@@ -126,12 +127,28 @@ def select_nodes(on: str, inventory: Path | None = None) -> NodeSelection:
     text = on.strip()
     nodes = _nodes_of_prefix(text)
     if nodes is None:
+        _refuse_mistyped_group(text, lab)
         nodes = _nodes_of_node_set(text, lab)
     distinct = {node.name: node for node in reversed(nodes)}
     if not distinct:
         raise InvalidSpec(f"--on `{on}` selects no node.", advice=_FORMS)
     ordered = tuple(reversed(distinct.values()))
     return NodeSelection(text=on, nodes=ordered, defaults=lab.defaults)
+
+
+def _refuse_mistyped_group(text: str, lab: Inventory) -> None:
+    """A single name that is almost a group's would be taken for a host.
+
+    Names with digits are hosts' (`desk1` next to the group `desks`).
+    """
+    if text in lab.groups or not re.fullmatch(r"[A-Za-z_.-]+", text):
+        return
+    similar = difflib.get_close_matches(text, lab.groups, n=1, cutoff=0.7)
+    if similar:
+        raise InvalidSpec(
+            f"`{text}` is no group of nodes.yml; there is `{similar[0]}`.",
+            advice=f"Write --on {similar[0]}, or --on ssh:{text} if that is a host.",
+        )
 
 
 def read_inventory(path: Path) -> Inventory:

@@ -154,6 +154,15 @@ def test_misspelled_prefix(on: str) -> None:
     assert "slurm:PARTITION" in caught.value.advice
 
 
+def test_a_mistyped_group_is_no_host(inventory: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"`dekss` is no group of nodes\.yml; there is `desks`"):
+        select_nodes("dekss", inventory)
+    # A host whose name is like a group's, and a name that is like none.
+    for host in ("desk1", "ssh:dekss", "storage"):
+        (node,) = select_nodes(host, inventory).nodes
+        assert node.engine == "ssh"
+
+
 def test_empty_group_lists_the_others(inventory: Path) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes("none,desks", inventory)
