@@ -105,6 +105,7 @@ def ensure_pack(
     if existing is not None and is_current and read_image:
         is_current = _is_intact(context, existing)
     if existing is not None and is_current:
+        packs.remove_leftovers(existing.image.parent)  # of a run that was killed at its end
         packs.ensure_latest(existing)
         return existing, False
     packs.tool_name(pack_plan.format)  # before an installation of minutes
