@@ -9,20 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.core import process
-from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.adapters.kubernetes.command import run_kubectl
+from provision.core.errors import InvalidSpec
 
-ANSWER_TIMEOUT_S = 60.0
 OWN_LABEL = "app.kubernetes.io/managed-by=provision"
 NAME_LABEL = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 # Indexed Jobs are stable since 1.24; older servers drop the field, and every pod would be node 0.
 INDEXED_SINCE = (1, 24)
-# kubectl's own log, which repeats what its last line says.
-_LOG_LINE = re.compile(r"[EW]\d{4} \d\d:\d\d:")
-_UNREACHABLE = re.compile(
-    r"refused|no such host|timed? ?out|unable to connect|TLS handshake|was the connection", re.I
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +38,12 @@ def submit(manifest: Path, context: str = "", namespace: str | None = None) -> N
     """
     require_indexed_jobs(context)
     create = ["create", "-f", str(manifest)]
-    _ask([*create, "--dry-run=server"], context, namespace)
-    _ask(create, context, namespace)
+    run_kubectl([*create, "--dry-run=server"], context, namespace)
+    run_kubectl(create, context, namespace)
 
 
 def require_indexed_jobs(context: str = "") -> None:
-    version = json.loads(_ask(["version", "-o", "json"], context))["serverVersion"]
+    version = json.loads(run_kubectl(["version", "-o", "json"], context))["serverVersion"]
     major, minor = (int(re.sub(r"\D", "", version[key]) or 0) for key in ("major", "minor"))
     if (major, minor) < INDEXED_SINCE:
         raise InvalidSpec(
@@ -61,7 +55,7 @@ def require_indexed_jobs(context: str = "") -> None:
 
 def list_jobs(context: str = "", namespace: str | None = None) -> list[KubernetesJob]:
     """The jobs that provision made, of one namespace or of the current one."""
-    answer = _ask(["get", "jobs", "-l", OWN_LABEL, "-o", "json"], context, namespace)
+    answer = run_kubectl(["get", "jobs", "-l", OWN_LABEL, "-o", "json"], context, namespace)
     return [parse_job(item) for item in json.loads(answer)["items"]]
 
 
@@ -89,7 +83,7 @@ def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
 def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
     """What the pods of a job printed, node 0 first."""
     pods = json.loads(
-        _ask(["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"], context, namespace)
+        run_kubectl(["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"], context, namespace)
     )["items"]
     if not pods:
         raise InvalidSpec(f"Kubernetes has no pods of a job {name}.")
@@ -97,7 +91,7 @@ def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
     texts = []
     for pod in pods:
         pod_name = pod["metadata"]["name"]
-        texts.append(f"==> {pod_name}\n{_ask(['logs', pod_name], context, namespace)}")
+        texts.append(f"==> {pod_name}\n{run_kubectl(['logs', pod_name], context, namespace)}")
     return "\n".join(texts)
 
 
@@ -105,39 +99,8 @@ def cancel(name: str, context: str = "", namespace: str | None = None) -> None:
     """Delete what a manifest of ours created. The pods get SIGTERM first."""
     own = f"{OWN_LABEL},{NAME_LABEL}={name}"
     kinds = "jobs,services"
-    if "jobset.x-k8s.io" in _ask(["api-versions"], context):
+    if "jobset.x-k8s.io" in run_kubectl(["api-versions"], context):
         kinds += ",jobsets"
-    answer = _ask(["delete", kinds, "-l", own, "--wait=false"], context, namespace)
+    answer = run_kubectl(["delete", kinds, "-l", own, "--wait=false"], context, namespace)
     if "deleted" not in answer:
         raise InvalidSpec(f"Kubernetes has no job {name} that provision made.")
-
-
-def _ask(arguments: list[str], context: str = "", namespace: str | None = None) -> str:
-    command = ["kubectl"]
-    if context:
-        command += ["--context", context]
-    if namespace:
-        command += ["--namespace", namespace]
-    command += [*arguments, f"--request-timeout={ANSWER_TIMEOUT_S:.0f}s"]
-    try:
-        return process.run(command, timeout_s=ANSWER_TIMEOUT_S + 5).stdout
-    except ToolMissing as error:
-        raise ToolMissing(
-            "There is no `kubectl` on this machine.",
-            advice="Install it, or run this where it is.",
-        ) from error
-    except TimedOut as error:
-        raise Unreachable(
-            f"kubectl did not answer within {ANSWER_TIMEOUT_S:.0f} s.",
-            advice="`kubectl cluster-info` says whether the API server is up.",
-        ) from error
-    except ToolFailed as error:
-        lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
-        lines = [line for line in lines if not _LOG_LINE.match(line)] or lines[-1:]
-        message = "; ".join(lines) or f"status {error.status}"
-        if _UNREACHABLE.search(message):
-            raise Unreachable(
-                f"The Kubernetes API server does not answer: {message}",
-                advice="`kubectl cluster-info` says whether it is up.",
-            ) from error
-        raise InvalidSpec(f"Kubernetes refused: {message}") from error

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.core import process
-from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.adapters.kubernetes.command import run_kubectl
 
-ANSWER_TIMEOUT_S = 60.0
 GPU_RESOURCE = "nvidia.com/gpu"
 # Labels of NVIDIA's GPU feature discovery.
 GPU_PRODUCT = "nvidia.com/gpu.product"
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.rev")
 HOST_NAME = "kubernetes.io/hostname"
-_UNREACHABLE = re.compile(
-    r"refused|no such host|timed? ?out|unable to connect|TLS handshake|was the connection", re.I
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +40,11 @@ def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
     Raises ToolMissing without kubectl, Unreachable if the API server does not answer, InvalidSpec
     if kubectl refuses the selector or context.
     """
-    command = ["kubectl"]
-    if context:
-        command += ["--context", context]
-    command += ["get", "nodes", "-o", "json", f"--request-timeout={ANSWER_TIMEOUT_S:.0f}s"]
+    arguments = ["get", "nodes", "-o", "json"]
     if selector:
-        command += ["-l", selector]
-    return parse_nodes(_ask(command))
+        arguments += ["-l", selector]
+    advice = "`kubectl get nodes --show-labels` lists labels."
+    return parse_nodes(run_kubectl(arguments, context, advice=advice))
 
 
 def parse_nodes(text: str) -> list[KubernetesNode]:
@@ -89,30 +81,3 @@ def _node(item: Mapping[str, Any]) -> KubernetesNode:
 def _arch(name: str) -> str:
     """Go's name of an architecture as the kernel has it."""
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
-
-
-def _ask(command: list[str]) -> str:
-    try:
-        return process.run(command, timeout_s=ANSWER_TIMEOUT_S + 5).stdout
-    except ToolMissing as error:
-        raise ToolMissing(
-            "There is no `kubectl` on this machine.",
-            advice="Install it, or run this where it is; `ssh:` nodes need none.",
-        ) from error
-    except TimedOut as error:
-        raise Unreachable(
-            f"kubectl did not answer within {ANSWER_TIMEOUT_S:.0f} s.",
-            advice="`kubectl cluster-info` says whether the API server is up.",
-        ) from error
-    except ToolFailed as error:
-        lines = error.tail.strip().splitlines()
-        message = lines[-1] if lines else f"status {error.status}"
-        if _UNREACHABLE.search(message):
-            raise Unreachable(
-                f"The Kubernetes API server does not answer: {message}",
-                advice="`kubectl cluster-info` says whether it is up; --context of kubectl is "
-                "`context:` in nodes.yml.",
-            ) from error
-        raise InvalidSpec(
-            f"kubectl refused: {message}", advice="`kubectl get nodes --show-labels` lists labels."
-        ) from error

@@ -7,17 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.core import process
-from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.adapters.slurm.command import run_slurm
+from provision.core.errors import InvalidSpec
 
-ANSWER_TIMEOUT_S = 60.0
 # Id, name, state, nodes, time used, time limit, comment, and last the reason or the node list.
 _FORMAT = "%i|%j|%T|%D|%M|%l|%k|%R"
 _COLUMNS = 8
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_-]*)=")
-_NO_CONTROLLER = re.compile(
-    r"contact slurm controller|unable to contact|connection refused|configuration source", re.I
-)
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.I)
 # Words of Slurm for why a job waits or stopped, and what to do about it. squeue(1), JOB REASON
 # CODES; the last is what a failing prolog leaves.
@@ -131,29 +127,13 @@ def cancel(identity: str) -> None:
 
 
 def _ask(command: list[str], failure: str) -> str:
-    advice = "Run this where Slurm's commands work (a login node)."
-    try:
-        return process.run(command, timeout_s=ANSWER_TIMEOUT_S).stdout
-    except ToolMissing as error:
-        raise ToolMissing(f"There is no `{command[0]}` on this machine.", advice=advice) from error
-    except TimedOut as error:
-        raise Unreachable(
-            f"Slurm's controller did not answer `{command[0]}` within {ANSWER_TIMEOUT_S:.0f} s.",
-            advice="`scontrol ping` says whether it is up.",
-        ) from error
-    except ToolFailed as error:
-        lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
-        message = "; ".join(re.sub(r"^\w+: (error: )?", "", line) for line in lines)
-        message = message or f"{command[0]} ended with status {error.status}"
-        if _NO_CONTROLLER.search(message):
-            raise Unreachable(
-                f"Slurm's controller does not answer: {message}.",
-                advice="`scontrol ping` says whether it is up.",
-            ) from error
+    def refusal(message: str) -> InvalidSpec:
         if _UNKNOWN_JOB.search(message):
-            raise InvalidSpec(
+            return InvalidSpec(
                 f"Slurm knows no job {command[-1]}.",
                 advice="It forgets jobs some minutes after their end. The log is where the job "
                 f"started, as NAME-{command[-1]}.log.",
-            ) from error
-        raise InvalidSpec(f"{failure}: {message}.") from error
+            )
+        return InvalidSpec(f"{failure}: {message}.")
+
+    return run_slurm(command, refusal)

@@ -8,11 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from provision.core import process
-from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.adapters.slurm.command import run_slurm
+from provision.core.errors import InvalidSpec, Unreachable
 
-# A controller that is busy answers late; one that is down makes sinfo wait for its own timeouts.
-ANSWER_TIMEOUT_S = 60.0
 # Name, host name, address, state, features, GRES, CPUs, memory, partition; the reason is last,
 # because users write it.
 _FORMAT = "%N|%n|%o|%T|%f|%G|%c|%m|%R|%E"
@@ -61,7 +59,7 @@ def list_nodes(partition: str | None = None) -> list[SlurmNode]:
                 advice=f"Partitions: {', '.join(existing) or 'none'}.",
             )
     selection = ["-p", partition] if partition else ["-a"]
-    return parse_nodes(_ask(["sinfo", "-h", "-N", *selection, "-o", _FORMAT]))
+    return parse_nodes(_sinfo("-N", *selection, "-o", _FORMAT))
 
 
 def partitions() -> list[str]:
@@ -69,7 +67,7 @@ def partitions() -> list[str]:
 
     Raises ToolMissing without sinfo, Unreachable if the controller does not answer.
     """
-    names = _ask(["sinfo", "-h", "-o", "%R"]).split()
+    names = _sinfo("-o", "%R").split()
     return list(dict.fromkeys(names))
 
 
@@ -139,19 +137,5 @@ def _number(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-def _ask(command: list[str]) -> str:
-    advice = "Run this where Slurm's commands work (a login node), or use `ssh:` nodes."
-    try:
-        return process.run(command, timeout_s=ANSWER_TIMEOUT_S).stdout
-    except ToolMissing as error:
-        raise ToolMissing(f"There is no `{command[0]}` on this machine.", advice=advice) from error
-    except TimedOut as error:
-        raise Unreachable(
-            f"Slurm's controller did not answer `{command[0]}` within {ANSWER_TIMEOUT_S:.0f} s.",
-            advice="`scontrol ping` says whether it is up.",
-        ) from error
-    except ToolFailed as error:
-        raise Unreachable(
-            f"{error.message}.",
-            advice=f"`scontrol ping` says whether the controller is up. {advice}",
-        ) from error
+def _sinfo(*options: str) -> str:
+    return run_slurm(["sinfo", "-h", *options], lambda message: Unreachable(f"sinfo: {message}."))
