@@ -188,8 +188,9 @@ def ship(
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Activate an environment that nodes have already.
 
-    After `ship --stage-only`, for example. Takes the latest pack here, or --key. Sends nothing. Running jobs stay in the environment that
-    they started in. After a restart of a node it also mounts the environment again.
+    After `ship --stage-only`, for example. Takes the latest pack here, or --key. Sends nothing.
+    Running jobs stay in the environment that they started in. After a restart of a node it also
+    mounts the environment again.
     """
     from provision.commands import ship as command
 
