@@ -26,10 +26,17 @@ from provision.core.errors import InvalidSpec, ToolMissing
 Worker = Literal["ssh", "exec"]
 # More is a typo; and ClusterShell would make every name before we could count them.
 MAX_NODES = 100_000
-# What a host name, an address, or a name of ~/.ssh/config can be. It may not begin with a dash: ssh
-# would take it for an option.
-_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]*")
-_RANGE = re.compile(r"(\d+)-(\d+)")
+# Of a number in a node set. Python itself refuses to read 4,300.
+MAX_DIGITS = 18
+# Characters of an operand in a message.
+SHOWN_LENGTH = 60
+# What a host name, an address, or a name of ~/.ssh/config can be, after a user and `@` too. It may
+# not begin with a dash: ssh, or what a ProxyCommand starts, would take it for an option.
+_NODE_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.@-]*@)?[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+# Of a node set: one operand, and the numbers in one pair of its brackets.
+_OPERAND = re.compile(r"(?:[^\s,!&^\[\]]|\[[^\]]*\]?)+")
+_BRACKETS = re.compile(r"\[([^\]]*)\]?")
+_RANGE = re.compile(r"\s*(\d+)-(\d+)(?:/\d+)?\s*")
 _FORMS = "A node set looks like `n[1-4,7]`, `n1,n2`, `@group` or `n[1-4]!n3`."
 # ssh gives up on a host that is silent for this long within a command. It must outlast a node that
 # is busy, or a switch that reboots.
@@ -52,8 +59,8 @@ _FILES_OF_OURS = 64
 class NodeOutput:
     """What a command did on a node.
 
-    status: its exit code, 255 if ssh itself failed, 128 + N if signal N ended it; None if it was
-    still running after the time limit. started, ended: this machine's Unix time.
+    status: its exit code, 255 if ssh itself failed, 128 + N if signal N ended it; None if its
+    output had not ended at the time limit, and may be incomplete. started, ended: this machine's Unix time.
     """
 
     node: str
@@ -99,7 +106,7 @@ def run(
         )
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     worker_class = WorkerSsh if worker == "ssh" else ExecWorker
-    collector = _collector(on_output)
+    collector = _collector(on_output, math.inf if late_factor else timeout_s)
     task = Task(thread=threading.current_thread())
     interrupts = _Interrupts()
     try:
@@ -154,7 +161,7 @@ def expand(text: str) -> list[str]:
     from ClusterShell.NodeSet import NodeSet, NodeSetException
     from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError
 
-    _refuse_huge_ranges(text)
+    _refuse_huge_sets(text)
     try:
         names = list(NodeSet(text))
     except NodeSetException as error:
@@ -190,12 +197,28 @@ def group(text: str) -> list[str]:
     return names
 
 
-def _refuse_huge_ranges(text: str) -> None:
-    for match in _RANGE.finditer(text):
-        if int(match[2]) - int(match[1]) >= MAX_NODES:
+def _refuse_huge_sets(text: str) -> None:
+    """Raise InvalidSpec if the operands of a node set name too many nodes together."""
+    total = 0
+    for operand in _OPERAND.findall(text):
+        count = 1
+        for numbers in _BRACKETS.findall(operand):
+            count *= sum(_range_length(part) for part in numbers.split(","))
+        total += count
+        if total > MAX_NODES:
+            shown = operand if len(operand) <= SHOWN_LENGTH else f"{operand[:SHOWN_LENGTH]}..."
             raise InvalidSpec(
-                f"`{text}`: {match[0]} are more than {MAX_NODES:,} nodes.", advice=_FORMS
+                f"A node set with `{shown}` has more than {MAX_NODES:,} nodes.", advice=_FORMS
             )
+
+
+def _range_length(text: str) -> int:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return 1
+    if max(len(match[1]), len(match[2])) > MAX_DIGITS:
+        return MAX_NODES + 1
+    return max(1, int(match[2]) - int(match[1]) + 1)
 
 
 def _by_stdin(
@@ -233,8 +256,8 @@ def _most_commands() -> int:
     return max(1, (soft - _FILES_OF_OURS) // _FILES_PER_COMMAND)
 
 
-def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
-    """A ClusterShell event handler that makes NodeOutputs."""
+def _collector(on_output: Callable[[NodeOutput], None] | None, timeout_s: float) -> Any:
+    """A ClusterShell event handler that makes NodeOutputs. timeout_s: ClusterShell's own limit."""
     from ClusterShell.Event import EventHandler
 
     class Collector(EventHandler):  # type: ignore[misc]
@@ -243,6 +266,7 @@ def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
             self.running: dict[str, Any] = {}
             self._started: dict[str, float] = {}
             self._lines: dict[tuple[str, str], list[bytes]] = {}
+            self._late: set[str] = set()
 
         def ev_pickup(self, worker: Any, node: str) -> None:
             self._started[node] = time.time()
@@ -252,7 +276,12 @@ def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
             self._lines.setdefault((node, sname), []).append(msg)
 
         def ev_hup(self, worker: Any, node: str, rc: int) -> None:
-            self._add(node, rc)
+            # At a time limit ClusterShell drops output that it has not read. If the command has
+            # ended by then, it reports the command's status all the same. Seen where this machine
+            # was so busy that answers waited to be read, and where a process that was left behind
+            # held the output open.
+            is_late = node in self._late or time.time() - self._started[node] >= timeout_s
+            self._add(node, None if is_late else rc)
 
         def ev_close(self, worker: Any, timedout: bool) -> None:
             for node in list(worker.iter_keys_timeout()):
@@ -265,8 +294,10 @@ def _collector(on_output: Callable[[NodeOutput], None] | None) -> Any:
             latest_start = time.time() - limit.seconds(durations)
             for node, worker in list(self.running.items()):
                 if self._started[node] < latest_start:
-                    worker.abort()
-                    self._add(node, None)
+                    self._late.add(node)
+                    worker.abort()  # this calls ev_hup if the command has ended
+                    if node in self.running:
+                        self._add(node, None)
 
         def _add(self, node: str, status: int | None) -> None:
             del self.running[node]

@@ -6,10 +6,12 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 
 from __future__ import annotations
 
+import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from provision.core.errors import (
@@ -31,8 +33,11 @@ CALL_TIMEOUT_S = 900.0
 
 
 def connect_engine() -> tuple[Client, None] | tuple[None, str]:
-    """A client of the engine behind DOCKER_HOST (or the default socket), or None and the
-    reason. Takes a second at most."""
+    """A client of the engine that the docker command uses, or None and the reason.
+
+    Takes a second at most. Since 7.2 the SDK reads DOCKER_HOST, DOCKER_CONTEXT and the current
+    context of Docker's settings, in the command's order.
+    """
     import docker
     from docker.errors import DockerException
 
@@ -54,16 +59,6 @@ def require_engine(alternative: str = "build with --no-image") -> Client:
             advice=f"Start it (or set DOCKER_HOST), or {alternative}.",
         )
     return client
-
-
-def docker_cli_flags(environment: Mapping[str, str]) -> list[str]:
-    """Options that make the docker command talk to the same engine as `connect_engine`: the command
-    knows contexts, which the SDK does not read."""
-    from docker.constants import DEFAULT_UNIX_SOCKET
-
-    if environment.get("DOCKER_HOST"):
-        return []
-    return ["--host", DEFAULT_UNIX_SOCKET.removeprefix("http+")]
 
 
 def _root_cause(error: BaseException) -> str:
@@ -142,7 +137,8 @@ def pull_into_engine(client: Client, reference: str, progress: Progress) -> Any:
 
     progress.say(f"pulling the base image {reference}")
     try:
-        return client.images.pull(reference)
+        with progress.meter("waiting for Docker to pull it", 0):
+            return client.images.pull(reference)
     except (DockerException, requests.RequestException) as error:
         raise ToolMissing(
             f"The base image {reference} is not in the Docker engine and could not be pulled.",
@@ -164,12 +160,33 @@ def engine_identity(client: Client) -> str:
         return str(client.info()["ID"])
 
 
+def engine_version(client: Client) -> str:
+    """The version of an engine, like 27.3.1."""
+    with engine_errors("say its version"):
+        return str(client.version()["Version"])
+
+
 def uses_containerd_store(client: Client) -> bool:
     """Whether an engine has containerd's image store, by `docker info`'s DriverStatus as in
     Docker's manual. Engines with that store identify images by their manifests' digests."""
     with engine_errors("ask for its image store"):
         status = client.info().get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]
+
+
+def local_data_folder(client: Client) -> Path | None:
+    """Where an engine on this machine keeps images; None if that is elsewhere or unknown.
+
+    An engine in a virtual machine or behind a mounted socket has another host name. containerd's
+    image store has a folder of its own, which the engine does not name.
+    """
+    if not client.api.base_url.startswith("http+docker:") or uses_containerd_store(client):
+        return None
+    with engine_errors("ask where it keeps images"):
+        info = client.info()
+    if info["Name"] != platform.node():
+        return None
+    return Path(info["DockerRootDir"])
 
 
 def has_nvidia_runtime(client: Client) -> bool:
@@ -188,6 +205,24 @@ def wait_for_exit(container: Any, timeout_s: float) -> int | None:
         if time.monotonic() - started < timeout_s:  # the connection broke
             raise
         return None
+
+
+def output_lines(container: Any) -> Iterator[str]:
+    """The lines of a container's standard output, as they come, until it ends or is removed.
+
+    Ends early if the connection breaks: they are for people who watch, and prove nothing.
+    """
+    import requests
+    from docker.errors import DockerException
+
+    unfinished = b""
+    try:
+        for piece in container.logs(stream=True, follow=True, stderr=False):
+            *lines, unfinished = (unfinished + piece).split(b"\n")
+            for line in lines:
+                yield line.decode(errors="replace")
+    except (DockerException, requests.RequestException, OSError):
+        return
 
 
 # Credentials

@@ -1,14 +1,19 @@
-"""What conda's and wheels' installers write about this host, for products that must be the same on
-every host: images and packs.
+"""Files that installers write into an environment: what they say about this host, for products that
+must be the same on every host, and what provision itself records.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import posixpath
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from provision.core.json_text import parse_json
 from provision.core.mirrors import without_credentials
 
 # Files that installers write for themselves, and files that differ between hosts: a cache marker,
@@ -16,6 +21,9 @@ from provision.core.mirrors import without_credentials
 HOST_FILES = frozenset({"CACHEDIR.TAG", "direct_url.json", "uv_cache.json", "uv_build.json"})
 # The kernel cuts off a longer interpreter line (BINPRM_BUF_SIZE was 128 before Linux 5.1).
 MAX_INTERPRETER_LINE = 127
+# What provision/environment/install_record.py writes. Not *.json, as conda reads each as a package.
+INSTALL_RECORD = Path("conda-meta") / "provision.digests"
+_BYTECODE = "__pycache__"
 _HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
 
 
@@ -60,3 +68,62 @@ def interpreter_lines(python: Path) -> bytes:
         return line
     quoted = path.replace(b"'", b"'\"'\"'")
     return b"#!/bin/sh\n'''exec' '" + quoted + b"' \"$0\" \"$@\"\n' '''\n"
+
+
+def recorded_byte_code(prefix: Path) -> dict[str, str]:
+    """The sha256 of each file of byte code that provision made in a prefix, by path. Empty for a
+    prefix of an earlier provision."""
+    try:
+        record = parse_json((prefix / INSTALL_RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    byte_code = record.get("byte_code") if isinstance(record, dict) else None
+    return byte_code if isinstance(byte_code, dict) else {}
+
+
+def recorded_paths(record: Path) -> Iterator[str]:
+    """The paths that a wheel's RECORD lists, as they are written there. Raises OSError.
+
+    An environment has tens of thousands, so only lines with quotes are parsed as CSV.
+    """
+    text = record.read_text(encoding="utf-8", errors="surrogateescape")
+    for line in text.splitlines():
+        if '"' in line:
+            for row in csv.reader([line]):
+                yield row[0]
+        elif line:
+            yield line.partition(",")[0]
+
+
+def normal_path(path: str) -> str:
+    """posixpath.normpath, for tens of thousands of paths that mostly are as it would make them."""
+    return posixpath.normpath(path) if "./" in path or "//" in path else path
+
+
+def byte_code_source(path: str) -> str:
+    """The source that a file in __pycache__ was compiled from; empty for other files."""
+    folder, name = posixpath.split(path)
+    parent, last = posixpath.split(folder)
+    if last != _BYTECODE:
+        return ""
+    return posixpath.join(parent, name.split(".")[0] + ".py")
+
+
+def list_byte_code(record: dict[str, Any], compiled: Mapping[str, Sequence[str]]) -> bool:
+    """List byte code in the conda-meta record of its sources' package, as conda does for what it
+    compiles, so that removing the package removes it. Returns whether the record changed.
+
+    compiled: files of byte code by their source. The record's own are dropped.
+    """
+    rows = record.get("paths_data", {}).get("paths", [])
+    remaining = [row for row in rows if _BYTECODE not in row["_path"].split("/")]
+    files: list[str] = []
+    for row in remaining:
+        files += compiled.get(row["_path"], ())
+    if not files and len(remaining) == len(rows):
+        return False
+    new_rows = [{"_path": file, "path_type": "pyc_file"} for file in files]
+    record["paths_data"]["paths"] = [*remaining, *new_rows]
+    listed = [file for file in record.get("files", []) if _BYTECODE not in file.split("/")]
+    record["files"] = [*listed, *files]
+    return True

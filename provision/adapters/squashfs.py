@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from provision.core.errors import NoSpace, ToolFailed, ToolMissing
+from provision.core.errors import NoSpace, ToolFailed, ToolMissing, says_disk_full
 from provision.core.host import usable_cpus
 from provision.core.process import clean_environment, run
 
@@ -65,7 +65,7 @@ def make_image(tree: Path, target: Path, compression: SquashfsCompression, *, ti
     try:
         run(command, env=environment)
     except ToolFailed as error:
-        if "No space left" in error.tail or "quota exceeded" in error.tail:
+        if says_disk_full(error.tail):
             raise NoSpace(
                 f"The disk of {target.parent} is full.",
                 advice="Free space there and run the same command again; nothing was packed.",

@@ -1,4 +1,4 @@
-"""Compression of streams with zstd: the same bytes on any number of CPUs."""
+"""Compression with zstd: streams, which become the same bytes on any number of CPUs, and bytes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,23 @@ def compress_to(chunks: Iterable[bytes], target: Path, threads: int | None = Non
     with target.open("wb") as file, compressor.stream_writer(file, closefd=False) as writer:
         for chunk in chunks:
             writer.write(chunk)
+
+
+def compress(content: bytes) -> bytes:
+    """A zstd frame with a checksum, written fast."""
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(content)
+
+
+def decompress(frame: bytes) -> bytes:
+    """What `compress` was given. Raises ValueError for a damaged frame."""
+    import zstandard
+
+    try:
+        return zstandard.ZstdDecompressor().decompress(frame)
+    except (zstandard.ZstdError, MemoryError) as error:  # the frame says how long its content is
+        raise ValueError(f"not a zstd frame: {error}") from error
 
 
 def library_version() -> str:

@@ -39,18 +39,18 @@ from provision.catalog.releases import (
     releases,
     version_key,
 )
-from provision.catalog.rules import Rule, matching_rules, rules
+from provision.catalog.rules import CompatibilityRule, matching_rules, rules
 
 __all__ = [
     "DATA",
     "TEMPLATES",
     "Architecture",
     "Build",
+    "CompatibilityRule",
     "CondaForgeNccl",
     "Gpu",
     "IndexDefault",
     "Release",
-    "Rule",
     "Toolkit",
     "architectures",
     "covers_minor",

@@ -20,10 +20,18 @@ Compatibility = Literal["yes", "no", "unknown"]
 GpuSupport = Literal["yes", "ptx", "no", "unknown"]
 # Parts of product names that do not depend on the architecture.
 DECORATION = re.compile(
-    r"nvidia|tesla|geforce|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|"
+    r"nvidia|tesla|geforce|grid|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|"
     r"hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
     r"server|workstation|edition|gen\d"
 )
+# The end of a vGPU's name, as the driver's manager makes it: A100-40C, A10-24Q, A100-1-5C (of a MIG
+# slice), A100-1-5CME (NVIDIA AI Enterprise documentation, vGPU types).
+VGPU_TYPE = re.compile(r"(-\d)?-\d+[qcab](me)?$")
+# How the makers of other GPUs call them.
+OTHER_MAKERS = {
+    "AMD": re.compile(r"\b(amd|instinct|radeon|gfx\d|mi\d{2,3}|rx ?\d{4})"),
+    "Intel": re.compile(r"\b(intel|gaudi|arc\b)"),
+}
 # CUDA C++ Programming Guide, Binary Compatibility: code for one minor version runs on later ones of
 # the same major, but not between Tegra and other GPUs.
 TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (11, 0)})
@@ -72,6 +80,9 @@ class Gpu:
     name: str
     architecture: str  # sm_90
     source: str
+    # The only platform that has it: that of the CPU on its module. None: it is a card.
+    platform: Platform | None = None
+    platform_source: str | None = None
 
     @property
     def capability(self) -> str:
@@ -106,14 +117,21 @@ def gpus() -> dict[str, Gpu]:
     for row in load("gpus.yml"):
         architecture = "sm_" + row["capability"].replace(".", "")
         for name in row["products"]:
-            table[name] = Gpu(name=name, architecture=architecture, source=row["source"])
+            table[name] = Gpu(
+                name=name,
+                architecture=architecture,
+                source=row["source"],
+                platform=row.get("platform"),
+                platform_source=row.get("platform_source"),
+            )
     return table
 
 
 @functools.cache
 def find_gpu(text: str) -> Gpu:
-    """The GPU that a text names: sm_90, 9.0, H100, or a name as nvidia-smi prints it. Raises
-    InvalidSpec with similar names."""
+    """The GPU that a text names: sm_90, 9.0, H100, a name as nvidia-smi prints it, or the end of a
+    name that only one product has (4090, a6000). Raises InvalidSpec with similar names, or with the
+    maker of a GPU that is not NVIDIA's."""
     name = text.strip().lower()
     by_number = re.fullmatch(r"(?:sm_?|compute_?)?(\d{2,3})[a-f]?|(\d{1,2})\.(\d)", name)
     if by_number:
@@ -121,11 +139,15 @@ def find_gpu(text: str) -> Gpu:
         sources = _architecture_sources()
         if architecture in sources:
             return Gpu(name=architecture, architecture=architecture, source=sources[architecture])
-    else:
-        plain_name = _plain_name(name)
-        for product, gpu in gpus().items():
-            if _plain_name(product) == plain_name:
-                return gpu
+    matching = _products_named(name)
+    if len(matching) == 1:
+        return matching[0]
+    for maker, names in OTHER_MAKERS.items():
+        if names.search(name):
+            raise InvalidSpec(
+                f"GPU {text!r} is made by {maker}; there are builds for NVIDIA GPUs only.",
+                advice="A CPU build (`cpu: true`, `--cpu`) runs there, without the GPU.",
+            )
     raise InvalidSpec(
         f"GPU {text!r} is not in the table, which has NVIDIA GPUs only.",
         advice=f"{_suggestion(name)}An architecture (sm_90, 9.0) also names it.",
@@ -284,8 +306,25 @@ def _architecture_sources() -> dict[str, str]:
 def _plain_name(name: str) -> str:
     """A product name without the parts that nvidia-smi, data sheets and people write
     differently."""
-    parts = re.split(r"[\s_]+|-(?=[^q])", name.lower())
+    card = VGPU_TYPE.sub("", name.lower().strip())
+    parts = re.split(r"[\s_]+|-(?=[^q])", card)
     return " ".join(part for part in parts if part and not DECORATION.fullmatch(part))
+
+
+def _products_named(name: str) -> list[Gpu]:
+    """The products of a name; if there are none, those whose names differ in spaces or `RTX`."""
+    plain_name = _plain_name(name)
+    exact = [gpu for product, gpu in gpus().items() if _plain_name(product) == plain_name]
+    if exact or not plain_name:
+        return exact
+    short_name = _short_name(name)
+    return [gpu for product, gpu in gpus().items() if _short_name(product) == short_name]
+
+
+def _short_name(name: str) -> str:
+    """A plain name without spaces and without `RTX` or `GTX` at its beginning: 4090ti."""
+    joined = _plain_name(name).replace(" ", "")
+    return re.sub("^[rg]tx(?=.)", "", joined)
 
 
 def _suggestion(name: str) -> str:

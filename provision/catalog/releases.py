@@ -53,6 +53,8 @@ class Build:
     source: str
     # Pythons without a global lock that it was also built for: 3.13t.
     free_threaded: tuple[str, ...] = ()
+    # Why the build is no part of its release; such a build is taken only if the request insists.
+    unreleased: str | None = None
     # Of the pytorch channel's builds: where they and their CUDA are, in order of priority.
     channels: tuple[str, ...] = ()
     channels_source: str | None = None
@@ -213,8 +215,9 @@ def _release(version: str, row: dict[str, Any]) -> Release:
     conda_forge_builds = row["conda_forge"]["cuda"]
     unlisted = {}
     for tag, wheel in row.get("unlisted_wheels", {}).items():
-        cuda = f"{tag[2:-1]}.{tag[-1]}"  # cu121
-        unlisted[cuda] = wheel["note"], wheel["source"]
+        unlisted[_cuda_of_tag(tag)] = wheel["note"], wheel["source"]
+        if wheel["exists"]:
+            wheels.append(_unreleased_wheel(tag, wheel, row, defaults))
     return Release(
         version=version,
         index_default=defaults,
@@ -280,20 +283,24 @@ def _wheel(
         for platform, default in defaults.items()
         if platform != PLATFORM and default.build == tag
     }
+    by_platform = {platform: _wheel_on_platform(default) for platform, default in others.items()}
+    aarch64 = row.get("aarch64_wheels", {}).get(tag)
+    if aarch64:
+        by_platform["linux-aarch64"] = _aarch64_wheel(aarch64, defaults["linux-aarch64"])
     # The wheel that was read for the row is the index's default.
     triton = row["triton"] if build["on_pypi"] else UNKNOWN
     return Build(
         tag=tag,
         cuda=build["cuda"],
         on_pypi=build["on_pypi"],
-        platforms=(PLATFORM, *others),
+        platforms=(PLATFORM, *by_platform),
         nccl_is_package=build["nccl"]["linkage"] == "nvidia-nccl wheel",
         triton=triton["requirement"],
         triton_source=triton["source"],
         specs=(),
         source=build["source"],
         free_threaded=defaults[PLATFORM].free_threaded,
-        by_platform={platform: _wheel_on_platform(default) for platform, default in others.items()},
+        by_platform=by_platform,
         **_facts(
             {
                 "glibc": row["index_default"][PLATFORM]["glibc"],
@@ -318,6 +325,62 @@ def _wheel_on_platform(default: IndexDefault) -> dict[str, Any]:
         "free_threaded": default.free_threaded,
         "python_source": default.python_source,
     }
+
+
+def _aarch64_wheel(wheel: dict[str, Any], default: IndexDefault) -> dict[str, Any]:
+    """A wheel of PyTorch's own index for linux-aarch64. default: what the package index serves
+    there, which is for the same Pythons."""
+    sm = wheel["architectures"]["sm"]
+    return {
+        "source": wheel["source"],
+        "architectures": None if sm is None else tuple(sm),
+        "ptx": wheel["architectures"]["ptx"],
+        "architectures_source": wheel["architectures"]["source"],
+        "glibc": wheel["glibc"]["minimum"],
+        "glibc_source": wheel["glibc"]["source"],
+        "python": default.python,
+        "free_threaded": default.free_threaded,
+        "python_source": default.python_source,
+        "nccl": None,
+        "nccl_is_package": False,
+        "nccl_source": None,
+        "cudnn": None,
+        "cudnn_source": None,
+    }
+
+
+def _unreleased_wheel(
+    tag: str, wheel: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]
+) -> Build:
+    """A wheel that was built and is no part of the release. Of its facts only those are known that
+    all wheels of a release share."""
+    default = defaults[PLATFORM]
+    facts = {
+        "nccl": UNKNOWN,
+        "cudnn": UNKNOWN,
+        "architectures": UNKNOWN,
+        "glibc": row["index_default"][PLATFORM]["glibc"],
+        "python": row["index_default"][PLATFORM]["python"],
+    }
+    return Build(
+        tag=tag,
+        cuda=_cuda_of_tag(tag),
+        on_pypi=False,
+        platforms=(PLATFORM,),
+        nccl_is_package=False,
+        triton=None,
+        triton_source=None,
+        specs=(),
+        source=wheel["source"],
+        free_threaded=default.free_threaded,
+        unreleased=wheel["note"],
+        **_facts(facts),
+    )
+
+
+def _cuda_of_tag(tag: str) -> str:
+    """12.1 of cu121."""
+    return f"{tag[2:-1]}.{tag[-1]}"
 
 
 def _channel_build(cuda: str, build: dict[str, Any], row: dict[str, Any]) -> Build:

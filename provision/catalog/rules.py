@@ -24,7 +24,7 @@ Consequence = Literal["pin", "refuse", "warn"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class CompatibilityRule:
     """One row. Conditions that are None (or empty) hold for everything."""
 
     id: str
@@ -52,7 +52,7 @@ class Rule:
 
 
 @functools.cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[CompatibilityRule, ...]:
     """All rules, in the order of the file."""
     return tuple(_rule(row) for row in load("rules.yml"))
 
@@ -69,7 +69,7 @@ def matching_rules(
     channels: Sequence[str] = (),
     variables: Collection[str] = (),
     through_ptx: bool = False,
-) -> tuple[Rule, ...]:
+) -> tuple[CompatibilityRule, ...]:
     """The rules that hold, in the order of the file.
 
     build is None for a CPU build. nccl: the version if it is a choice and not the build's own.
@@ -106,11 +106,11 @@ def matching_rules(
     return tuple(matching)
 
 
-def _rule(row: dict[str, Any]) -> Rule:
+def _rule(row: dict[str, Any]) -> CompatibilityRule:
     fields: dict[str, Any] = {}
     for key, value in row.items():
         fields[key] = tuple(value) if isinstance(value, list) else value
-    return Rule(**fields)
+    return CompatibilityRule(**fields)
 
 
 def _contains(specifier: str | None, version: str | None) -> bool:

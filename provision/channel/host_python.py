@@ -121,7 +121,8 @@ def bootstrap(
     if rebuild or not (channel / "glibc").exists():
         progress.say(f"packaging this machine's Python {python.version} into a local channel")
         try:
-            _build(python, staging_path(channel), channel, mirrors)
+            with progress.meter("packaging Python", 0):
+                _build(python, staging_path(channel), channel, mirrors)
             replace_directory(channel)
         finally:
             remove_leftovers(channel)

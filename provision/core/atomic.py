@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from provision.core.file_locks import try_lock
+from provision.core.paths import make_private_directory
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 POLL_S = 0.05
@@ -30,7 +31,8 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """
     if isinstance(content, str):
         content = content.encode("utf-8")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # Files of a lab's repository: its group may share them, never everybody.
+    make_private_directory(path.parent, mode=0o775)
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
@@ -56,7 +58,7 @@ def atomic_stream(path: Path) -> Iterator[IO[bytes]]:
     _remove_unfinished(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with unfinished.open("wb") as file:
+        with unfinished.open("xb") as file:
             try_lock(file.fileno())
             yield file
         unfinished.replace(path)
@@ -126,8 +128,15 @@ def replace_directory(path: Path) -> None:
 def remove_leftovers(path: Path) -> None:
     """Remove what a killed build of `path` left: its staging directory and its backup."""
     for leftover in (staging_path(path), backup_path(path)):
-        if leftover.exists():
-            shutil.rmtree(leftover)
+        remove_tree(leftover)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it; of a link only the link. A missing one is fine."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def remove_leftovers_until_quiet(path: Path, *, quiet_s: float, timeout_s: float) -> None:

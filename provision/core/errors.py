@@ -12,9 +12,15 @@ import errno
 from collections.abc import Iterator
 from typing import ClassVar
 
+# ENOSPC and EDQUOT in the words of the C library and of Rust.
+_DISK_FULL = ("no space left", "os error 28", "quota exceeded")
+
 
 class ProvisionError(Exception):
-    """Base of all errors we raise on purpose: one line for the user, and what to do next."""
+    """Base of all errors we raise on purpose: one line for the user, and what to do next.
+
+    Advice with line breaks is a list, and begins on a line of its own.
+    """
 
     exit_code: ClassVar[int] = 1
 
@@ -25,7 +31,8 @@ class ProvisionError(Exception):
         self.details = details  # printed with -v only: the solver's or tool's own message
 
     def __str__(self) -> str:
-        return f"{self.message} {self.advice}".strip()
+        separator = "\n" if "\n" in self.advice else " "
+        return f"{self.message}{separator}{self.advice}".strip()
 
 
 class CheckFailed(ProvisionError):
@@ -123,6 +130,12 @@ class SystemRefused(ProvisionError):
 def is_disk_full(error: OSError) -> bool:
     """Whether the disk is full, or the user's quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def says_disk_full(output: str) -> bool:
+    """Whether a tool's output says that the disk is full, or the user's quota."""
+    lowercase = output.lower()
+    return any(phrase in lowercase for phrase in _DISK_FULL)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ written, so a run that finds nothing to do leaves no trace.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -14,11 +15,17 @@ from pathlib import Path
 from typing import Literal
 
 from provision.core.errors import InUse, SystemRefused
-from provision.core.paths import Folders
+from provision.core.paths import Folders, is_writable_by_all, make_private_directory
 from provision.core.types import Progress
 
+_FOLDER = "held"
 # unsupported: the file system has no locks, so no process can hold one there.
 LockState = Literal["locked", "busy", "unsupported"]
+
+
+def lock_files(folders: Folders) -> list[Path]:
+    """The files that `environment_lock` locks, one for each name; most are free."""
+    return sorted((folders.data / _FOLDER).glob("*"))
 
 
 @contextlib.contextmanager
@@ -29,8 +36,13 @@ def environment_lock(
 
     If another process holds it, says which one and waits; without `wait`, raises InUse.
     """
-    directory = folders.data / "held"
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = folders.data / _FOLDER
+    make_private_directory(directory)
+    if is_writable_by_all(folders.data):
+        progress.warn(
+            f"every user of this machine may write to {folders.data}, and so change the programs "
+            f"that you run from there: chmod o-w {folders.data}"
+        )
     descriptor = open_lock_file(directory / name)
     try:
         try:
@@ -79,12 +91,23 @@ def try_lock(descriptor: int) -> LockState:
 def open_lock_file(path: Path) -> int:
     """The descriptor of a lock file, which is created if missing.
 
-    Opened for writing where we may: on NFS nothing else can be locked exclusively.
+    Opened for writing where we may: on NFS nothing else can be locked exclusively. Raises
+    SystemRefused for a link: in a folder that others may write to, it could name any file of ours.
     """
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+        except PermissionError:
+            return os.open(path, os.O_RDONLY | flags)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise SystemRefused(
+            f"The lock file {path} is a link.",
+            advice="Remove it. Who made it may write to your data folder; PROVISION_DATA names "
+            "another one.",
+        ) from error
 
 
 def _describe_holder(inode: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from provision.core import process
 from provision.core.errors import TimedOut, ToolMissing
-from provision.core.types import Machine
+from provision.core.types import HostGpus
 
 ROOT = Path("/")
 # Fields of /proc/PID/stat after the command (proc(5)): the state is field 3, the start time 22.
@@ -29,6 +29,14 @@ def usable_cpus(root: Path = ROOT) -> int:
     if quota is not None:
         cpus = min(cpus, quota)
     return max(1, math.ceil(cpus))
+
+
+def current_umask() -> int:
+    """The umask of this process (proc(5)); reading it by umask(2) would change it for a moment."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return 0
 
 
 def _cpu_quota(root: Path) -> float | None:
@@ -128,25 +136,25 @@ FIELDS = ("driver_version,compute_cap,name", "driver_version,name")
 
 
 @functools.cache
-def this_machine() -> Machine:
+def this_machine() -> HostGpus:
     """Runs nvidia-smi once per process: naming and planning must not see two answers."""
-    machine = Machine()
+    machine = HostGpus()
     for fields in FIELDS:
         try:
             result = process.run(
                 [*COMMAND, f"--query-gpu={fields}"], timeout_s=ANSWER_TIMEOUT_S, check=False
             )
         except ToolMissing:
-            return Machine(why="there is no nvidia-smi on this machine")
+            return HostGpus(why="there is no nvidia-smi on this machine")
         except TimedOut:
-            return Machine(why=f"nvidia-smi did not answer within {ANSWER_TIMEOUT_S:.0f} s")
+            return HostGpus(why=f"nvidia-smi did not answer within {ANSWER_TIMEOUT_S:.0f} s")
         machine = parse_nvidia_smi(result.stdout.strip() or result.stderr)
         if machine.gpus:
             break
     return machine
 
 
-def parse_nvidia_smi(output: str) -> Machine:
+def parse_nvidia_smi(output: str) -> HostGpus:
     """A machine from nvidia-smi's rows: driver, compute capability where it was queried, name."""
     rows = []
     for line in output.splitlines():
@@ -155,10 +163,10 @@ def parse_nvidia_smi(output: str) -> Machine:
             rows.append(row)
     if not rows:
         message = " ".join(output.split()) or "nothing"
-        return Machine(why=f"nvidia-smi named no GPU; it printed: {message}")
+        return HostGpus(why=f"nvidia-smi named no GPU; it printed: {message}")
     gpus = []
     for row in rows:
         # sm_90 from the capability, else the product's name.
         capability = re.fullmatch(r"(\d+)\.(\d)", row[1])
         gpus.append(f"sm_{capability[1]}{capability[2]}" if capability else row[-1])
-    return Machine(driver=rows[0][0], gpus=tuple(dict.fromkeys(gpus)))
+    return HostGpus(driver=rows[0][0], gpus=tuple(dict.fromkeys(gpus)))

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from provision.core import settings
 
 # In an environment's folder: what its user writes, and what we make of it for the solvers.
 SPEC = "spec.yml"
 ENVIRONMENT = "environment.yml"
 VIRTUAL_PACKAGES = "virtual-packages.yml"
+LOCK = "conda-lock.yml"
+
+_protection = threading.Lock()
+_umasks: list[int] = []  # the user's, once for each open block of `owner_writes_only`
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself, or the nearest of its parents that exists."""
+    while not path.exists():
+        path = path.parent
+    return path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +75,68 @@ class Folders:
     def packages(self) -> Path:
         return self.cache / "conda-packages"
 
+    @property
+    def byte_code(self) -> Path:
+        """What the sources of packages were compiled to (environment/bytecode_cache.py)."""
+        return self.cache / "byte-code"
+
 
 def default_folders(envs: Path | None = None) -> Folders:
-    """The user's folders by the platform's convention (XDG on Linux); PROVISION_DATA and
-    PROVISION_CACHE move them."""
+    """The user's folders: as PROVISION_DATA, PROVISION_CACHE and PROVISION_ENVS say, else as
+    settings files do, else by the platform's convention (XDG on Linux).
+
+    The working folder's own `envs` goes before that of settings.
+    """
     import platformdirs
 
-    data = os.environ.get("PROVISION_DATA") or platformdirs.user_data_path("provision")
-    cache = os.environ.get("PROVISION_CACHE") or platformdirs.user_cache_path("provision")
+    places = settings.places(os.environ)
+    data = os.environ.get("PROVISION_DATA") or places.get("data")
+    cache = os.environ.get("PROVISION_CACHE") or places.get("cache")
+    data = data or platformdirs.user_data_path("provision")
+    cache = cache or platformdirs.user_cache_path("provision")
     envs = Path(envs or os.environ.get("PROVISION_ENVS") or "envs")
+    templates = Path("templates")
+    if envs == Path("envs") and not envs.exists() and "envs" in places:
+        envs = places["envs"]
+        templates = envs.parent / "templates"
     return Folders(
         data=Path(data).absolute(),
         cache=Path(cache).absolute(),
         envs=envs.absolute(),
-        templates=Path("templates").absolute(),
+        templates=templates.absolute(),
     )
+
+
+def make_private_directory(path: Path, *, mode: int = 0o755) -> None:
+    """Create a directory and its missing parents so that only their owner may write there, under
+    any umask. mode: of each, less what the umask takes."""
+    if not path.is_dir():
+        make_private_directory(path.parent, mode=mode)
+        path.mkdir(exist_ok=True, mode=mode)
+
+
+@contextlib.contextmanager
+def owner_writes_only() -> Iterator[None]:
+    """In this block nobody else may write to the files and folders that this process makes, nor to
+    those of its children, whatever the user's umask is: from the first moment on, because a link or
+    a file that somebody puts into a folder meanwhile would stay there.
+
+    Threads have one umask: it is the user's again when the last of their blocks has ended."""
+    with _protection:
+        if not _umasks:
+            others_write = stat.S_IWGRP | stat.S_IWOTH
+            _umasks.append(os.umask(others_write))
+            os.umask(_umasks[0] | others_write)
+        else:
+            _umasks.append(_umasks[0])
+    try:
+        yield
+    finally:
+        with _protection:
+            before = _umasks.pop()
+            if not _umasks:
+                os.umask(before)
+
+
+def is_writable_by_all(path: Path) -> bool:
+    return bool(path.stat().st_mode & stat.S_IWOTH)

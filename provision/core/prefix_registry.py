@@ -9,7 +9,7 @@ from pathlib import Path
 from provision.core.atomic import atomic_write
 from provision.core.file_locks import exclusive_lock
 from provision.core.json_text import parse_json
-from provision.core.paths import Folders
+from provision.core.paths import Folders, make_private_directory
 
 LOCATIONS = "elsewhere.json"
 LOCK = "elsewhere.lock"
@@ -59,7 +59,7 @@ def forget_prefix(folders: Folders, name: str) -> None:
 
 
 def _update(folders: Folders, name: str, paths: list[str]) -> None:
-    folders.data.mkdir(parents=True, exist_ok=True)
+    make_private_directory(folders.data)
     with exclusive_lock(folders.data / LOCK):
         locations = _read(folders)
         locations.pop(name, None)

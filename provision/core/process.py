@@ -15,6 +15,7 @@ import pty
 import re
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 import termios
@@ -41,7 +42,7 @@ FOREIGN_VARIABLES = (
 # How long a child may take to end after each of these signals.
 GRACE_S = 5.0
 READ_BYTES = 4096
-_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+_TERMINAL_CODES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 
 # Children that some thread waits for: Ctrl-C reaches the main thread only.
 _running: set[subprocess.Popen[str]] = set()
@@ -55,18 +56,34 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return variables
 
 
-def exec_command(command: Sequence[str], extra: Mapping[str, str] | None = None) -> NoReturn:
-    """Become the command: it gets our terminal, signals and exit code. extra: more variables.
-    Raises ToolMissing."""
+def exec_command(
+    command: Sequence[str],
+    extra: Mapping[str, str] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+) -> NoReturn:
+    """Become the command: it gets our terminal, signals and exit code.
+
+    env: its whole environment, in which it is also looked up; ours by default. extra: more
+    variables. Raises ToolMissing.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    # Python ignores these two, and a program that is started so would ignore them too.
+    ignored = (signal.SIGPIPE, signal.SIGXFSZ)
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    variables = {**(os.environ if env is None else env), **(extra or {})}
     try:
-        os.execvpe(command[0], list(command), {**os.environ, **(extra or {})})
+        os.execvpe(command[0], list(command), variables)
     except FileNotFoundError as error:
         raise ToolMissing(
             f"There is no `{command[0]}` on PATH.",
             advice=f"Install it, or run elsewhere: {shlex.join(command)}",
         ) from error
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def run(
@@ -77,24 +94,38 @@ def run(
     timeout_s: float | None = None,
     check: bool = True,
     show: bool = False,
+    hidden: Sequence[str] = (),
+    on_stdout_line: Callable[[str], None] | None = None,
     on_stderr_line: Callable[[str], None] | None = None,
     feed: Callable[[int], None] | None = None,
+    owner_writes_only: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
-    show: if our standard error is a terminal, the child has one too and its progress bars are
-    passed on. on_stderr_line: called, in another thread, with each line of the child's standard
-    error as it comes. feed: writes to the descriptor of the child's standard input, in another
-    thread; a BrokenPipeError there is no error. Raises ToolMissing if it cannot be started,
-    ToolFailed on a non-zero status (unless check is False), TimedOut after timeout_s. In any case,
-    Ctrl-C included, the child and its own children are gone afterwards.
+    show: if our standard error is a terminal, the child has one too and its progress bars are passed
+    on, but for lines that begin with one of `hidden`. on_stdout_line, on_stderr_line: called, in
+    another thread, with each line of the child's standard output or error as it comes. feed: writes
+    to the descriptor of the child's standard input, in another thread; a BrokenPipeError there is no
+    error. owner_writes_only: nobody else may write to what the child makes, whatever the user's
+    umask is. Raises ToolMissing if it cannot be started, ToolFailed on a non-zero status (unless
+    check is False), TimedOut after timeout_s. In any case, Ctrl-C included, the child and its own
+    children are gone afterwards.
     """
     argv = [os.fspath(part) for part in command]
-    with _open_stderr_reader(show, on_stderr_line) as reader, _open_feeder(feed) as stdin:
+    with (
+        _open_stdout_reader(on_stdout_line) as stdout_reader,
+        _open_stderr_reader(show, hidden, on_stderr_line) as reader,
+        _open_feeder(feed) as stdin,
+        contextlib.ExitStack() as held_signals,
+    ):
         stderr = reader.child_end if reader else subprocess.PIPE
-        child = _start(argv, env, cwd, stdin, stderr)
+        held_signals.enter_context(_hold_signals())
+        stdout = stdout_reader.child_end if stdout_reader else subprocess.PIPE
+        prepare = _protect_files if owner_writes_only else _die_with_parent
+        child = _start(argv, env, cwd, stdin, stdout, stderr, prepare)
         _running.add(child)
         try:
+            held_signals.close()
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise TimedOut(
@@ -106,6 +137,8 @@ def run(
             for stream in (child.stdout, child.stderr):
                 if stream is not None:
                     stream.close()
+    if stdout_reader:
+        out = stdout_reader.text()
     if reader:
         err = reader.text()
     if check and child.returncode != 0:
@@ -114,7 +147,13 @@ def run(
 
 
 def _start(
-    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int, stderr: int
+    argv: Sequence[str],
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    prepare: Callable[[], None],
 ) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
@@ -122,19 +161,50 @@ def _start(
             env=dict(env) if env is not None else clean_environment(),
             cwd=cwd,
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=stderr,
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=prepare,
         )
     except OSError as error:
         raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
 
 
+@contextlib.contextmanager
+def _hold_signals() -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM after the block.
+
+    A start with `preexec_fn` runs the hooks of os.register_at_fork, logging's among them. Python
+    prints an exception in a hook and drops it, so a KeyboardInterrupt there would be lost.
+    Handlers run in the main thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    received: list[int] = []
+    for number in handlers:
+        signal.signal(number, lambda received_number, frame: received.append(received_number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for received_number in received:
+        signal.raise_signal(received_number)
+
+
 def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _protect_files() -> None:
+    _die_with_parent()
+    others_write = stat.S_IWGRP | stat.S_IWOTH
+    os.umask(os.umask(others_write) | others_write)
 
 
 def terminate_children() -> None:
@@ -160,12 +230,13 @@ def terminate_group(child: subprocess.Popen[str]) -> None:
 
 
 class _Terminal:
-    """A terminal for a child: what it writes goes to ours unchanged, and its end is recorded, so
-    that an error can still be read."""
+    """A terminal for a child: what it writes goes to ours, and its end is recorded, so that an error
+    can still be read. hidden: how lines begin that are recorded only."""
 
     RECORDED_BYTES = 64 * 1024
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: Sequence[str] = ()) -> None:
+        self._hidden = tuple(text.encode() for text in hidden)
         self._our_end, self.child_end = pty.openpty()
         with contextlib.suppress(OSError):  # our own terminal may not know its size
             size = fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8)
@@ -174,16 +245,35 @@ class _Terminal:
         self._reader = threading.Thread(target=self._forward, daemon=True)
 
     def _forward(self) -> None:
-        while True:
-            try:
-                piece = os.read(self._our_end, READ_BYTES)
-            except OSError:  # EIO: the other end is closed
-                return
-            if not piece:
-                return
+        unfinished = b""
+        while piece := self._read():
             self._recorded = (self._recorded + piece)[-self.RECORDED_BYTES :]
+            *lines, unfinished = (unfinished + piece).split(b"\n")
+            shown = []
+            for line in lines:
+                # Codes of a hidden line may clear a progress bar.
+                codes = b"".join(_TERMINAL_CODES.findall(line)) + b"\r"
+                shown.append(codes if self._is_hidden(line) else line + b"\n")
+            if not self._may_become_hidden(unfinished):
+                shown.append(unfinished)
+                unfinished = b""
             with contextlib.suppress(OSError):
-                os.write(2, piece)
+                os.write(2, b"".join(shown))
+        with contextlib.suppress(OSError):
+            os.write(2, unfinished)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._our_end, READ_BYTES)
+        except OSError:  # EIO: the other end is closed
+            return b""
+
+    def _is_hidden(self, line: bytes) -> bool:
+        return _visible(line).startswith(self._hidden)
+
+    def _may_become_hidden(self, line: bytes) -> bool:
+        text = _visible(line)
+        return self._is_hidden(line) or any(prefix.startswith(text) for prefix in self._hidden)
 
     def start(self) -> None:
         self._reader.start()
@@ -195,12 +285,21 @@ class _Terminal:
 
     def text(self) -> str:
         """What was written, without the codes that move the cursor or set colors."""
-        plain = _TERMINAL_CODES.sub("", self._recorded.decode(errors="replace"))
+        plain = _without_codes(self._recorded).decode(errors="replace")
         return plain.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def _without_codes(text: bytes) -> bytes:
+    return _TERMINAL_CODES.sub(b"", text)
+
+
+def _visible(line: bytes) -> bytes:
+    """What is seen of a line in the end: a carriage return begins it anew, as bars do."""
+    return _without_codes(line).rstrip(b"\r").rpartition(b"\r")[2]
+
+
 class _LinePipe:
-    """A pipe for a child's standard error: each line is passed on as it comes, and recorded."""
+    """A pipe for a child's output: each line is passed on as it comes, and recorded."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         our_end, self.child_end = os.pipe()
@@ -227,15 +326,29 @@ class _LinePipe:
 
 
 @contextlib.contextmanager
+def _open_stdout_reader(on_line: Callable[[str], None] | None) -> Iterator[_LinePipe | None]:
+    """What reads the child's standard output while it runs; None if it is read at its end."""
+    if on_line is None:
+        yield None
+        return
+    reader = _LinePipe(on_line)
+    reader.start()
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+@contextlib.contextmanager
 def _open_stderr_reader(
-    show: bool, on_line: Callable[[str], None] | None
+    show: bool, hidden: Sequence[str], on_line: Callable[[str], None] | None
 ) -> Iterator[_Terminal | _LinePipe | None]:
     """What reads the child's standard error while it runs; None if it is read at its end."""
     reader: _Terminal | _LinePipe
     if on_line is not None:
         reader = _LinePipe(on_line)
     elif show and sys.stderr.isatty():
-        reader = _Terminal()
+        reader = _Terminal(hidden)
     else:
         yield None
         return

@@ -1,14 +1,18 @@
-"""Settings of a user or a site: settings.yml in the configuration folder, and the variables that
+"""Settings of a user, a lab or a site: files in the configuration folder, and the variables that
 stand for options.
 
-Today these are mirrors: the file has `mirrors:` with a list of what `--mirror` takes; relative
-paths start from the file's folder.
+A file has `mirrors:` with a list of what `--mirror` takes, and folders: `data:`, `cache:`, `tmp:`
+and `envs:`. Relative paths start from the file's folder. `provision join` writes the lab's file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import getpass
+import re
+import tempfile
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import (
@@ -18,13 +22,18 @@ from provision.core.mirrors import (
     parse_mirror,
     path_from_url,
 )
-from provision.core.yaml_text import YamlError, parse_yaml
+from provision.core.yaml_text import YamlError, parse_yaml, read_source_text
 
 FILE = "settings.yml"
+# What `provision join` writes from a lab's lab.yml. The user's own file has precedence.
+JOINED = "joined.yml"
 CONFIG = "PROVISION_CONFIG"
 MIRRORS = "PROVISION_MIRRORS"
 CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
-KEYS = ("mirrors",)
+# data, cache: as PROVISION_DATA and PROVISION_CACHE. tmp: for temporary files, if it exists. envs:
+# the environments, where the working folder has none.
+PLACES = ("data", "cache", "tmp", "envs")
+KEYS = ("mirrors", *PLACES)
 
 
 def mirror_settings(
@@ -59,8 +68,8 @@ def _alias_setting(text: str, directory: Path) -> MirrorSetting:
 
 
 def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The existing settings files, the user's before the site's; PROVISION_CONFIG names the one to
-    use instead."""
+    """The existing settings files: the user's, the joined lab's, the site's; PROVISION_CONFIG names
+    the one to use instead."""
     import platformdirs
 
     if environ.get(CONFIG):
@@ -70,14 +79,79 @@ def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
         return (path,)
     default_paths = (
         platformdirs.user_config_path("provision") / FILE,
+        joined_file(),
         platformdirs.site_config_path("provision") / FILE,
     )
     return tuple(path for path in default_paths if path.is_file())
 
 
-def _read_mirrors(path: Path) -> list[MirrorSetting]:
+def joined_file() -> Path:
+    """The settings of the lab that this user joined."""
+    import platformdirs
+
+    return platformdirs.user_config_path("provision") / JOINED
+
+
+def places(environ: Mapping[str, str], without: Path | None = None) -> dict[str, Path]:
+    """The folders that settings files name, by key; the first file that names one decides.
+
+    without: a file to leave out.
+    """
+    chosen: dict[str, Path] = {}
+    for path in settings_files(environ):
+        if path == without:
+            continue
+        content = _read(path)
+        for key in PLACES:
+            if key in content:
+                chosen.setdefault(key, _place(path, key, content[key]))
+    return chosen
+
+
+def place_path(text: str, folder: Path) -> Path:
+    """A folder as settings and lab.yml write it: `~` and `{user}` are replaced, and a relative
+    path starts from `folder`. Raises ValueError for another word in braces, for `~NAME` of an
+    unknown user, and for characters that cannot be printed."""
+    if re.search(r"[{}]", text.replace("{user}", "")):
+        raise ValueError(f"`{text}`: of words in braces only {{user}} has a meaning")
+    if not text.isprintable():
+        raise ValueError(f"{text!r} has a character that no folder's name should have")
+    filled = Path(text.replace("{user}", getpass.getuser()))
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8")) or {}
+        return (folder / filled.expanduser()).absolute()
+    except RuntimeError as error:  # `~name`
+        raise ValueError(f"`{text}`: {error}") from error
+
+
+def _place(path: Path, key: str, value: object) -> Path:
+    try:
+        if isinstance(value, str) and value:
+            return place_path(value, path.parent)
+        problem = "it is not a path"
+    except ValueError as error:
+        problem = str(error)
+    raise InvalidSpec(
+        f"{path}: `{key}` does not name a folder: {problem}.",
+        advice=f"Write `{key}: /scratch/{{user}}/provision`, for instance.",
+    )
+
+
+def apply_places(environ: MutableMapping[str, str]) -> None:
+    """Set the variables that say where temporary files and uv's cache go, for this process and its
+    children. A variable that is set stays."""
+    folders = places(environ)
+    tmp, cache = folders.get("tmp"), folders.get("cache")
+    if tmp is not None and tmp.is_dir() and not environ.get("TMPDIR"):
+        environ["TMPDIR"] = str(tmp)
+        tempfile.tempdir = None  # it is looked up anew
+    if cache is not None and not environ.get("UV_CACHE_DIR"):
+        environ["UV_CACHE_DIR"] = str(cache / "uv")
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """The content of a settings file. Raises InvalidSpec."""
+    try:
+        content = parse_yaml(read_source_text(path)) or {}
     except UnicodeDecodeError as error:
         raise InvalidSpec(f"{path} is not YAML: it is not UTF-8.") from error
     except YamlError as error:
@@ -88,7 +162,11 @@ def _read_mirrors(path: Path) -> list[MirrorSetting]:
     unknown_keys = sorted(str(key) for key in content if key not in KEYS)
     if unknown_keys:
         raise InvalidSpec(f"{path} has unknown keys: {', '.join(unknown_keys)}.", advice=advice)
-    rows = content.get("mirrors") or []
+    return content
+
+
+def _read_mirrors(path: Path) -> list[MirrorSetting]:
+    rows = _read(path).get("mirrors") or []
     if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
         raise InvalidSpec(
             f"{path}: `mirrors` is not a list of what --mirror takes.",

@@ -294,6 +294,19 @@ class Spec:
             "no kernel",
         ),
     )
+    accept: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            kind="list",
+            metavar="ID",
+            help="Accept the warning with this id, and stop printing it. Repeatable.",
+            docs="ids of warnings that are known and accepted: they are not printed any more, and "
+            "stay in the passport",
+            pattern=r"[a-z0-9][a-z0-9.-]*",
+            item="the id of a warning",
+            extends_file=True,
+        ),
+    )
     fast_checkpoints: bool = field(
         default=True,
         metadata=key(
@@ -408,6 +421,6 @@ QUERY_KEYS = (
     SpecKey(
         kind="switch",
         name="unknown",
-        help="Also show builds of which no source says whether they fit.",
+        help="Also show builds for which no source says whether they fit.",
     ),
 )

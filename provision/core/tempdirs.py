@@ -36,14 +36,20 @@ def remove_abandoned() -> list[Path]:
 
     Directories that cannot be removed stay.
     """
-    removed = []
-    for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*.*")):
-        if _remove_if_abandoned(path):
-            removed.append(path)
-    return removed
+    return [path for path in _candidates() if _is_abandoned(path, remove=True)]
 
 
-def _remove_if_abandoned(path: Path) -> bool:
+def list_abandoned() -> list[Path]:
+    """The directories that `remove_abandoned` would remove."""
+    return [path for path in _candidates() if _is_abandoned(path, remove=False)]
+
+
+def _candidates() -> list[Path]:
+    return sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*.*"))
+
+
+def _is_abandoned(path: Path, *, remove: bool) -> bool:
+    """Whether a directory is this user's and no process has locked it. remove: also remove it."""
     try:
         if path.is_symlink() or not path.is_dir() or path.stat().st_uid != os.geteuid():
             return False
@@ -54,7 +60,8 @@ def _remove_if_abandoned(path: Path) -> bool:
         # Without file locks nobody can show that it is working here, so the directory stays.
         if try_lock(descriptor) != "locked":
             return False
-        shutil.rmtree(path)
+        if remove:
+            shutil.rmtree(path)
     except OSError:  # not ours to remove
         return False
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from provision.core.platforms import PLATFORM, Platform
+from provision.core.requirement_urls import EDITABLE, is_source
 
 if TYPE_CHECKING:
     from provision.core.spec_fields import Spec
@@ -23,7 +24,7 @@ Place = Literal["prefix", "image"]  # where a smoke test runs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class HostGpus:
     """What a machine offers to CUDA programs: the NVIDIA driver and the GPUs."""
 
     driver: str | None = None
@@ -84,7 +85,7 @@ class LockedPackage:
     name: str
     version: str
     url: str
-    sha256: str
+    sha256: str  # empty for a source, see `is_source`
     md5: str | None = None
     build: str = ""
     depends: tuple[str, ...] = ()
@@ -95,6 +96,15 @@ class LockedPackage:
     @property
     def filename(self) -> str:
         return self.url.rsplit("/", 1)[-1].split("#", 1)[0]
+
+    @property
+    def is_source(self) -> bool:
+        """A commit of a git repository, or an editable folder: there is no file with a hash."""
+        return is_source(self.url)
+
+    @property
+    def is_editable(self) -> bool:
+        return self.url.endswith(EDITABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,9 +222,14 @@ class BuildResult:
     # The settings of uv and pip that decided where wheels came from, if the lock was made now.
     index_settings: tuple[str, ...] | None = None
 
+    @property
+    def changed_nothing(self) -> bool:
+        """Whether every product was there already, as requested."""
+        return all(record.status != "made" for record in self.stages)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class EnvironmentOutcome:
     """The outcome for one environment of many."""
 
     name: str
@@ -240,7 +255,8 @@ class Progress(Protocol):
 
     def warn(self, text: str) -> None: ...
 
-    def meter(self, title: str, total: int) -> MeterContext: ...
+    def meter(self, title: str, total: int) -> MeterContext:
+        """total: 0 if nobody knows how much there is to do."""
 
 
 class MeterContext(Protocol):

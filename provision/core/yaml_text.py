@@ -11,6 +11,11 @@ from typing import Any
 # PyYAML's C loader calls itself for every level. With a stack of 8 MB it was seen to crash the
 # process at 50,000 levels, not at 20,000; no document of ours has ten.
 MAX_DEPTH = 1000
+# Nodes of a document with every alias written out. The largest lock that we have seen has 10,000; nine
+# levels of nine aliases each, 400 bytes, stand for 387 million.
+MAX_NODES = 1_000_000
+# The largest lock that we have seen has 3 MiB.
+MAX_BYTES = 16 << 20
 
 
 class YamlError(Exception):
@@ -25,6 +30,28 @@ class YamlError(Exception):
         """A sentence that says what is wrong, with file and line."""
         place = str(path) if self.line is None else f"{path}:{self.line}"
         return f"{place}: this is not YAML: {self.problem}."
+
+
+def read_source(path: Path) -> bytes:
+    """The bytes of a file that somebody wrote. Raises OSError as reading does, and YamlError for a
+    file that is too large: in a repository, a link may name a device that never ends."""
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    _check_size(len(content))
+    return content
+
+
+def read_source_text(path: Path) -> str:
+    """The same as text, with any line ends as `\n`. Raises UnicodeDecodeError too."""
+    with path.open(encoding="utf-8") as file:
+        text = file.read(MAX_BYTES + 1)
+    _check_size(len(text))
+    return text
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise YamlError(f"it has more than {MAX_BYTES >> 20} MiB")
 
 
 def parse_yaml(text: str | bytes) -> Any:
@@ -100,6 +127,8 @@ def _run(function: Callable[..., Any], text: str | bytes) -> Any:
     try:
         if _depth_bound(text) > MAX_DEPTH:
             _check_depth(text, loader)
+        if _has_aliases(text):
+            _check_aliases(text, loader)
         return function(text, Loader=loader)
     except yaml.reader.ReaderError as error:
         if "UTF-8" in error.reason:
@@ -140,3 +169,46 @@ def _check_depth(text: str | bytes, loader: Any) -> None:
             depth -= 1
         if depth > MAX_DEPTH:
             raise RecursionError
+
+
+def _has_aliases(text: str | bytes) -> bool:
+    """Whether it may have some; a query in an address looks like an anchor."""
+    return "&" in text if isinstance(text, str) else b"&" in text
+
+
+def _check_aliases(text: str | bytes, loader: Any) -> None:
+    """Raise YamlError for a text of aliases that stand for more than MAX_NODES, or for themselves.
+
+    PyYAML loads these at once, as references. What goes through such a document, as a schema or `str`
+    does, never ends.
+    """
+    import yaml
+
+    sizes: dict[str, int] = {}  # by anchor
+    open_anchors: list[str | None] = []
+    open_sizes = [0]
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_anchors.append(event.anchor)
+            open_sizes.append(1)
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = open_anchors.pop(), open_sizes.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            anchor, size = event.anchor, 1
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in open_anchors:
+                raise YamlError(f"*{event.anchor} stands for itself", _line(event))
+            anchor, size = None, sizes.get(str(event.anchor), 1)  # PyYAML refuses an unknown one
+        else:
+            continue
+        if anchor:
+            sizes[anchor] = size
+        open_sizes[-1] += size
+        if open_sizes[-1] > MAX_NODES:
+            raise YamlError("its aliases stand for too much", _line(event))
+
+
+def _line(event: Any) -> int:
+    line: int = event.start_mark.line
+    return line + 1

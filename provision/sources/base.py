@@ -255,16 +255,20 @@ def means(prefix: str, version: str | None) -> bool:
 
 
 def fixed_library_violations(
-    library: Library, candidate: Candidate, version: str
+    library: Library, candidate: Candidate, spec: Spec, version: str
 ) -> Iterator[Violation]:
-    """For builds with their own NCCL or cuDNN, which cannot be exchanged: it must be known to be
-    the requested version."""
-    assert candidate.build is not None
-    if library == "nccl":
-        carried, source = candidate.build.nccl, candidate.build.nccl_source
+    """For builds with their own NCCL or cuDNN, which cannot be exchanged: on every platform it must
+    be known to be the requested version."""
+    carried: str | None = None
+    source: str | None = None
+    for platform in candidate.common_platforms(spec.platforms):
+        build = candidate.build_for(platform)
+        assert build is not None
+        carried = build.nccl if library == "nccl" else build.cudnn
+        source = build.nccl_source if library == "nccl" else build.cudnn_source
+        if not means(version, carried):
+            break
     else:
-        carried, source = candidate.build.cudnn, candidate.build.cudnn_source
-    if means(version, carried):
         return
     title = LIBRARY_TITLES[library]
     carried_version = carried or "whose version is not known"
@@ -277,13 +281,16 @@ def fixed_library_violations(
     )
 
 
-def fixed_library_choice(library: Library, candidate: Candidate) -> Choice:
-    """For builds with their own NCCL or cuDNN."""
-    build = candidate.build
+def fixed_library_choice(library: Library, candidate: Candidate, spec: Spec) -> Choice:
+    """For builds with their own NCCL or cuDNN. spec: settled; its first platform counts."""
+    build = candidate.build_for(spec.platforms[0])
     assert build is not None
     if library == "cudnn":
         version, source = build.cudnn, build.cudnn_source
         reason = "the one that the build was made with"
+    elif build.nccl is None:
+        version, source = None, None
+        reason = "the one that the build was made with; cannot be chosen"
     else:
         version, source = build.nccl, build.nccl_source
         reason = "linked statically into the build; cannot be chosen"

@@ -84,10 +84,10 @@ class CondaChannelSource:
         raise NotImplementedError
 
     def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
-        yield from fixed_library_violations("nccl", candidate, nccl)
+        yield from fixed_library_violations("nccl", candidate, spec, nccl)
 
     def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
-        yield from fixed_library_violations("cudnn", candidate, cudnn)
+        yield from fixed_library_violations("cudnn", candidate, spec, cudnn)
 
     def local_version(self, candidate: Candidate) -> str:
         return candidate.release.version
@@ -132,7 +132,7 @@ class CondaChannelSource:
         return cuda.replace(".", "")
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
-        return fixed_library_choice(library, candidate)
+        return fixed_library_choice(library, candidate, spec)
 
     def companion_choice(self, name: str, version: str, source: str) -> Choice:
         return exact_companion_choice(name, version, source)

@@ -3,6 +3,7 @@ solver chooses."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from provision import catalog
@@ -20,6 +21,8 @@ from provision.sources.base import (
 )
 from provision.sources.conda_channel import CondaChannelSource
 
+# A request for one version of the package that decides which CUDA libraries are installed.
+CUDA_VERSION = re.compile(r"(?:\S+::)?cuda-version\s*={0,2}\s*(\d+\.\d+)(?:\.\*)?")
 BY_SOLVER = "chosen by the solver"
 COMPANION_LINE = (
     "the releases made for this torch; conda-forge lacks some, and builds each for one torch"
@@ -106,6 +109,10 @@ class CondaForge(CondaChannelSource):
         yield Pin(manager="conda", requirement=torch, reason="build string pinned", source=origin)
         if build:
             for requirement in build.specs[1:]:
+                # The request may name another minor version: the build's own records say with
+                # which it runs (cuda-version >=12.6,<13), and they bind the solver.
+                if _requested_cuda_version(spec) not in (None, build.cuda):
+                    continue
                 yield Pin(
                     manager="conda",
                     requirement=requirement,
@@ -173,6 +180,15 @@ def _missing_nccl(table: dict[str, CondaForgeNccl], nccl: str, cuda: str) -> Vio
         fact=f"conda-forge {has} NCCL {nccl}, and for CUDA {cuda} has {available}",
         source=table[newest].source,
     )
+
+
+def _requested_cuda_version(spec: Spec) -> str | None:
+    """The version of cuda-version that a request names, if it names one."""
+    for requirement in spec.conda:
+        match = CUDA_VERSION.fullmatch(requirement.strip())
+        if match:
+            return match[1]
+    return None
 
 
 def _matchspec(package: str, version: str | None, *, parts: int) -> str:

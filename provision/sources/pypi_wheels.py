@@ -76,10 +76,10 @@ class PypiWheels:
         return 0, f"the package index's default build of {version} has CUDA {cuda}"
 
     def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
-        yield from fixed_library_violations("nccl", candidate, nccl)
+        yield from fixed_library_violations("nccl", candidate, spec, nccl)
 
     def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
-        yield from fixed_library_violations("cudnn", candidate, cudnn)
+        yield from fixed_library_violations("cudnn", candidate, spec, cudnn)
 
     def local_version(self, candidate: Candidate) -> str:
         """At run time every wheel has a local version; the file names of the index's default builds
@@ -108,8 +108,12 @@ class PypiWheels:
             source=origin,
         )
         if spec.companions:
-            yield from companion_pins(candidate, "pip", "{name}=={version}" + suffix)
-        if build and build.nccl and build.nccl_is_package:
+            # On aarch64 some companions have no local version (pytorch/vision#9330). Without one in
+            # the pin, the index of this build still serves its own first.
+            companion_suffix = "" if "linux-aarch64" in spec.platforms else suffix
+            yield from companion_pins(candidate, "pip", "{name}=={version}" + companion_suffix)
+        builds = [candidate.build_for(platform) for platform in spec.platforms]
+        if build and build.nccl and all(each and each.nccl_is_package for each in builds):
             yield Pin(
                 manager="pip",
                 requirement=f"nvidia-nccl-cu{build.cuda.split('.')[0]}=={build.nccl}",
@@ -148,7 +152,7 @@ class PypiWheels:
         return False  # wheels have no build strings
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
-        return fixed_library_choice(library, candidate)
+        return fixed_library_choice(library, candidate, spec)
 
     def companion_choice(self, name: str, version: str, source: str) -> Choice:
         return exact_companion_choice(name, version, source)

@@ -41,7 +41,7 @@ class PytorchChannel(CondaChannelSource):
         assert candidate.build is not None
         carried = candidate.build.cudnn
         if carried is None or not means(carried, cudnn):
-            yield from fixed_library_violations("cudnn", candidate, cudnn)
+            yield from fixed_library_violations("cudnn", candidate, spec, cudnn)
         elif cudnn != carried:
             yield Violation(
                 axis="cudnn",

@@ -7,23 +7,33 @@ rattler itself waits forever on a server that has fallen silent (py-rattler 0.28
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from provision.adapters.conda.logins import authentication_file
+from provision.adapters import uv
+from provision.adapters.conda.logins import client_environment
 from provision.adapters.http import (
     SLOWEST_BYTES_PER_S,
     TIMEOUT_VARIABLE,
+    UNTRUSTED,
+    UNTRUSTED_ADVICE,
+    connection_variables,
     read_timeout_s,
 )
 from provision.core.mirrors import without_login
+from provision.core.paths import make_private_directory
 
 if TYPE_CHECKING:
+    import rattler
     import rattler.networking
 
 T = TypeVar("T")
+
+CACHE_VARIABLE = "RATTLER_CACHE_DIR"
 
 # rattler's client knows no timeout for silence, only one for a whole request. Repodata is
 # megabytes: it gets five times as long as a server may be silent.
@@ -57,13 +67,38 @@ def new_client(*, has_deadline: bool) -> rattler.networking.Client:
     """rattler's usual client, which retries requests that fail at their beginning.
 
     has_deadline: each request ends after a time. Downloads of packages have none, and must be
-    watched for stalls.
+    watched for stalls. rattler reads proxies and certificates when a client is made, under other
+    names than pip and requests: they get these names.
     """
     from rattler.networking import Client
 
     timeout_s = max(1, round(read_timeout_s() * REQUEST_TIMEOUTS)) if has_deadline else None
-    with authentication_file():
+    variables = connection_variables(uv.pip_settings(), os.environ)
+    with client_environment(variables):
         return Client.default_client(max_retries=RATTLER_RETRIES, timeout=timeout_s)
+
+
+def new_gateway() -> rattler.Gateway:
+    """What reads the records of channels, and writes them to rattler's cache.
+
+    A lock's hashes come from these records. So where rattler's cache does not exist yet, it is made
+    before rattler makes it: nobody else may enter it, under any umask.
+    """
+    import rattler
+
+    cache = repodata_cache(os.environ)
+    if not cache.is_dir():
+        make_private_directory(cache.parent)
+        cache.mkdir(mode=0o700, exist_ok=True)
+    return rattler.Gateway(cache_dir=cache, client=new_client(has_deadline=True))
+
+
+def repodata_cache(environ: Mapping[str, str]) -> Path:
+    """Where rattler itself, and what else is made of it, keep the records of channels."""
+    import platformdirs
+
+    named = environ.get(CACHE_VARIABLE)
+    return Path(named).absolute() if named else platformdirs.user_cache_path("rattler") / "cache"
 
 
 def is_network_error(error: BaseException) -> bool:
@@ -85,6 +120,8 @@ def network_advice(error: BaseException) -> str:
             f"{TIMEOUT_VARIABLE}, in seconds, gives a slow network longer (now "
             f"{read_timeout_s():.0f}); or name a mirror with --mirror."
         )
+    if UNTRUSTED in str(error):
+        return UNTRUSTED_ADVICE
     return "Check the network, or name a mirror with --mirror."
 
 

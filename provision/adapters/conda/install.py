@@ -24,9 +24,16 @@ from provision.adapters.conda.calls import (
 )
 from provision.adapters.conda.logins import public_url
 from provision.adapters.http import TIMEOUT_VARIABLE, retry, sha256_of
-from provision.core.errors import IntegrityError, NoSpace, ToolFailed, Unreachable
+from provision.core.errors import (
+    IntegrityError,
+    NoSpace,
+    ToolFailed,
+    Unreachable,
+    says_disk_full,
+)
 from provision.core.json_text import parse_json
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url, without_login
+from provision.core.paths import make_private_directory
 from provision.core.platforms import PLATFORM
 from provision.core.types import LockedPackage, Progress
 
@@ -44,7 +51,6 @@ NOT_A_PACKAGE = (
     "invalid gzip",
     "unexpected end of file",
 )
-DISK_FULL = ("no space left", "os error 28", "quota")
 
 
 def install_packages(
@@ -70,7 +76,8 @@ def install_packages(
         downloads.append(dataclasses.replace(package, url=url))
     for package in downloads:
         _verify_local_file(package)
-    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_directory(cache.parent)
+    cache.mkdir(exist_ok=True, mode=0o700)
     guard = PathGuard(cache, {package.name: package.filename for package in packages}, final)
     with progress.meter("linking conda packages", len(packages)) as meter:
         try:
@@ -144,7 +151,7 @@ def _install_error(error: Exception, target: Path) -> Exception:
     ToolFailed."""
     text = without_login(str(error))
     lowercase = text.lower()
-    if any(phrase in lowercase for phrase in DISK_FULL):
+    if says_disk_full(text):
         return NoSpace(
             f"The disk of {target} is full.",
             advice="Free space there and run the same command again.",

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -41,24 +41,34 @@ def login_count() -> int:
 
 
 @contextlib.contextmanager
-def authentication_file() -> Iterator[None]:
-    """In this block rattler finds the user's own logins and those of `public_url`."""
+def client_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """In this block a new client of rattler finds the user's own logins and those of `public_url`,
+    and these variables."""
     if not _logins:
-        yield
+        with _environment_lock, _variables_set(variables):
+            yield
         return
     with _environment_lock, temporary_directory("logins") as folder:
         file = folder / "credentials.json"
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             json.dump(_authentication(), stream)
-        own_file = os.environ.get(AUTH_FILE)
-        os.environ[AUTH_FILE] = str(file)
-        try:
+        with _variables_set({**variables, AUTH_FILE: str(file)}):
             yield
-        finally:
-            del os.environ[AUTH_FILE]
-            if own_file is not None:
-                os.environ[AUTH_FILE] = own_file
+
+
+@contextlib.contextmanager
+def _variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _authentication() -> dict[str, object]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.adapters.conda.calls import innermost_cause, may_pass, new_client, run
+from provision.adapters.conda.calls import innermost_cause, may_pass, new_gateway, run
 from provision.adapters.conda.logins import public_url
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
@@ -154,8 +154,7 @@ def _rows_of_channel(
     subdirs = [rattler.Subdir(subdir) for subdir in sorted({subdir for subdir, _ in files})]
 
     def query() -> list[list[rattler.RepoDataRecord]]:
-        gateway = rattler.Gateway(client=new_client(has_deadline=True))
-        return run(gateway.query([source], subdirs, names, recursive=False))
+        return run(new_gateway().query([source], subdirs, names, recursive=False))
 
     try:
         answers = retry(query, GatewayError, may_pass)

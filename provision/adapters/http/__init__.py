@@ -25,18 +25,25 @@ from provision.adapters.http.retry import (
     read_timeout_s,
     retry,
 )
-from provision.adapters.http.session import CONNECTIONS, PROXY_VARIABLES
+from provision.adapters.http.session import (
+    CONNECTIONS,
+    UNTRUSTED,
+    UNTRUSTED_ADVICE,
+    connection_variables,
+)
 
 __all__ = [
     "CONNECTIONS",
-    "PROXY_VARIABLES",
     "SLOWEST_BYTES_PER_S",
     "TEXT_LIMIT",
     "TIMEOUT_VARIABLE",
+    "UNTRUSTED",
+    "UNTRUSTED_ADVICE",
     "Availability",
     "Backoff",
     "Download",
     "HttpClient",
+    "connection_variables",
     "in_parallel",
     "partial_path",
     "read_timeout_s",

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 DOCKER_CERTIFICATES = Path("/etc/docker/certs.d")
 CONNECTIONS = 8  # more make one mirror slower, not faster
 PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+# What rustls, in rattler and uv, says of a certificate whose authority it does not know.
+UNTRUSTED = "invalid peer certificate"
+UNTRUSTED_ADVICE = (
+    "Name the file with your authority's certificate in SSL_CERT_FILE, REQUESTS_CA_BUNDLE or pip's "
+    "`cert`."
+)
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
 
@@ -49,6 +55,27 @@ def open_session(pip_settings: Mapping[str, str]) -> requests.Session:
     if proxy and not any(os.environ.get(name) for name in PROXY_VARIABLES):
         session.proxies = {"http": proxy, "https": proxy}
     return session
+
+
+def connection_variables(
+    pip_settings: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """pip's certificates and proxy, and those of requests, under the names that uv and rattler
+    read; without what the environment has under these names.
+
+    pip_settings: pip's `proxy`, `cert` and `client-cert`.
+    """
+    variables = {}
+    bundle = environment.get("REQUESTS_CA_BUNDLE") or pip_settings.get("cert")
+    if bundle and not environment.get("SSL_CERT_FILE") and not environment.get("SSL_CERT_DIR"):
+        name = "SSL_CERT_DIR" if Path(bundle).is_dir() else "SSL_CERT_FILE"
+        variables[name] = bundle
+    if pip_settings.get("client-cert") and not environment.get("SSL_CLIENT_CERT"):
+        variables["SSL_CLIENT_CERT"] = pip_settings["client-cert"]
+    proxy = pip_settings.get("proxy")
+    if proxy and not any(environment.get(name) for name in PROXY_VARIABLES):
+        variables["ALL_PROXY"] = proxy
+    return variables
 
 
 def certificate_files(registry: str) -> tuple[Path, ...]:

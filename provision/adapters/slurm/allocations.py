@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from provision.adapters.slurm.command import ANSWER_TIMEOUT_S, run_slurm
 from provision.core import process
-from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, Unreachable
+from provision.core.errors import InvalidSpec, TimedOut, Unreachable
 
-ANSWER_TIMEOUT_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT")
 
@@ -46,7 +46,8 @@ class Allocation:
 def allocate(request: AllocationRequest) -> Iterator[Allocation]:
     """The nodes, until the end of the block.
 
-    Raises InvalidSpec if Slurm refuses the job, TimedOut if it does not start in time.
+    Raises InvalidSpec if Slurm refuses the job, TimedOut if it does not start in time, ToolMissing
+    without Slurm's commands, Unreachable if its controller does not answer.
     """
     job = _submit(request)
     try:
@@ -77,16 +78,16 @@ def _submit(request: AllocationRequest) -> str:
     if request.gpus:
         command.append(f"--gres=gpu:{request.gpus}")
     command.append(f"--wrap=exec sleep {math.ceil(request.time_s)}")
-    try:
-        answer = process.run(command, timeout_s=ANSWER_TIMEOUT_S).stdout
-    except ToolFailed as error:
-        reason = error.tail.strip().removeprefix("sbatch: error: ")
-        raise InvalidSpec(
-            f"Slurm refuses the job: {reason or f'sbatch ended with status {error.status}'}.",
+
+    def refusal(message: str) -> InvalidSpec:
+        return InvalidSpec(
+            f"Slurm refuses the job: {message}.",
             advice="Account, quality of service and the like come from variables: SBATCH_ACCOUNT, "
             "SBATCH_QOS (sbatch(1)).",
-        ) from error
-    return answer.strip().partition(";")[0]
+        )
+
+    # ID, or ID;CLUSTER where there are several. Warnings of plug-ins may come first.
+    return run_slurm(command, refusal).strip().splitlines()[-1].split(";")[0]
 
 
 def _wait_until_running(job: str, request: AllocationRequest) -> None:
@@ -113,12 +114,6 @@ def _wait_until_running(job: str, request: AllocationRequest) -> None:
 
 def _state(job: str) -> tuple[str, str]:
     command = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r"]
-    try:
-        answer = process.run(command, timeout_s=ANSWER_TIMEOUT_S).stdout
-    except TimedOut as error:
-        raise Unreachable(
-            f"Slurm's controller did not answer within {ANSWER_TIMEOUT_S:g} s.",
-            advice="`scontrol ping` says whether it is up.",
-        ) from error
+    answer = run_slurm(command, lambda message: Unreachable(f"squeue: {message}."))
     state, _, reason = answer.strip().partition("|")
     return state, reason

@@ -16,7 +16,8 @@ from provision.core.errors import (
 
 ANSWER_TIMEOUT_S = 60.0
 _NO_CONTROLLER = re.compile(
-    r"contact slurm controller|unable to contact|connection refused|configuration source", re.I
+    r"contact slurm controller|unable to contact|connection refused|configuration (source|file)",
+    re.I,
 )
 
 

@@ -116,8 +116,8 @@ def log_path(fields: Mapping[str, str]) -> Path:
         "N": fields.get("BatchHost", ""),
         "%": "%",
     }
-    shown = fields.get("StdOut", "")
-    path = re.sub(r"%([jAxuN%])", lambda match: values[match[1]], shown)
+    pattern = fields.get("StdOut", "")
+    path = re.sub(r"%([jAxuN%])", lambda match: values[match[1]], pattern)
     return Path(fields.get("WorkDir", "/")) / path
 
 

@@ -1,4 +1,5 @@
-"""Nodes, partitions and the current allocation, from sinfo and the variables of a job."""
+"""Nodes, partitions and the current allocation: what sinfo and the variables of a job say, a node
+taken out of service, a file for all nodes of the allocation."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from provision.adapters.slurm.command import run_slurm
-from provision.core.errors import InvalidSpec, Unreachable
+from provision.adapters.slurm.command import ANSWER_TIMEOUT_S, run_slurm
+from provision.core import process
+from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, Unreachable
 
 # Name, host name, address, state, features, GRES, CPUs, memory, partition; the reason is last,
 # because users write it.
@@ -21,6 +24,7 @@ _STATE = re.compile(r"([a-z_]+)([^a-z_]*)", re.IGNORECASE)
 # Not responding, powered off, powering up, powering down.
 _SILENT_FLAGS = frozenset("*~#%")
 _SILENT_STATES = ("down", "unk", "power", "future")
+_SBCAST_FANOUT = 8  # the most that sbcast takes
 _GRES_GPU = re.compile(r"gpu(?::([A-Za-z][^:(,]*))?(?::(\d+))?")
 
 
@@ -71,6 +75,13 @@ def partitions() -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def partition_state(partition: str) -> str:
+    """Whether a partition takes and starts jobs: `up`, `down`, `drain` or `inact` (sinfo(1),
+    %a)."""
+    states = _sinfo("-p", partition, "-o", "%a").split()
+    return states[0] if states else ""
+
+
 def parse_nodes(text: str) -> list[SlurmNode]:
     """sinfo's rows; a node that is in several partitions once."""
     nodes: dict[str, SlurmNode] = {}
@@ -93,6 +104,30 @@ def allocation(environment: Mapping[str, str] = os.environ) -> str | None:
     if "SLURM_JOB_ID" not in environment:
         return None
     return environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
+
+
+def drain(node: str, reason: str) -> str:
+    """Take a node out of service: no new jobs start there, running ones go on. reason: what
+    `sinfo -R` shows. Returns why it could not be drained; empty if it was."""
+    command = ["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"]
+    try:
+        process.run(command, timeout_s=ANSWER_TIMEOUT_S)
+    except ToolFailed as error:
+        lines = [line for line in error.tail.splitlines() if line.strip()]
+        return lines[-1] if lines else f"scontrol ended with status {error.status}"
+    except TimedOut:
+        return "scontrol did not answer"
+    return ""
+
+
+def broadcast(source: Path, destination: str, timeout_s: float) -> None:
+    """Copy a file to the same path on every node of the allocation, whose folder must exist.
+    Slurm's own daemons pass it on.
+
+    Raises ToolMissing, ToolFailed (some nodes may have it), TimedOut.
+    """
+    options = ["--force", f"--fanout={_SBCAST_FANOUT}"]
+    process.run(["sbcast", *options, source, destination], timeout_s=timeout_s)
 
 
 def _node(cells: list[str]) -> SlurmNode:

@@ -15,13 +15,19 @@ from provision.adapters.uv.indexes import (
     torch_index_url,
 )
 from provision.adapters.uv.installer import (
+    cache_folder,
     fingerprint,
     fingerprints,
     hashed_requirements,
     install_wheels,
+    is_cached,
+    recorded_wheels,
+    shares_files,
+    uninstall,
     unpack_wheel,
 )
 from provision.adapters.uv.resolver import UV_GLIBC, ResolveRequest, resolve, resolve_versions
+from provision.adapters.uv.source_packages import build_wheel, source_name
 from provision.adapters.uv.uv_process import translate_failure, uv_executable
 from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata
 
@@ -31,6 +37,8 @@ __all__ = [
     "IndexSettings",
     "ResolveRequest",
     "WheelMetadata",
+    "build_wheel",
+    "cache_folder",
     "configured_settings",
     "fetch_metadata",
     "fingerprint",
@@ -38,11 +46,16 @@ __all__ = [
     "hashed_requirements",
     "index_settings",
     "install_wheels",
+    "is_cached",
     "pip_settings",
+    "recorded_wheels",
     "resolve",
     "resolve_versions",
+    "shares_files",
+    "source_name",
     "torch_index_url",
     "translate_failure",
+    "uninstall",
     "unpack_wheel",
     "uv_executable",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import functools
 import os
 import re
@@ -133,12 +134,12 @@ def torch_index_url(build_path: str) -> str | None:
 
 def _mirror_folder_settings(mirrors: Mirrors) -> IndexSettings:
     """Only the indexes of mirror folders; offline if all of them are on the disk."""
-    first, *others = mirrors.indexes
+    first, *extra_urls = mirrors.indexes
     indexes = [{"url": first, "default": True}]
-    indexes += [{"url": url} for url in others]
+    indexes += [{"url": url} for url in extra_urls]
     return IndexSettings(
         indexes=tuple(indexes),
-        best_match=bool(others),
+        best_match=bool(extra_urls),
         offline=all(url.startswith("file:") for url in mirrors.indexes),
     )
 
@@ -170,6 +171,9 @@ def _mirrored_locations(locations: Sequence[str], mirrors: Mirrors) -> tuple[str
     return tuple(mirrored)
 
 
+_PIP_SYSTEM_FILE = Path("/etc/pip.conf")
+
+
 def pip_settings() -> dict[str, str]:
     """pip's effective settings by name, later sources over earlier ones, as pip itself orders
     them."""
@@ -182,8 +186,17 @@ def pip_settings() -> dict[str, str]:
 
 @functools.cache
 def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Running pip takes 0.3 s: once per run, as long as the variables that decide its answer
-    stay."""
+    """Running pip takes 0.3 s or more: only if several files are to be merged, or one cannot be
+    read, and once per run, as long as the variables that decide its answer stay."""
+    environ = dict(variables)
+    files = [path for path in _pip_configuration_files(environ) if path.exists()]
+    if not files:
+        return _pip_variables(environ)
+    if len(files) == 1 and "PIP_CONFIG_FILE" not in environ:
+        try:
+            return {**_parse_pip_file(files[0]), **_pip_variables(environ)}
+        except (configparser.Error, OSError, UnicodeDecodeError):
+            pass  # pip says what is wrong
     listing = run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"],
         check=False,
@@ -192,6 +205,42 @@ def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]
     if listing.returncode != 0:  # no pip in this environment: no settings of pip to honor
         return {}
     return _parse_pip_settings(listing.stdout)
+
+
+def _pip_configuration_files(environ: Mapping[str, str]) -> list[Path]:
+    """Where pip looks for settings on Linux. Source: https://pip.pypa.io/en/stable/topics/configuration/"""
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:  # then pip reads no file at all
+        return []
+    home = Path.home()
+    folders = [Path(text) for text in environ.get("XDG_CONFIG_DIRS", "").split(":") if text]
+    folders = folders or [Path("/etc/xdg")]
+    user_folder = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [folder / "pip" / "pip.conf" for folder in (*folders, user_folder)]
+    files += [_PIP_SYSTEM_FILE, home / ".pip" / "pip.conf", Path(sys.prefix) / "pip.conf"]
+    return [*files, Path(named)] if named else files
+
+
+def _parse_pip_file(path: Path) -> dict[str, str]:
+    """The settings of one file: [install] wins over [global]; other sections are of other
+    commands."""
+    parser = configparser.RawConfigParser()
+    parser.read_string(path.read_text(encoding="utf-8"))
+    settings = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            for name, value in parser.items(section):
+                settings[name.replace("_", "-").removeprefix("--")] = value.replace("\n", " ")
+    return settings
+
+
+def _pip_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings that PIP_* variables give: PIP_INDEX_URL is `index-url`."""
+    settings = {}
+    for key, value in sorted(environ.items()):
+        if key.startswith("PIP_"):
+            settings[key.removeprefix("PIP_").lower().replace("_", "-")] = value
+    return settings
 
 
 def _parse_pip_settings(listing: str) -> dict[str, str]:

@@ -10,15 +10,17 @@ import json
 import os
 import posixpath
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from provision.adapters.installed_files import normal_path, recorded_paths
 from provision.adapters.uv.indexes import IndexSettings, index_settings
 from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
-from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
+from provision.core.requirement_urls import EDITABLE
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 
@@ -28,9 +30,12 @@ def install_wheels(
     interpreter: Path,
     mirrors: Mirrors = NO_MIRRORS,
     *,
+    all_packages: Sequence[LockedPackage] = (),
     warn: Callable[[str], None],
 ) -> None:
     """Install exactly these wheels into the environment of `interpreter`.
+
+    all_packages: those that the environment has then, if it has others already.
 
     If several wheels bring the same file, the last wheel by name wins, on every machine.
     On a terminal uv's own progress bars are shown. If no index answers but uv's cache holds all
@@ -41,10 +46,76 @@ def install_wheels(
         if package.name == "torch":
             build = package.version.partition("+")[2]
     indexes = index_settings(build or None, mirrors)
-    _install(packages, interpreter, mirrors, indexes, warn=warn)
-    for site in interpreter.parent.parent.glob("lib/python3*/site-packages"):
-        for package in wheels_to_reinstall(packages, site):
+    # A package that is built anew may have the version that is installed already.
+    flags = ("--reinstall",) if all_packages else ()
+    _install(packages, interpreter, mirrors, indexes, *flags, warn=warn)
+    prefix = interpreter.parent.parent
+    if all_packages and not shares_files(prefix, [package.name for package in packages]):
+        return
+    for site in prefix.glob("lib/python3*/site-packages"):
+        for package in wheels_to_reinstall(all_packages or packages, site):
             _install([package], interpreter, mirrors, indexes, "--reinstall", warn=warn)
+
+
+def cache_folder() -> Path:
+    """Where uv keeps what it downloads."""
+    return Path(run_uv([uv_executable(), "cache", "dir"], IndexSettings()).strip())
+
+
+def is_cached(package: LockedPackage, python: str, mirrors: Mirrors) -> bool:
+    """Whether uv has a wheel in its cache, and would not download it.
+
+    python: the environment's version.
+    """
+    with temporary_directory("uv") as folder:
+        requirements = folder / "requirements.txt"
+        requirements.write_text(hashed_requirements([package], mirrors))
+        command: list[str | Path] = [uv_executable(), "pip", "install", "--dry-run", "--offline"]
+        command += ["--no-deps", "--require-hashes", "--no-python-downloads"]
+        command += ["--python", sys.executable, "--python-version", python]
+        command += ["--target", folder / "target", "-r", requirements]
+        build = package.version.partition("+")[2] if package.name == "torch" else ""
+        try:
+            run_uv(command, index_settings(build or None, mirrors))
+        except ProvisionError:
+            return False
+    return True
+
+
+def uninstall(names: Sequence[str], interpreter: Path) -> None:
+    """Remove wheels from the environment of `interpreter`."""
+    command: list[str | Path] = [uv_executable(), "pip", "uninstall", "--quiet"]
+    run_uv([*command, "--python", interpreter, *names], IndexSettings())
+
+
+def shares_files(prefix: Path, names: Sequence[str]) -> bool:
+    """Whether a file of one of these wheels is also another wheel's, which would lose it."""
+    if not names:
+        return False
+    canonical_names = {canonicalize_name(name) for name in names}
+    own_paths: set[str] = set()
+    other_paths: set[str] = set()
+    for dist_info, paths in recorded_wheels(prefix).items():
+        if canonicalize_name(dist_info.split("-")[0]) not in canonical_names:
+            other_paths |= paths
+        elif own_paths.isdisjoint(paths):
+            own_paths |= paths
+        else:
+            return True
+    return not own_paths.isdisjoint(other_paths)
+
+
+def recorded_wheels(prefix: Path) -> dict[str, set[str]]:
+    """What the wheels of a prefix list, from site-packages on, by the name of their dist-info."""
+    paths: dict[str, set[str]] = {}
+    for dist_info in prefix.glob("lib/python3*/site-packages/*.dist-info"):
+        if dist_info.name in paths:  # lib/python3.1 is a link to python3.11
+            continue
+        listed = paths[dist_info.name] = set()
+        # One that cannot be read lists nothing; checking it later reports that.
+        with contextlib.suppress(OSError, ValueError, csv.Error):
+            listed.update(map(normal_path, recorded_paths(dist_info / "RECORD")))
+    return paths
 
 
 def _install(
@@ -58,9 +129,15 @@ def _install(
     """Packages of an index are requested by name, version and hash, so that uv finds what it has
     unpacked before, and a mirror can serve them; what uv 0.13 installs from a pylock file it
     downloads and unpacks each time (tried)."""
+    files = [package for package in packages if not package.is_source]
+    sources = [package for package in packages if package.is_source]
+    if sources:
+        _install_sources(sources, interpreter, indexes, *flags)
+    if not files:
+        return
     with temporary_directory("uv") as folder:
         requirements = folder / "requirements.txt"
-        requirements.write_text(hashed_requirements(packages, mirrors))
+        requirements.write_text(hashed_requirements(files, mirrors))
         command: list[str | Path] = [uv_executable(), "pip", "install", "--python", interpreter]
         command += ["--no-deps", "--require-hashes", "--no-python-downloads"]
         command += [*flags, "-r", requirements]
@@ -83,6 +160,25 @@ def _install(
                 "nothing was changed.",
                 details=error.details,
             ) from error
+
+
+def _install_sources(
+    packages: Sequence[LockedPackage], interpreter: Path, indexes: IndexSettings, *flags: str
+) -> None:
+    """Git repositories at their commits, and editable folders: uv builds them, and takes no hashes
+    for them."""
+    lines = []
+    for package in packages:
+        if package.is_editable:
+            lines.append(f"-e {path_from_url(package.url.removesuffix(EDITABLE))}\n")
+        else:
+            lines.append(f"{package.name} @ {package.url}\n")
+    with temporary_directory("uv") as folder:
+        requirements = folder / "requirements.txt"
+        requirements.write_text("".join(lines))
+        command: list[str | Path] = [uv_executable(), "pip", "install", "--python", interpreter]
+        command += ["--no-deps", "--no-python-downloads", *flags, "-r", requirements]
+        run_uv(command, indexes, show=True)
 
 
 def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO_MIRRORS) -> str:
@@ -145,10 +241,16 @@ def unpack_wheel(
     return dist_info.name.removesuffix(".dist-info").rpartition("-")[2]
 
 
-def fingerprints(prefix: Path) -> dict[str, str]:
-    """The fingerprint of every wheel in a prefix, by the name of its dist-info folder."""
-    records = sorted(prefix.glob("lib/python3*/site-packages/*.dist-info/RECORD"))
-    return {record.parent.name: fingerprint(record) for record in records}
+def fingerprints(prefix: Path, *, unchanged: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The fingerprint of every wheel in a prefix, by the name of its dist-info folder.
+
+    unchanged: those that need not be computed.
+    """
+    by_folder = {}
+    for record in sorted(prefix.glob("lib/python3*/site-packages/*.dist-info/RECORD")):
+        name = record.parent.name
+        by_folder[name] = (unchanged or {}).get(name) or fingerprint(record)
+    return by_folder
 
 
 def fingerprint(record: Path) -> str:

@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 from packaging.utils import canonicalize_name
 
 from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
+from provision.adapters.uv.source_packages import parse_toml, static_version
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM, Platform
+from provision.core.requirement_urls import EDITABLE, GIT
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 
@@ -144,7 +146,7 @@ def _compile_files(
         run_uv([*command, "--offline"], indexes)
     except ProvisionError:  # there may be no cache
         run_uv(command, indexes)
-    return _parse_toml(output.read_text()).get("packages", []), dependencies
+    return parse_toml(output.read_text()).get("packages", []), dependencies
 
 
 def _needed_wheels(request: ResolveRequest, dependencies: Dependencies) -> set[str]:
@@ -179,7 +181,8 @@ def _require_upload_times(entries: Iterable[Mapping[str, Any]], as_of: str) -> N
     find-links (tried)."""
     undated = []
     for entry in entries:
-        if "archive" not in entry and "upload-time" not in _file_entry(entry):
+        is_of_index = not {"archive", "vcs", "directory"} & entry.keys()
+        if is_of_index and "upload-time" not in _file_entry(entry):
             undated.append(f"{entry['name']} {entry['version']}")
     if undated:
         raise Unsolvable(
@@ -240,15 +243,6 @@ def _parse_dependencies(annotated: str) -> Dependencies:
     return {parent: tuple(sorted(names)) for parent, names in dependencies.items()}
 
 
-def _parse_toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    content: dict[str, Any] = tomllib.loads(text)
-    return content
-
-
 def _file_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """The one file of a pylock entry: a wheel if one fits the platform."""
     file: Mapping[str, Any] = {}
@@ -262,6 +256,8 @@ def _file_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 def _locked_package(
     entry: Mapping[str, Any], dependencies: Dependencies, request: ResolveRequest
 ) -> LockedPackage:
+    if "vcs" in entry or "directory" in entry:
+        return _source_package(entry, dependencies, request)
     file = _file_entry(entry)
     if "sha256" not in file.get("hashes", {}):
         raise Unsolvable(
@@ -279,5 +275,31 @@ def _locked_package(
         sha256=sha256,
         depends=dependencies.get(entry["name"], ()),
         direct="archive" in entry,
+        platform=request.platform,
+    )
+
+
+def _source_package(
+    entry: Mapping[str, Any], dependencies: Dependencies, request: ResolveRequest
+) -> LockedPackage:
+    """A git repository at a commit, or a folder that is installed as an editable."""
+    version = entry.get("version")
+    if "vcs" in entry:
+        vcs = entry["vcs"]
+        url = f"{GIT}{vcs['url']}@{vcs['commit-id']}"
+        if vcs.get("subdirectory"):
+            url += f"#subdirectory={vcs['subdirectory']}"
+    else:
+        project = Path(entry["directory"]["path"])
+        url = f"{project.as_uri()}{EDITABLE}"
+        version = version or static_version(project)
+    return LockedPackage(
+        manager="pip",
+        name=entry["name"],
+        version=version or "0",
+        url=url,
+        sha256="",
+        depends=dependencies.get(entry["name"], ()),
+        direct=True,
         platform=request.platform,
     )

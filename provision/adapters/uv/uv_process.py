@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from provision.adapters.http import PROXY_VARIABLES, TIMEOUT_VARIABLE, read_timeout_s
+from provision.adapters.http import (
+    TIMEOUT_VARIABLE,
+    UNTRUSTED,
+    UNTRUSTED_ADVICE,
+    connection_variables,
+    read_timeout_s,
+)
 from provision.adapters.uv.configuration import uv_environment
 from provision.adapters.uv.indexes import IndexSettings, pip_settings
 from provision.core.errors import (
@@ -19,13 +25,25 @@ from provision.core.errors import (
     ToolMissing,
     Unreachable,
     Unsolvable,
+    says_disk_full,
 )
 from provision.core.process import clean_environment, run
 from provision.core.tempdirs import temporary_directory
 
+CACHE_VARIABLE = "UV_CACHE_DIR"
 INDEX_SILENT = "The package index did not answer"
 DETAIL_LIMIT = 400
-DISK_FULL = ("No space left", "os error 28", "Disk quota exceeded")
+# What uv prints after its progress bars. The lock says the same, and we say what changed.
+SUMMARY = (
+    "Using Python ",
+    "Resolved ",
+    "Prepared ",
+    "Uninstalled ",
+    "Installed ",
+    " + ",
+    " - ",
+    " ~ ",
+)
 # No connection, silence, an end in the middle, a server that fails or refuses.
 NO_ANSWER = (
     "error sending request",
@@ -69,7 +87,15 @@ def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool 
             file.write(indexes.to_toml())
         try:
             command = [*command, "--config-file", settings]
-            return run(command, env=_uv_variables(), cwd=folder, show=show).stdout
+            # uv's cache is what later environments are made of.
+            return run(
+                command,
+                env=_uv_variables(),
+                cwd=folder,
+                show=show,
+                hidden=SUMMARY,
+                owner_writes_only=True,
+            ).stdout
         except ToolFailed as error:
             failure = translate_failure(error)
             if isinstance(failure, IntegrityError):
@@ -79,29 +105,13 @@ def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool 
 
 def _uv_variables() -> dict[str, str]:
     variables = uv_environment(clean_environment())
+    if variables.get(CACHE_VARIABLE):  # uv would start from its own folder, which goes with it
+        variables[CACHE_VARIABLE] = str(Path(variables[CACHE_VARIABLE]).absolute())
     if not sys.stderr.isatty():
         variables["UV_NO_PROGRESS"] = "1"
     if os.environ.get(TIMEOUT_VARIABLE):
         variables.setdefault("UV_HTTP_TIMEOUT", str(max(1, round(read_timeout_s()))))
-    for name, value in _connection_settings(pip_settings(), variables).items():
-        variables.setdefault(name, value)
-    return variables
-
-
-def _connection_settings(
-    settings: Mapping[str, str], variables: Mapping[str, str]
-) -> dict[str, str]:
-    """pip's certificates and proxy, and those of requests, under the names that uv reads."""
-    connection = {}
-    bundle = settings.get("cert") or variables.get("REQUESTS_CA_BUNDLE")
-    if bundle and not variables.get("SSL_CERT_FILE") and not variables.get("SSL_CERT_DIR"):
-        connection["SSL_CERT_FILE"] = bundle
-    if settings.get("client-cert"):
-        connection["SSL_CLIENT_CERT"] = settings["client-cert"]
-    proxy = settings.get("proxy")
-    if proxy and not any(variables.get(name) for name in PROXY_VARIABLES):
-        connection["ALL_PROXY"] = proxy
-    return connection
+    return {**variables, **connection_variables(pip_settings(), variables)}
 
 
 def is_index_silent(error: ProvisionError) -> bool:
@@ -120,7 +130,7 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
             advice="Restore the lock or run `provision lock --relock`; nothing was changed.",
             details=text,
         )
-    if any(phrase in text for phrase in DISK_FULL):
+    if says_disk_full(text):
         return NoSpace(
             "The disk is full.",
             advice="Free space and run the same command again; nothing was changed.",
@@ -144,9 +154,10 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
     if "Invalid zip file structure" in text or "unexpected header" in text:
         return _not_a_wheel(text)
     if any(phrase in text for phrase in NO_ANSWER):
+        advice = "Check the network, or the index settings of uv or pip."
         return Unreachable(
             f"{INDEX_SILENT}: {_sentence(text)}.",
-            advice="Check the network, or the index settings of uv or pip.",
+            advice=UNTRUSTED_ADVICE if UNTRUSTED in text else advice,
             details=text,
         )
     # Everything else that goes wrong while a download is unpacked: its bytes are not a wheel's.

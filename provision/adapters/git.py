@@ -1,0 +1,173 @@
+"""git: a clone of a repository, and whether its origin has gone on. The user's own `git`, which
+never asks: neither for a password nor about a host key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from provision.core import process
+from provision.core.errors import (
+    IntegrityError,
+    InvalidSpec,
+    NoSpace,
+    ProvisionError,
+    TimedOut,
+    ToolFailed,
+    ToolMissing,
+    Unreachable,
+    says_disk_full,
+)
+from provision.core.mirrors import without_login
+
+ANSWER_TIMEOUT_S = 30.0
+CLONE_TIMEOUT_S = 600.0
+CONNECT_S = 10
+# git gives up on a server that sends fewer bytes a second for this long (git-config(1),
+# http.lowSpeedLimit).
+SLOW_BYTES, SLOW_S = 1000, 20
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://|[^/\s:]+@[^/\s:]+:|[A-Za-z0-9._-]+:(?!/?/)[^\\]")
+_VARIABLES = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "",  # set and empty, it also keeps git from asking through a window
+    "GIT_SSH_COMMAND": f"ssh -oBatchMode=yes -oConnectTimeout={CONNECT_S}",
+    "GIT_HTTP_LOW_SPEED_LIMIT": str(SLOW_BYTES),
+    "GIT_HTTP_LOW_SPEED_TIME": str(SLOW_S),
+    "LC_ALL": "C",
+}
+# What git and its ssh say (git 2.20 to 2.50).
+_HOST_KEY = re.compile(r"Host key verification failed|No \S+ host key is known", re.I)
+_PRIVATE = re.compile(
+    r"could not read (Username|Password)|terminal prompts disabled|Authentication failed"
+    r"|Permission denied|HTTP Basic: Access denied|returned error: 40[13]",
+    re.I,
+)
+_NO_REPOSITORY = re.compile(
+    r"does not appear to be a git repository|repository .* not found|does not exist"
+    r"|returned error: 404|not valid: is this a git repository",
+    re.I,
+)
+_UNREACHABLE = re.compile(
+    r"Could not resolve host|Could not connect|Connection (refused|timed out|reset)"
+    r"|Failed to connect|unable to access|Operation too slow|No route to host"
+    r"|Network is unreachable|early EOF|hung up",
+    re.I,
+)
+# Pattern, error, its message and advice. The first that matches.
+_FAILURES: tuple[tuple[re.Pattern[str], type[ProvisionError], str, str], ...] = (
+    (
+        _HOST_KEY,
+        Unreachable,
+        "ssh does not know the host of {place}, so nothing was read from it.",
+        "Compare its key with what the host's owner publishes, and add it: "
+        "ssh-keyscan HOST >> ~/.ssh/known_hosts.",
+    ),
+    (
+        _PRIVATE,
+        Unreachable,
+        "{place} is private, and no key or password for it is at hand ({reason}).",
+        "Add your public key there and use its ssh address; or store a token with a credential "
+        "helper (`git help credentials`). Then run the same command again.",
+    ),
+    (
+        _NO_REPOSITORY,
+        InvalidSpec,
+        "{place} is no git repository that you may read ({reason}).",
+        "Check the address. Hosts also say so of private repositories.",
+    ),
+    (
+        _UNREACHABLE,
+        Unreachable,
+        "{place} does not answer ({reason}).",
+        "Try `git ls-remote` with the address.",
+    ),
+)
+
+
+def is_url(text: str) -> bool:
+    """Whether git would take this for an address rather than a folder."""
+    return _URL.match(text) is not None and not Path(text).exists()
+
+
+def clone(url: str, folder: Path) -> None:
+    """Clone the newest commit into a folder that does not exist yet.
+
+    After an error the folder does not exist either: git removes it, also when it is interrupted.
+    """
+    command = ["clone", "--quiet", "--depth", "1", "--", url, str(folder)]
+    _git(command, url, CLONE_TIMEOUT_S)
+
+
+def head(folder: Path) -> str:
+    """The commit that is checked out."""
+    return _git(["-C", str(folder), "rev-parse", "HEAD"], str(folder)).strip()
+
+
+def remote_head(folder: Path, url: str) -> str:
+    """The commit of the origin's branch that is checked out here. Writes nothing."""
+    name = ["-C", str(folder), "symbolic-ref", "--quiet", "--short", "HEAD"]
+    branch = _git(name, str(folder)).strip()
+    listed = _git(["ls-remote", "--", url, f"refs/heads/{branch}"], url)
+    commit = listed.split()
+    if not commit:
+        raise InvalidSpec(f"{without_login(url)} has no branch `{branch}` any more.")
+    return commit[0]
+
+
+def fast_forward(folder: Path, url: str) -> None:
+    """Bring a clone up to its origin's state. Raises IntegrityError if both have changed."""
+    _git(["-C", str(folder), "fetch", "--quiet", "--depth", "1"], url, CLONE_TIMEOUT_S)
+    changed = _git(["-C", str(folder), "status", "--porcelain", "--untracked-files=no"], url)
+    if changed.strip():
+        files = ", ".join(line[3:] for line in changed.splitlines()[:3])
+        raise IntegrityError(
+            f"{folder} was changed ({files}), and {without_login(url)} has too.",
+            advice=f"Bring your change to the lab, or undo it: git -C {folder} checkout .",
+        )
+    # A clone of one commit has no history in which the new one could be ahead.
+    _git(["-C", str(folder), "reset", "--quiet", "--hard", "FETCH_HEAD"], url)
+
+
+def _git(arguments: Sequence[str], url: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
+    """What git printed. url: what the error names."""
+    place = without_login(url)
+    try:
+        # The user's whole environment: ssh agents, Kerberos, certificates, proxies.
+        variables = {**os.environ, **_VARIABLES}
+        if "GIT_SSH_COMMAND" in os.environ:
+            variables["GIT_SSH_COMMAND"] = os.environ["GIT_SSH_COMMAND"]
+        # A lab's repository says which programs run: nobody else may write to its clone.
+        return process.run(
+            ["git", *arguments], env=variables, timeout_s=timeout_s, owner_writes_only=True
+        ).stdout
+    except ToolMissing as error:
+        raise ToolMissing(
+            "There is no `git` on this machine.",
+            advice="Install it (or `module load git`), or name a folder with the lab's lab.yml.",
+        ) from error
+    except TimedOut as error:
+        raise Unreachable(
+            f"{place} did not answer within {timeout_s:.0f} s.", advice="Try again later."
+        ) from error
+    except ToolFailed as error:
+        raise _error(error, place) from error
+
+
+def _error(error: ToolFailed, place: str) -> ProvisionError:
+    text = error.tail
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:"))]
+    reason = without_login((telling or lines or ["git printed nothing"])[0])
+    if says_disk_full(text):
+        return NoSpace(
+            f"The disk or quota is full: {place} could not be cloned.",
+            advice="Free space and run the same command again; nothing was changed.",
+            details=text,
+        )
+    for pattern, kind, message, advice in _FAILURES:
+        if pattern.search(text):
+            return kind(message.format(place=place, reason=reason), advice=advice, details=text)
+    return error

@@ -1,0 +1,70 @@
+"""The user's own keys and agent of OpenSSH."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from provision.core import process
+from provision.core.errors import ProvisionError, ToolMissing
+
+KEY = "id_ed25519"
+HOST_KEYS = Path("/etc/ssh")
+ANSWER_TIMEOUT_S = 10.0
+AgentState = Literal["keys", "empty", "none"]
+
+
+def private_keys(folder: Path) -> list[Path]:
+    """The keys in a user's .ssh that ssh tries by itself (`id_*`)."""
+    files = [path for path in sorted(folder.glob("id_*")) if path.is_file()]
+    return [path for path in files if path.suffix != ".pub"]
+
+
+def public_key(key: Path) -> Path:
+    return key.with_name(f"{key.name}.pub")
+
+
+def agent_state() -> AgentState:
+    """Whether an agent answers, and has keys (ssh-add(1): status 1 without keys, 2 without an
+    agent)."""
+    try:
+        answer = process.run(["ssh-add", "-l"], timeout_s=ANSWER_TIMEOUT_S, check=False)
+    except ProvisionError:
+        return "none"
+    if answer.returncode == 0:
+        return "keys"
+    return "empty" if answer.returncode == 1 else "none"
+
+
+def make_key(folder: Path, comment: str) -> Path:
+    """Make a key without a passphrase, where there is none of its name. Raises ToolMissing."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / KEY
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
+    try:
+        process.run(command, timeout_s=ANSWER_TIMEOUT_S)
+    except ToolMissing as error:
+        raise ToolMissing(
+            "There is no `ssh-keygen` on this machine.", advice="Install OpenSSH's client."
+        ) from error
+    return path
+
+
+def host_keys(folder: Path = HOST_KEYS) -> list[str]:
+    """This host's own public keys; none where no sshd was set up."""
+    keys = []
+    for path in sorted(folder.glob("ssh_host_*_key.pub")):
+        try:
+            keys.append(path.read_text(encoding="utf-8").strip())
+        except OSError:
+            continue
+    return keys
+
+
+def has_host_key(known_hosts: Path, host: str) -> bool:
+    """Whether a known_hosts file has a key of a host. False also without ssh-keygen here."""
+    command = ["ssh-keygen", "-F", host, "-f", str(known_hosts)]
+    try:
+        return process.run(command, timeout_s=ANSWER_TIMEOUT_S, check=False).returncode == 0
+    except ProvisionError:
+        return False

@@ -1,0 +1,73 @@
+"""Packages that are no files of an index: local projects and git repositories."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from provision.adapters.uv.indexes import index_settings
+from provision.adapters.uv.uv_process import run_uv, uv_executable
+from provision.core.errors import InvalidSpec, ToolFailed
+from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.tempdirs import temporary_directory
+
+
+def build_wheel(project: Path, folder: Path, *, python: str, mirrors: Mirrors = NO_MIRRORS) -> Path:
+    """Build the wheel of a local project into a folder, and return its path.
+
+    python: the environment's minor version, for which compiled parts are built. Raises InvalidSpec
+    if it cannot be built.
+    """
+    own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    interpreter = sys.executable if python == own_version else python
+    command: list[str | Path] = [uv_executable(), "build", "--wheel", "--quiet"]
+    command += ["--out-dir", folder, "--no-python-downloads", "--python", interpreter]
+    try:
+        run_uv([*command, project], index_settings(mirrors=mirrors))
+    except ToolFailed as error:
+        raise InvalidSpec(
+            f"{project} cannot be built as a wheel: {error.message}",
+            advice="-v shows what its build printed; `-e` installs it as an editable instead.",
+        ) from error
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def source_name(requirement: str, *, mirrors: Mirrors = NO_MIRRORS) -> str:
+    """The name of the package that a git address (`git+https://...@REV`) or `-e FOLDER` holds."""
+    with temporary_directory("uv") as folder:
+        requirements = folder / "requirements.in"
+        requirements.write_text(f"{requirement}\n", encoding="utf-8")
+        output = folder / "pylock.toml"
+        command: list[str | Path] = [uv_executable(), "pip", "compile", "--quiet", "--no-header"]
+        command += ["--no-python-downloads", "--python", sys.executable, "--no-deps"]
+        command += ["--format", "pylock.toml", requirements, "-o", output]
+        try:
+            run_uv(command, index_settings(mirrors=mirrors))
+        except ToolFailed as error:
+            raise InvalidSpec(
+                f"`{requirement}` cannot be read: {error.message}",
+                advice="Check the address and the revision; private repositories need git's own "
+                "login.",
+            ) from error
+        (package,) = parse_toml(output.read_text(encoding="utf-8"))["packages"]
+    return str(package["name"])
+
+
+def static_version(project: Path) -> str:
+    """The version in a project's pyproject.toml; `0` if it says none there."""
+    try:
+        content = parse_toml((project / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "0"
+    return str(content.get("project", {}).get("version", "0"))
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    content: dict[str, Any] = tomllib.loads(text)
+    return content
