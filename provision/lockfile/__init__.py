@@ -6,7 +6,7 @@ lock file itself (conda_lock_v1), which can be verified, compared, updated and e
 """
 
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
-from provision.lockfile.completeness import require_complete
+from provision.lockfile.completeness import require_complete, require_no_editables
 from provision.lockfile.conda_lock_v1 import (
     FILE,
     LockEntry,
@@ -20,7 +20,7 @@ from provision.lockfile.conda_lock_v1 import (
 )
 from provision.lockfile.content_hash import content_hashes
 from provision.lockfile.cuda_guard import guard
-from provision.lockfile.differences import LockDiff, diff_locks
+from provision.lockfile.differences import LockDiff, describe_diff, diff_locks
 from provision.lockfile.export import (
     ExportFormat,
     export_lock,
@@ -35,7 +35,7 @@ from provision.lockfile.input_files import (
     check_inputs,
     read_inputs,
 )
-from provision.lockfile.joint_solve import LocalPythonChannel, solve, update
+from provision.lockfile.joint_solve import LocalPythonChannel, change, solve, update
 from provision.lockfile.verify import RemoteAnswers, VerifyReport, verify_lock
 
 __all__ = [
@@ -53,9 +53,11 @@ __all__ = [
     "RemoteAnswers",
     "SolverName",
     "VerifyReport",
+    "change",
     "check_inputs",
     "compose",
     "content_hashes",
+    "describe_diff",
     "diff_locks",
     "export_lock",
     "export_platform",
@@ -69,6 +71,7 @@ __all__ = [
     "read_inputs",
     "read_platforms",
     "require_complete",
+    "require_no_editables",
     "require_this_platform",
     "sbom_parts",
     "solve",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from packaging.utils import NormalizedName, canonicalize_name
 
-from provision.core.errors import IntegrityError
+from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Lock, Pin
 from provision.lockfile.verify.entries import conda_names
 
@@ -23,11 +23,22 @@ def require_complete(lock: Lock, pins: Sequence[Pin]) -> None:
     """Raise IntegrityError if the lock lacks a pinned package, or a dependency of an entry."""
     problems = [*_missing_pins(lock, pins), *_missing_dependencies(lock)]
     if problems:
-        shown = "; ".join(problems[:SHOWN_PROBLEMS])
+        listed = "; ".join(problems[:SHOWN_PROBLEMS])
         more = len(problems) - SHOWN_PROBLEMS
         raise IntegrityError(
-            f"{lock.path} is not complete: {shown}{f'; and {more} more' if more > 0 else ''}.",
+            f"{lock.path} is not complete: {listed}{f'; and {more} more' if more > 0 else ''}.",
             advice="Restore the file, or lock again: provision lock NAME --relock",
+        )
+
+
+def require_no_editables(lock: Lock, product: str) -> None:
+    """Raise InvalidSpec for a product that cannot hold editables: their files are elsewhere."""
+    names = [package.name for package in lock.packages if package.is_editable]
+    if names:
+        raise InvalidSpec(
+            f"{', '.join(names)} is an editable, whose files stay in a folder of this machine: "
+            f"{product} cannot hold it.",
+            advice="Add it as a wheel instead: provision add NAME ./FOLDER",
         )
 
 

@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.paths import ENVIRONMENT
+from provision.core.paths import ENVIRONMENT, LOCK
 from provision.core.platforms import PLATFORMS, Platform, host_platform
+from provision.core.requirement_urls import EDITABLE, GIT, absolute_url, is_commit, relative_url
 from provision.core.schema import schema_error
 from provision.core.types import Lock, LockedPackage, Manager
-from provision.core.yaml_text import YamlError, parse_yaml
+from provision.core.yaml_text import YamlError, parse_yaml, read_source
 from provision.lockfile.content_hash import content_hashes
 from provision.lockfile.input_files import LockInputs
 
-FILE = "conda-lock.yml"
+FILE = LOCK
 
 PythonSource = Literal["channel", "host"]
 Document = dict[str, Any]
@@ -125,13 +126,14 @@ def read_file(path: Path) -> LockFile:
     for entry in document["package"]:
         hashes = entry["hash"]
         depends = entry.get("dependencies") or {}
+        url = absolute_url(entry["url"], path.parent)
         entries.append(
             LockEntry(
                 manager=entry["manager"],
                 platform=entry["platform"],
                 name=entry["name"],
                 version=entry["version"],
-                url=entry["url"],
+                url=url,
                 md5=hashes.get("md5") or "",
                 sha256=hashes.get("sha256") or "",
                 build=entry.get("build") or "",
@@ -192,8 +194,8 @@ def compose(
 
 def _load(path: Path) -> tuple[bytes, Document]:
     """The bytes of a lock file, and its document as the schema has it."""
-    content = path.read_bytes()
     try:
+        content = read_source(path)
         document = parse_yaml(content)
     except YamlError as error:
         raise IntegrityError(error.in_file(path), advice=_RELOCK) from error
@@ -268,10 +270,14 @@ def _channels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platform) -> LockedPackage:
-    name, version, url = entry["name"], entry["version"], entry["url"]
+    name, version = entry["name"], entry["version"]
+    url = absolute_url(entry["url"], path.parent)
     sha256, md5 = entry["hash"].get("sha256"), entry["hash"].get("md5")
     malformed = ""
-    if sha256 is None or not SHA256.fullmatch(sha256):
+    is_unhashed = is_commit(url) or url.endswith(EDITABLE)
+    if is_unhashed and entry["manager"] == "pip" and not sha256:
+        sha256 = ""
+    elif sha256 is None or not SHA256.fullmatch(sha256):
         malformed = "no well-formed sha256"
     elif md5 is not None and not MD5.fullmatch(md5):
         malformed = "no well-formed md5"
@@ -330,7 +336,10 @@ def _document(
     python_from: PythonSource,
     solver: str | None,
 ) -> Document:
-    from_disk = any(package.url.startswith("file:") for package in packages)
+    urls = [relative_url(package.url, inputs.folder) for package in packages]
+    # Wheels in the environment's own folder go where the lock goes.
+    own_disk = ("file:/", f"{GIT}file:")
+    from_disk = any(url.startswith(own_disk) or url.endswith(EDITABLE) for url in urls)
     portable = python_from == "channel" and not from_disk
     custom = {PYTHON_FROM: python_from, PORTABLE: str(portable).lower(), INPUTS: inputs.sha256}
     if inputs.as_of:
@@ -349,7 +358,7 @@ def _document(
     return {
         "version": 1,
         "metadata": metadata,
-        "package": [_package_row(package) for package in real],
+        "package": [_package_row(package, inputs.folder) for package in real],
     }
 
 
@@ -360,7 +369,8 @@ def _text(document: Document) -> str:
     return HEADER + str(yaml.dump(document, Dumper=dumper, sort_keys=False))
 
 
-def _package_row(package: LockedPackage) -> Document:
+def _package_row(package: LockedPackage, folder: Path) -> Document:
+    url = relative_url(package.url, folder)
     hashes = {"md5": package.md5, "sha256": package.sha256}
     row = {
         "name": package.name,
@@ -368,11 +378,11 @@ def _package_row(package: LockedPackage) -> Document:
         "manager": package.manager,
         "platform": package.platform,
         "dependencies": dict(sorted(_dependencies(package).items())),
-        "url": package.url,
+        "url": url,
         "hash": {name: value for name, value in hashes.items() if value},
     }
     if package.direct:
-        row["source"] = {"type": "url", "url": package.url}
+        row["source"] = {"type": "url", "url": url}
     if package.build:
         row["build"] = package.build
     return {**row, "category": "main", "optional": False}

@@ -28,7 +28,7 @@ COMPARISON = rf"(?:<=?|>=?|!=){VERSION}"
 CONDA_REQUIREMENT = re.compile(
     rf"(?:(?P<channel>[a-z][a-z0-9-]*)::)?(?P<name>[a-z0-9][a-z0-9._-]*)"
     rf"(?:=(?P<fuzzy>{VERSION})(?:\.\*)?"
-    rf"|=(?P<exact>{VERSION}(?:\.\*)?)=(?P<build>[A-Za-z0-9_.*]+)"
+    rf"|=(?P<exact>{VERSION}(?:\.\*)?|\*)=(?P<build>[A-Za-z0-9_.*]+)"
     rf"|(?P<range>{COMPARISON}(?:,{COMPARISON})*))?"
 )
 CHANNEL = re.compile(r"[a-z][a-z0-9-]*")

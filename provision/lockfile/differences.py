@@ -4,12 +4,14 @@ manager.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from provision.adapters import conda
 from provision.core.mirrors import without_login
+from provision.core.requirement_urls import is_source
 from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import AS_OF, LockEntry, LockFile
 
@@ -84,8 +86,8 @@ def _difference(key: Key, old: LockEntry | None, new: LockEntry | None) -> Packa
         change = "rebuilt"
     elif _file_hash(old) != _file_hash(new):
         change = "rebuilt"
-        before = f"{before} sha256 {old.sha256[:8]}"
-        after = f"{after} sha256 {new.sha256[:8]}"
+        before = f"{before} {_origin(old)}"
+        after = f"{after} {_origin(new)}"
     elif old.url != new.url:
         change = "re-sourced"
         before, after = _folder_url(old), _folder_url(new)
@@ -111,7 +113,14 @@ def _version_and_build(entry: LockEntry | None) -> str:
 
 
 def _file_hash(entry: LockEntry) -> str:
-    return entry.sha256 or entry.md5
+    return entry.sha256 or entry.md5 or entry.url
+
+
+def _origin(entry: LockEntry) -> str:
+    """What tells two builds of one version apart."""
+    if is_source(entry.url):
+        return without_login(entry.url)
+    return f"sha256 {entry.sha256[:8]}"
 
 
 def _folder_url(entry: LockEntry) -> str:
@@ -149,3 +158,31 @@ def _as_of(lock: LockFile) -> tuple[str, ...]:
 
 def _listed(texts: Sequence[str]) -> str:
     return ", ".join(without_login(text) for text in texts) or "none"
+
+
+def describe_diff(diff: LockDiff) -> list[str]:
+    """What changed, in a table for each platform and manager, then the number of changes."""
+    lines = list(diff.about)
+    groups = dict.fromkeys((change.platform, change.manager) for change in diff.differences)
+    for platform, manager in groups:
+        rows = []
+        for change in diff.differences:
+            if (change.platform, change.manager) == (platform, manager):
+                versions = change.before or change.after
+                if change.before and change.after:
+                    versions = f"{change.before} -> {change.after}"
+                rows.append((change.change, change.package, versions))
+        change_width = max(len(row[0]) for row in rows)
+        package_width = max(len(row[1]) for row in rows)
+        lines.append(f"{platform}, {manager}")
+        for kind, package, versions in rows:
+            lines.append(f"  {kind:{change_width}}  {package:{package_width}}  {versions}")
+    return [*lines, _summary(diff)]
+
+
+def _summary(diff: LockDiff) -> str:
+    counts = Counter(change.change for change in diff.differences)
+    if not counts:
+        return f"{diff.after} locks the same {diff.packages} packages as {diff.before}"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    return f"{len(diff.differences)} of {diff.packages} packages differ: {kinds}"

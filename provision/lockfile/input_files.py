@@ -44,6 +44,7 @@ class LockInputs:
     # Hashes the content: neither comments nor the environment's name make a lock stale.
     sha256: str
     former_sha256: str  # the same with the name, as older locks have it
+    folder: Path = Path()  # where they are: addresses in them may be relative to it
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
     # Whether environment.yml has only what we render; other tools may read more into other keys and
     # selectors.
@@ -69,6 +70,7 @@ def read_inputs(
     only_pip = len(sections) < 2 and all(set(section) <= {"pip"} for section in sections)
     return LockInputs(
         environment=environment,
+        folder=folder,
         virtual_packages=virtual_packages,
         conda=tuple(str(item) for item in dependencies if not isinstance(item, dict)),
         pip=tuple(str(item) for item in pip),

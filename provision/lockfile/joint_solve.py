@@ -19,6 +19,7 @@ from provision.adapters import uv as wheels
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
 from provision.core.platforms import Platform, host_platform
+from provision.core.requirement_urls import GIT, absolute_requirement
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
 from provision.lockfile.diagnose.unsat_core import PinReasons
@@ -103,7 +104,7 @@ def joint_solve(
         if resolution.needs_local_build:
             build_path = resolution.local_version.partition("+")[2]
         wheel_request = wheels.ResolveRequest(
-            requirements=inputs.pip,
+            requirements=tuple(absolute_requirement(text, inputs.folder) for text in inputs.pip),
             python=resolution.python,
             glibc=virtual_packages["__glibc"],
             platform=platform,
@@ -278,7 +279,34 @@ def _check_names(names: Sequence[str], packages: Sequence[LockedPackage]) -> Non
     )
 
 
-def _update(joint: JointSolve, lock: Lock, moving: Collection[str]) -> Packages:
+def change(
+    inputs: LockInputs,
+    resolution: Resolution,
+    locks: Mapping[Platform, Lock],
+    *,
+    changed: Collection[str] = (),
+    local_python: LocalPythonChannel | None = None,
+    solver: conda.Solver | None = None,
+) -> Packages:
+    """The packages of requirements that changed since the lock was made, guarded.
+
+    What the lock has stays at its version wherever it can; what nothing needs any more goes.
+    changed: the packages whose requirements changed; git repositories of others stay at the commit.
+    """
+    solver = solver or conda.Solver()
+    packages: Packages = ()
+    for platform in inputs.machines:
+        joint = joint_solve(inputs, resolution, platform, local_python, solver)
+        answer = _update(joint, locks[platform], (), changed)
+        packages += joint.guarded(answer, resolution)
+    return packages
+
+
+def _update(
+    joint: JointSolve, lock: Lock, moving: Collection[str], changed: Collection[str] = ()
+) -> Packages:
+    """moving: the packages that get the versions of a new lock. changed: those that are requested
+    in other words now."""
     staying_conda: list[LockedPackage] = []
     staying_wheels: list[LockedPackage] = []
     for package in lock.packages:
@@ -287,18 +315,48 @@ def _update(joint: JointSolve, lock: Lock, moving: Collection[str]) -> Packages:
             staying.append(package)
     request = dataclasses.replace(joint.conda, prefer=tuple(staying_conda))
 
-    # The named packages get the versions that a new lock would have.
     target_bounds = []
-    for package in joint.solve_conda():
-        if canonicalize_name(package.name) in moving:
-            target_bounds.append(_exact_bound(package))
-    if target_bounds:
-        request = dataclasses.replace(request, bounds=(*joint.bounds(), *target_bounds))
-        request = _keep_all_possible(joint.solver, request)
+    if moving:
+        for package in joint.solve_conda():
+            if canonicalize_name(package.name) in moving:
+                target_bounds.append(_exact_bound(package))
+    if target_bounds or not moving:
+        bounds = (*joint.bounds(), *target_bounds)
+        try:
+            request = _keep_all_possible(joint.solver, dataclasses.replace(request, bounds=bounds))
+        except Unsolvable:
+            joint.solve_conda(*target_bounds)  # raises the same, explained
+            raise
     wheel_request = joint.wheels
     if wheel_request is not None:
-        wheel_request = dataclasses.replace(wheel_request, prefer=versions(staying_wheels))
+        wheel_request = dataclasses.replace(
+            wheel_request,
+            requirements=_with_locked_commits(wheel_request.requirements, staying_wheels, changed),
+            prefer=versions(staying_wheels),
+        )
     return dataclasses.replace(joint, conda=request, wheels=wheel_request).solve()
+
+
+def _with_locked_commits(
+    requirements: Sequence[str], packages: Sequence[LockedPackage], changed: Collection[str]
+) -> tuple[str, ...]:
+    """The requirements, with git repositories at the commits that are locked: a branch moves."""
+    from packaging.requirements import Requirement
+
+    locked_urls = {}
+    for package in packages:
+        name = canonicalize_name(package.name)
+        if package.url.startswith(GIT) and name not in changed:
+            locked_urls[name] = package.url
+    pinned = []
+    for text in requirements:
+        requirement = Requirement(text)
+        url = locked_urls.get(canonicalize_name(requirement.name))
+        if requirement.url is not None and url is not None:
+            requirement.url = url
+            text = str(requirement)
+        pinned.append(text)
+    return tuple(pinned)
 
 
 def _exact_bound(package: LockedPackage) -> str:

@@ -16,6 +16,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import ENVIRONMENT, SPEC, VIRTUAL_PACKAGES
 from provision.core.types import Resolution
+from provision.core.yaml_text import YamlError, read_source_text
 from provision.render.templates import Templates, as_command, as_comment, render_page
 
 FileState = Literal["missing", "ours", "edited"]
@@ -28,6 +29,8 @@ DOCKERFILE = "Dockerfile"
 TABLE = "matrix.html"
 REPORT = "report.html"
 NODES_REPORT = "nodes.html"
+LAB = "lab.yml"
+INVENTORY = "nodes.yml"
 HEALTH_CHECK = "slurm-health-check.sh"
 CONTRACTS = {
     "docker": "contract-docker.sh",
@@ -41,6 +44,7 @@ CONTRACTS = {
     "ssh": "contract-ssh.sh",
 }
 WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
+GITLAB_JOBS = "gitlab-jobs.yml"
 
 
 def render_inputs(resolution: Resolution, templates: Templates = OUR_TEMPLATES) -> dict[str, str]:
@@ -81,6 +85,16 @@ def render_dockerfile(
 def render_spec(name: str, content: Mapping[str, Any]) -> str:
     """The text of a spec.yml with this content."""
     return with_header(name, OUR_TEMPLATES.render(SPEC, {"name": name, "content": content}))
+
+
+def render_lab(values: Mapping[str, Any]) -> str:
+    """A first lab.yml, which its owner edits."""
+    return render_page(LAB, values)
+
+
+def render_inventory(values: Mapping[str, Any]) -> str:
+    """A first nodes.yml, which its owner edits."""
+    return render_page(INVENTORY, values)
 
 
 def render_table(values: Mapping[str, Any]) -> str:
@@ -127,6 +141,11 @@ def render_workflow(
     return with_first_line(first_line, templates.render(file, values))
 
 
+def render_gitlab_jobs(values: Mapping[str, Any], templates: Templates = OUR_TEMPLATES) -> str:
+    """The child pipeline that the first job of GitLab's workflow writes."""
+    return templates.render(GITLAB_JOBS, values)
+
+
 def render_contract(
     format: str,
     values: Mapping[str, Any],
@@ -170,10 +189,10 @@ def file_state(path: Path) -> FileState:
     A file that we did not write counts as edited.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n", 2)
+        lines = read_source_text(path).split("\n", 2)
     except FileNotFoundError:
         return "missing"
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, YamlError):
         return "edited"
     if len(lines) < 3 or not lines[0].startswith("# Made by provision"):
         return "edited"
@@ -181,9 +200,11 @@ def file_state(path: Path) -> FileState:
 
 
 def read_text(path: Path) -> str:
-    """A file's text. Raises InvalidSpec if it is not UTF-8."""
+    """A file's text. Raises InvalidSpec if it is not UTF-8, or too large."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_source_text(path)
+    except YamlError as error:
+        raise InvalidSpec(f"{path} is no file of provision: {error.problem}.") from error
     except UnicodeDecodeError as error:
         raise InvalidSpec(
             f"{path} is not UTF-8 text (byte {error.start}).", advice="Save it as UTF-8."

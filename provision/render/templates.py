@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+import pickle
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import TEMPLATES
-from provision.core.errors import InvalidSpec
+from provision.core.errors import InvalidSpec, TimedOut
+from provision.core.process import run
 
 if TYPE_CHECKING:
     import jinja2
@@ -32,7 +35,13 @@ REPLACEABLE = (
     "contract-",
     "github-workflow.yml",
     "gitlab-ci.yml",
+    "gitlab-jobs.yml",
 )
+# A lab's template is rendered within these limits. Ours, of any file, are far below them.
+WORKER = "provision.render.lab_worker"
+TIME_LIMIT_S = 30.0
+MEMORY_LIMIT = 1 << 30
+TEXT_LIMIT = 4 << 20  # characters
 # Plain scalars that some YAML readers read as booleans or null.
 YAML_KEYWORDS = ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
 
@@ -61,12 +70,7 @@ class Templates:
         path = self._folder / f"{name}.j2"
         if not os.path.lexists(path):
             return None
-        if not path.resolve().is_relative_to(self._folder.resolve()):
-            raise InvalidSpec(
-                f"{path} is a link to {path.resolve()}, out of the folder of templates.",
-                advice="Put the file itself there: generated files must not depend on what lies "
-                "elsewhere on this machine.",
-            )
+        require_inside(path, self._folder)
         try:
             is_copy = path.read_bytes() == (TEMPLATES / f"{name}.j2").read_bytes()
         except OSError:
@@ -89,7 +93,17 @@ class Templates:
         if self._notify and name not in self._notified:
             self._notified.add(name)
             self._notify(f"{name} is rendered from {path}")
-        return _render_lab_file(path, name, values)
+        return _render_apart(path, name, values)
+
+
+def require_inside(path: Path, folder: Path) -> None:
+    """Raise InvalidSpec for a link that leads out of a lab's folder of templates."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise InvalidSpec(
+            f"{path} is a link to {path.resolve()}, out of the folder of templates.",
+            advice="Put the file itself there: generated files must not depend on what lies "
+            "elsewhere on this machine.",
+        )
 
 
 def render_page(name: str, values: Mapping[str, Any], *, escaped: bool = False) -> str:
@@ -98,7 +112,29 @@ def render_page(name: str, values: Mapping[str, Any], *, escaped: bool = False) 
     return environment.get_template(f"{name}.j2").render(values)
 
 
-def _render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
+def _render_apart(path: Path, name: str, values: Mapping[str, Any]) -> str:
+    """The text of a lab's template, rendered by a process that may use little time and memory:
+    nothing in this process can end a loop, or an expression that fills the memory."""
+    request = pickle.dumps((path, name, dict(values)))
+
+    def feed(descriptor: int) -> None:
+        with os.fdopen(descriptor, "wb", closefd=False) as stream:
+            stream.write(request)
+
+    try:
+        answer = run([sys.executable, "-I", "-m", WORKER], feed=feed, timeout_s=TIME_LIMIT_S)
+    except TimedOut as error:
+        raise InvalidSpec(
+            f"{path} was not rendered within {TIME_LIMIT_S:.0f} s.",
+            advice="A template only puts values into a text: look for a loop that does not end.",
+        ) from error
+    document = json.loads(answer.stdout)
+    if "text" in document:
+        return str(document["text"])
+    raise InvalidSpec(document["message"], advice=document["advice"])
+
+
+def render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
     import jinja2
 
     environment = _with_github_brackets(_lab_environment(path.parent), name)
@@ -114,7 +150,9 @@ def _render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
     except (OSError, UnicodeDecodeError, jinja2.TemplateError) as error:
         raise InvalidSpec(f"{path}: {_describe(error)}.", advice=advice) from error
     try:
-        return template.render(values)
+        return _limited(template.generate(values), path)
+    except InvalidSpec:
+        raise
     except Exception as error:
         place = _lab_place(error, path.parent)
         if not place:
@@ -122,11 +160,27 @@ def _render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
         raise InvalidSpec(f"{place}: {_describe(error)}.", advice=advice) from error
 
 
+def _limited(pieces: Iterable[str], path: Path) -> str:
+    text = []
+    size = 0
+    for piece in pieces:
+        text.append(piece)
+        size += len(piece)
+        if size > TEXT_LIMIT:
+            raise InvalidSpec(
+                f"{path} makes a text of more than {TEXT_LIMIT >> 20} MiB.",
+                advice="Look for a loop that repeats too often.",
+            )
+    return "".join(text)
+
+
 def _describe(error: Exception) -> str:
     import jinja2
 
     if isinstance(error, jinja2.TemplateNotFound):
         return f"there is no template {error}"
+    if isinstance(error, MemoryError):
+        return f"it needs more than {MEMORY_LIMIT >> 20} MiB of memory"
     text = str(error) or type(error).__name__
     return text.splitlines()[0].rstrip(".")
 
@@ -166,8 +220,16 @@ def _lab_environment(folder: Path) -> jinja2.Environment:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class LabLoader(jinja2.FileSystemLoader):
+        """Includes are as the template itself: no link may lead out of the folder."""
+
+        def get_source(self, environment: jinja2.Environment, template: str) -> Any:
+            source = super().get_source(environment, template)
+            require_inside(Path(str(source[1])), folder)
+            return source
+
     our_loader = jinja2.PrefixLoader({OUR_PREFIX: jinja2.FileSystemLoader(TEMPLATES)})
-    loader = jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), our_loader])
+    loader = jinja2.ChoiceLoader([LabLoader(folder), our_loader])
     return _strict_environment(ImmutableSandboxedEnvironment, loader)
 
 

@@ -13,6 +13,6 @@ from __future__ import annotations
 
 from provision.resolver.explanation import Explanation, explain
 from provision.resolver.python_versions import DEFAULT_PYTHON
-from provision.resolver.resolution import resolve
+from provision.resolver.resolution import build_without, resolve, warning_ids
 
-__all__ = ["DEFAULT_PYTHON", "Explanation", "explain", "resolve"]
+__all__ = ["DEFAULT_PYTHON", "Explanation", "build_without", "explain", "resolve", "warning_ids"]

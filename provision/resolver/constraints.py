@@ -94,6 +94,14 @@ def _source(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     if spec.source not in (sources.AUTO, candidate.source.name):
         title = sources.by_name(spec.source).title
         yield Violation(axis="source", fact=f"{candidate} is not from {title}", source=REQUESTED)
+    elif candidate.build is not None and candidate.build.unreleased:
+        insists = spec.source != sources.AUTO and spec.cuda == candidate.cuda
+        fact = f"{candidate} is no part of the release: {candidate.build.unreleased}"
+        if not insists:
+            fact += f"; --cuda {candidate.cuda} --source {candidate.source.name} insists on it"
+        yield Violation(
+            axis="source", fact=fact, source=candidate.build.source, rules_out=not insists
+        )
 
 
 def _platform(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
@@ -200,7 +208,15 @@ def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
         return
     for name in spec.gpu:
         gpu = catalog.find_gpu(name)
+        if gpu.platform and gpu.platform not in spec.platforms:
+            yield Violation(
+                axis="gpu",
+                fact=f"{gpu.name} is on one module with an Arm CPU, which needs {gpu.platform}",
+                source=gpu.platform_source or NO_SOURCE,
+            )
         for platform in candidate.common_platforms(spec.platforms):
+            if gpu.platform not in (None, platform):
+                continue
             violation = _gpu_violation(candidate, platform, gpu, spec.driver)
             if violation:
                 yield violation

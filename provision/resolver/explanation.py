@@ -12,7 +12,7 @@ from provision import sources
 from provision.catalog import version_key
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Choice, Machine, Pin
+from provision.core.types import Choice, HostGpus, Pin
 from provision.resolver import constraints, python_versions
 from provision.resolver.rationale import source_reason
 from provision.resolver.refusal import contradictions, described_facts
@@ -37,9 +37,9 @@ class Explanation:
     virtual_packages: dict[str, str]
 
 
-def explain(spec: Spec, machine: Machine | None = None) -> Explanation:
+def explain(spec: Spec, machine: HostGpus | None = None) -> Explanation:
     """Resolve a spec and explain the result. Raises the errors of `resolve`."""
-    decision = decide(spec, machine or Machine())
+    decision = decide(spec, machine or HostGpus())
     resolution = decision.resolution
     rules = []
     for rule in decision.rules:

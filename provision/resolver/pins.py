@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from provision.catalog import Rule
+from provision.catalog import CompatibilityRule
 from provision.core.spec_fields import Spec
 from provision.core.types import Pin
 from provision.resolver import python_versions
@@ -33,7 +33,7 @@ NVIDIA_WHEEL = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
 NVIDIA_WHEEL_SOURCE = "pytorch/pytorch#186591, #119932"
 
 
-def pins(spec: Spec, candidate: Candidate, rules: tuple[Rule, ...]) -> Iterator[Pin]:
+def pins(spec: Spec, candidate: Candidate, rules: tuple[CompatibilityRule, ...]) -> Iterator[Pin]:
     """Every requirement, in the order in which it is rendered.
 
     The spec is settled: its Python is chosen.

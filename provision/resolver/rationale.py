@@ -44,15 +44,10 @@ def choices(
         yield _driver(settled, candidate)
         yield source.library_choice("cudnn", candidate, settled)
         yield _triton(candidate)
-        yield _architectures(candidate)
+        yield _architectures(settled, candidate)
     yield from _companions(settled, candidate)
     yield _glibc(settled, candidate)
-    yield Choice(
-        what="platforms",
-        value=", ".join(request.platforms),
-        reason=f"the build exists for {', '.join(candidate.platforms)}",
-        source=candidate.origin,
-    )
+    yield _platforms(request, candidate)
     yield source.channels_choice(candidate, request, channels)
     if settled.infiniband:
         yield Choice(what="infiniband", value="rdma-core", reason=RDMA_REASON, source=RDMA_SOURCE)
@@ -60,6 +55,17 @@ def choices(
         # Each companion has its own choice, above.
         if key.name != "companions" and not getattr(settled, key.name):
             yield _left_out(key.name, key.negative_option)
+
+
+def _platforms(request: Spec, candidate: Candidate) -> Choice:
+    reason, source = f"the build exists for {', '.join(candidate.platforms)}", candidate.origin
+    for gpu in map(catalog.find_gpu, request.gpu):
+        if gpu.platform:
+            reason += f"; {gpu.name} is on one module with an Arm CPU"
+            source += f"; {gpu.platform_source}"
+    return Choice(
+        what="platforms", value=", ".join(request.platforms), reason=reason, source=source
+    )
 
 
 def _left_out(what: str, option: str) -> Choice:
@@ -85,11 +91,12 @@ def driver_floor(spec: Spec, candidate: Candidate) -> str | None:
 def nccl(spec: Spec, candidate: Candidate) -> str | None:
     """The NCCL that is known before solving: the build's, or the request's if the solver
     chooses."""
-    if candidate.build is None:
+    build = candidate.build_for(spec.platforms[0])
+    if build is None:
         return None
-    if candidate.build.nccl is None and candidate.source.solver_chooses_libraries:
+    if build.nccl is None and candidate.source.solver_chooses_libraries:
         return spec.nccl
-    return candidate.build.nccl
+    return build.nccl
 
 
 def source_reason(described: Spec, candidate: Candidate) -> str:
@@ -170,8 +177,8 @@ def _driver(spec: Spec, candidate: Candidate) -> Choice:
     )
 
 
-def _architectures(candidate: Candidate) -> Choice:
-    build = candidate.build
+def _architectures(spec: Spec, candidate: Candidate) -> Choice:
+    build = candidate.build_for(spec.platforms[0])
     assert build is not None
     if build.architectures is None:
         toolkit = catalog.toolkits().get(build.cuda)

@@ -34,19 +34,20 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> N
     try every offer."""
     offers = [_offer(neighbor) for neighbor in nearest(spec, NEAREST, leads_to)]
     if offers:
-        advice = f"Nearest: {'; '.join(offers)}."
+        lines = ["Nearest:", *_indented(offers)]
     else:
         with_packages = " together with those packages" if spec.conda or spec.pip else ""
-        advice = (
+        lines = [
             f"Nothing in the table comes near it: no build runs on that machine{with_packages}."
-        )
+        ]
     violations = contradictions(spec)
     hint = ""
     if any(violation.source for violation in violations):
         hint = " (-v shows the sources)"
+    lines += [f"Why{hint}:", *_indented(_facts(violations, with_sources=False))]
     return NoSuchBuild(
         f"There is no build for {described_request(spec)}.",
-        advice=f"{advice} Why{hint}: {described_facts(violations, with_sources=False)}.",
+        advice="\n".join(lines),
         details="\n".join(dict.fromkeys(map(str, violations))),
     )
 
@@ -102,23 +103,31 @@ def contradictions(spec: Spec) -> list[Violation]:
         candidate for candidate in of_cuda if constraints.passes(candidate, spec, "source")
     ]
     if not of_source:
-        source = sources.by_name(spec.source)
-        facts = [_available_cudas(spec, of_release, source)]
-        return facts + _unreleased_builds(spec, of_release, [source])
+        of_sources = sources.REGISTRY
+        if spec.source != sources.AUTO:
+            of_sources = (sources.by_name(spec.source),)
+        facts = [_available_cudas(spec, of_release, source) for source in of_sources]
+        return facts + _unreleased_builds(spec, of_release, of_sources)
     return _violations(spec, of_source)
 
 
 def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source) -> Violation:
     """The CUDA versions for which a source has the requested releases."""
-    cudas = {
-        candidate.cuda
-        for candidate in of_release
-        if candidate.source is source and candidate.cuda is not None
-    }
+    cudas = set()
+    are_all_listed = True
+    for candidate in of_release:
+        if candidate.source is not source or candidate.build is None:
+            continue
+        if candidate.build.unreleased:
+            are_all_listed = False
+        else:
+            cudas.add(candidate.build.cuda)
     available = f"no torch {spec.torch}"
     if cudas:
         listed = ", ".join(sorted(cudas, key=version_key))
-        available = f"torch {spec.torch} with CUDA {listed} only"
+        available = f"torch {spec.torch} with CUDA {listed}"
+        if are_all_listed:
+            available += " only"
     verb = "have" if source.is_plural else "has"
     return Violation(
         axis="cuda",
@@ -142,6 +151,8 @@ def _unreleased_builds(
                         f"{source.name} of torch {version} with CUDA {cuda} are no part of the "
                         f"release: {note}"
                     )
+                    if any(each.cuda == cuda and each.source is source for each in of_release):
+                        fact += f"; --cuda {cuda} --source {source.name} insists on them"
                     return [Violation(axis="source", fact=fact, source=origin)]
     return []
 
@@ -181,12 +192,21 @@ def _violations(spec: Spec, survivors: Sequence[Candidate]) -> list[Violation]:
     return violations
 
 
-def described_facts(violations: Sequence[Violation], *, with_sources: bool = True) -> str:
-    """The first facts of each kind, as part of a sentence."""
+def described_facts(violations: Sequence[Violation]) -> str:
+    """The first facts of each kind with their sources, as part of a sentence."""
+    return "; ".join(_facts(violations, with_sources=True))
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _facts(violations: Sequence[Violation], *, with_sources: bool) -> list[str]:
+    """The first facts of each kind."""
     facts: list[str] = []
     for _, of_axis in itertools.groupby(violations, key=lambda violation: violation.axis):
         unique = dict.fromkeys(str(each) if with_sources else each.fact for each in of_axis)
         facts += list(unique)[:FACTS]
         if len(unique) > FACTS:
             facts.append(f"and {len(unique) - FACTS} more")
-    return "; ".join(facts)
+    return facts

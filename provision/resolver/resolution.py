@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provision import catalog
-from provision.catalog import Rule
+from provision.catalog import CompatibilityRule
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
-from provision.core.types import Choice, Machine, Pin, Resolution
+from provision.core.types import Choice, HostGpus, Pin, Resolution
 from provision.resolver import constraints
 from provision.resolver.pins import added_packages, channels, conflicts, pins
 from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
 from provision.resolver.select import select, settle, with_machine
+from provision.resolver.suggest import nearest
 from provision.sources.base import Candidate
 
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
@@ -28,11 +30,11 @@ class Decision:
 
     candidate: Candidate
     described: Spec  # the request with the machine that it is for
-    rules: tuple[Rule, ...]  # those that hold
+    rules: tuple[CompatibilityRule, ...]  # those that hold
     resolution: Resolution
 
 
-def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
+def resolve(spec: Spec, machine: HostGpus | None = None) -> Resolution:
     """Match a spec with the facts.
 
     Raises NoSuchBuild with what exists instead, InvalidSpec for added packages that conflict.
@@ -40,10 +42,10 @@ def resolve(spec: Spec, machine: Machine | None = None) -> Resolution:
     Pure: no network, no clock. machine: the one that `cuda: auto` is for, if the spec describes
     none. The answer's spec is settled: resolved again, without a machine, it gives the same pins.
     """
-    return decide(spec, machine or Machine()).resolution
+    return decide(spec, machine or HostGpus()).resolution
 
 
-def decide(spec: Spec, machine: Machine) -> Decision:
+def decide(spec: Spec, machine: HostGpus) -> Decision:
     """`resolve`, with the facts behind the decision."""
     candidate = select(spec, machine)
     if candidate is None:
@@ -57,17 +59,42 @@ def decide(spec: Spec, machine: Machine) -> Decision:
 
 def leads_to(spec: Spec) -> Candidate | None:
     """The candidate that a spec resolves to, or None if it is refused. Its CUDA is not `auto`."""
-    candidate = select(spec, Machine())
+    candidate = select(spec, HostGpus())
     if candidate is None:
         return None
     try:
-        _decision(spec, Machine(), candidate)
+        _decision(spec, HostGpus(), candidate)
     except (InvalidSpec, NoSuchBuild):
         return None
     return candidate
 
 
-def _decision(spec: Spec, machine: Machine, candidate: Candidate) -> Decision:
+@functools.cache
+def warning_ids() -> tuple[str, ...]:
+    """The ids of all warnings that a request can accept."""
+    ids = [rule.id for rule in catalog.rules() if rule.consequence == "warn"]
+    return tuple(dict.fromkeys(ids))
+
+
+def build_without(spec: Spec, warning_id: str) -> str | None:
+    """The options of the nearest build of which a warning does not hold; None if there is none, or
+    if the warning is not about the build but about added packages or channels."""
+    rule = next(rule for rule in catalog.rules() if rule.id == warning_id)
+    if rule.package is not None or rule.channels or rule.variables:
+        return None
+
+    def leads_to_without(offered: Spec) -> Candidate | None:
+        candidate = leads_to(offered)
+        if candidate is None:
+            return None
+        warnings = _decision(offered, HostGpus(), candidate).resolution.warnings
+        return None if warning_id in [warning.what for warning in warnings] else candidate
+
+    neighbors = nearest(spec, 1, leads_to_without)
+    return neighbors[0].options if neighbors else None
+
+
+def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
     described = with_machine(spec, machine)
     settled = settle(spec, candidate)
     # Known problems on the machine that `auto` was for are reported too.
@@ -76,7 +103,7 @@ def _decision(spec: Spec, machine: Machine, candidate: Candidate) -> Decision:
     rules = _applying_rules(on_machine, candidate, ordered_channels)
     resolved_pins = tuple(pins(settled, candidate, rules))
     _refuse_mistakes(settled, candidate, rules, resolved_pins)
-    build = candidate.build
+    build = candidate.build_for(settled.platforms[0])
     solver_glibc = glibc(settled, candidate)
     resolution = Resolution(
         spec=settled,
@@ -103,7 +130,7 @@ def _decision(spec: Spec, machine: Machine, candidate: Candidate) -> Decision:
 
 def _applying_rules(
     spec: Spec, candidate: Candidate, ordered_channels: Sequence[str]
-) -> tuple[Rule, ...]:
+) -> tuple[CompatibilityRule, ...]:
     """The rules that hold for a settled spec."""
     through_ptx = any(
         violation.through_ptx for violation in constraints.axis_violations(candidate, spec, "gpu")
@@ -122,7 +149,10 @@ def _applying_rules(
 
 
 def _refuse_mistakes(
-    spec: Spec, candidate: Candidate, rules: Sequence[Rule], resolved_pins: Sequence[Pin]
+    spec: Spec,
+    candidate: Candidate,
+    rules: Sequence[CompatibilityRule],
+    resolved_pins: Sequence[Pin],
 ) -> None:
     """Report all known mistakes of a request in one error."""
     about_builds, about_packages = [], []
@@ -143,7 +173,9 @@ def _refuse_mistakes(
         raise InvalidSpec(" ".join(mistakes))
 
 
-def _warnings(spec: Spec, candidate: Candidate, rules: Sequence[Rule]) -> tuple[Choice, ...]:
+def _warnings(
+    spec: Spec, candidate: Candidate, rules: Sequence[CompatibilityRule]
+) -> tuple[Choice, ...]:
     """What is not known about this combination, and the pitfalls that no pin avoids."""
     warnings = []
     for violation in constraints.violations(candidate, spec):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from provision import catalog, sources
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import Spec
-from provision.core.types import Machine
+from provision.core.types import HostGpus
 from provision.resolver import constraints, python_versions
 from provision.sources.base import Candidate
 
@@ -22,7 +22,7 @@ from provision.sources.base import Candidate
 NUMBER = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
-def select(spec: Spec, machine: Machine) -> Candidate | None:
+def select(spec: Spec, machine: HostGpus) -> Candidate | None:
     """The candidate that a spec means, or None if no build satisfies it."""
     described = with_machine(spec, machine)
     if spec.cuda == "auto":
@@ -30,7 +30,7 @@ def select(spec: Spec, machine: Machine) -> Candidate | None:
     return next(_best(described), None)
 
 
-def with_machine(spec: Spec, machine: Machine) -> Spec:
+def with_machine(spec: Spec, machine: HostGpus) -> Spec:
     """The spec with the machine that `cuda: auto` is for: the one it describes, else this one."""
     if spec.cuda != "auto" or spec.gpu or spec.driver:
         return spec

@@ -14,14 +14,17 @@ from typing import Any
 
 from provision import sources
 from provision.core.errors import InvalidSpec
-from provision.core.platforms import PLATFORMS
+from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
-from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml
+from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml, read_source
 
 # One rule for every use of a name: a folder, a Docker repository (lower case, no double
 # separators), a Jupyter kernel.
 NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 NAME_LENGTH = 100
+
+# What people pass as a package and is a file of packages. (ruamel.yaml is a package.)
+FILE_NAME = re.compile(r"[^\s=<>@]*\.txt|[^\s=<>@]*requirements[^\s=<>@]*\.in|environment\.ya?ml")
 
 KEYS = tuple(key.name for key in SPEC_KEYS)
 ABOUT_GPUS = tuple(key.name for key in SPEC_KEYS if key.about_gpus)
@@ -49,7 +52,15 @@ def package_name(requirement: str) -> str:
 
 def read(path: Path) -> dict[str, Any]:
     """The content of a spec file. All its mistakes are reported at once, each with its line."""
-    text = path.read_bytes()
+    try:
+        text = read_source(path)
+    except YamlError as error:
+        raise InvalidSpec(error.in_file(path)) from error
+    return parse(text, path)
+
+
+def parse(text: bytes, path: Path) -> dict[str, Any]:
+    """The same of a text. path: where it is or will be, for messages."""
     try:
         root = compose_yaml(text)
         content = parse_yaml(text)
@@ -97,7 +108,7 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
     merged: dict[str, Any] = {**file, **overrides}
     for key in SPEC_KEYS:
         if key.extends_file and key.name in overrides:
-            merged[key.name] = _replace_packages(file.get(key.name, ()), overrides[key.name])
+            merged[key.name] = replace_packages(file.get(key.name, ()), overrides[key.name])
     if "cuda" in overrides:
         merged.pop("cpu", None)
     if "cpu" in overrides:
@@ -105,6 +116,9 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
             if key_name not in overrides:
                 merged.pop(key_name, None)
     mistakes = [sentence for _, sentence in _mistakes(merged)]
+    if not mistakes:
+        merged["platforms"], problem = _platforms_of_gpus(merged)
+        mistakes += [problem] if problem else []
     if "torch" not in merged:
         mistakes.append("torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml).")
     if not merged.get("cuda") and not merged.get("cpu"):
@@ -123,6 +137,26 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
     }
     cuda = None if merged.get("cpu") else merged["cuda"]
     return Spec(name=check_name(name) if name else "", cuda=cuda, **values)
+
+
+def _platforms_of_gpus(
+    content: Mapping[str, Any],
+) -> tuple[Sequence[Platform] | None, str | None]:
+    """The platforms of a request and the problem with them, or None. Without platforms, GPUs on one
+    module with their CPU say which it is."""
+    from provision import catalog
+
+    requested: Sequence[Platform] | None = content.get("platforms")
+    gpus = [catalog.find_gpu(name) for name in content.get("gpu") or ()]
+    if not requested and gpus and all(gpu.platform for gpu in gpus):
+        return [gpu.platform for gpu in gpus if gpu.platform], None
+    for gpu in gpus:
+        if gpu.platform and gpu.platform not in (requested or (PLATFORM,)):
+            return requested, (
+                f"`gpu`: {gpu.name} is on one module with an Arm CPU; ask for platform "
+                f"{gpu.platform} ({gpu.platform_source})."
+            )
+    return requested, None
 
 
 def _cudas_of(torch: str) -> list[str]:
@@ -148,7 +182,8 @@ def _field_value(key: str, value: Any) -> Any:
     return value
 
 
-def _replace_packages(listed: Sequence[str], added: Sequence[str]) -> list[str]:
+def replace_packages(listed: Sequence[str], added: Sequence[str]) -> list[str]:
+    """Requirements with more of them, which replace those of the same package."""
     names = {package_name(requirement) for requirement in added}
     remaining = [requirement for requirement in listed if package_name(requirement) not in names]
     return remaining + list(added)
@@ -272,6 +307,12 @@ _TEXT_PROBLEMS: dict[Kind, Callable[[SpecKey, str], str | None]] = {
 def _list_problem(key: SpecKey, value: Any) -> str | None:
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         return f"`{key.name}` is a list of texts."
+    files = [item for item in value if FILE_NAME.fullmatch(item)]
+    if files and key.name in ("pip", "conda"):
+        problem = f"`{key.name}` holds `{files[0]}`, which looks like a file and is no package."
+        if not files[0].startswith("environment."):
+            problem += f" Did you mean -r? `provision add NAME -r {files[0]}` adds what it lists."
+        return problem
     wrong = [item for item in value if not re.fullmatch(key.pattern, item)]
     if wrong:
         listed = ", ".join(repr(item) for item in wrong)
@@ -287,6 +328,11 @@ def _pip_problem(key: SpecKey, requirements: Sequence[str]) -> str | None:
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in requirements:
+        if text.endswith((".txt", ".in")):
+            return (
+                f"`{key.name}` takes packages, and `{text}` looks like a file of them; did you mean "
+                f"`provision add NAME -r {text}`?"
+            )
         try:
             Requirement(text)
         except InvalidRequirement as error:

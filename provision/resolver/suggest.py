@@ -22,7 +22,7 @@ from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints, python_versions
 from provision.resolver.constraints import CHANGEABLE
-from provision.sources.base import Axis, Candidate, means
+from provision.sources.base import Axis, Candidate, Library, means
 
 # From a CUDA build to a CPU build, or back, is farther than between any two versions.
 ACROSS = 100
@@ -132,6 +132,8 @@ def _neighbors(spec: Spec) -> Iterator[Neighbor]:
     for candidate in sources.candidates():
         if needs_gpu and candidate.build is None:
             continue
+        if candidate.build and candidate.build.unreleased:
+            continue
         neighbor = _neighbor(candidate, spec)
         if neighbor is not None and constraints.fits(candidate, neighbor.spec):
             yield neighbor
@@ -204,8 +206,9 @@ def _change_nccl(candidate: Candidate, spec: Spec) -> Change:
     assert spec.nccl is not None
     build = candidate.build
     versions = []
-    if build and build.nccl:
-        versions = [build.nccl]
+    carried = _carried("nccl", candidate, spec)
+    if carried:
+        versions = [carried]
     elif build and candidate.source.solver_chooses_libraries:
         floor = version_key(candidate.floor("nccl", spec.platforms)[0] or "0")
         for version, entry in catalog.nccl_on_conda_forge().items():
@@ -219,12 +222,23 @@ def _change_nccl(candidate: Candidate, spec: Spec) -> Change:
     return dataclasses.replace(spec, nccl=closest), _distance(closest, requested, scale)
 
 
+def _carried(library: Library, candidate: Candidate, spec: Spec) -> str | None:
+    """The NCCL or cuDNN that a build holds on all platforms of a request; None if that is not known
+    or not one version."""
+    versions = set()
+    for platform in candidate.common_platforms(spec.platforms):
+        build = candidate.build_for(platform)
+        if build is None:
+            return None
+        versions.add(build.nccl if library == "nccl" else build.cudnn)
+    return versions.pop() if len(versions) == 1 else None
+
+
 def _change_cudnn(candidate: Candidate, spec: Spec) -> Change:
     assert spec.cudnn is not None
-    build = candidate.build
-    version = None
-    if build:
-        version = build.cudnn or candidate.floor("cudnn", spec.platforms)[0]
+    version = _carried("cudnn", candidate, spec)
+    if version is None and candidate.source.solver_chooses_libraries:
+        version = candidate.floor("cudnn", spec.platforms)[0]
     if version is None:
         return dataclasses.replace(spec, cudnn=None), ACROSS
     distance = _distance(version, _matching(spec.cudnn, _cudnns()), _cudnns())

@@ -209,6 +209,8 @@ def _builds(query: Query) -> Iterator[tuple[Candidate, Platform]]:
             for candidate in sources.candidates_of(release.version):
                 if candidate.source is not source or candidate.build is None:
                     continue
+                if candidate.build.unreleased:
+                    continue
                 for platform in candidate.platforms:
                     if not query.platforms or platform in query.platforms:
                         yield candidate, platform

@@ -42,7 +42,7 @@ class Term(NamedTuple):
     text: str
 
 
-class Diagnosis(NamedTuple):
+class SolveDiagnosis(NamedTuple):
     message: str
     advice: str
 
@@ -71,7 +71,7 @@ class _CondaConflict:
         self.request, self.solver, self.reasons, self.budget = request, solver, reasons, budget
         self.records = ChannelRecords(solver, request)
 
-    def diagnose(self, depth: int = MAX_DEPTH) -> Diagnosis:
+    def diagnose(self, depth: int = MAX_DEPTH) -> SolveDiagnosis:
         return self._missing_records() or self._conflict(depth)
 
     def _is_solvable(self, terms: Sequence[Term], machine: VirtualPackages | None = None) -> bool:
@@ -87,7 +87,7 @@ class _CondaConflict:
 
     # Requirements that no record satisfies.
 
-    def _missing_records(self) -> Diagnosis | None:
+    def _missing_records(self) -> SolveDiagnosis | None:
         missing = [spec for spec in self.request.specs if not self._usable_records(spec)]
         if not missing:
             return None
@@ -102,7 +102,7 @@ class _CondaConflict:
         texts = [describe_option(option) for option in options if option is not None]
         if texts:
             advice += f" Or use {' and '.join(texts)}."
-        return Diagnosis(f"{'; '.join(sentences)}.", advice)
+        return SolveDiagnosis(f"{'; '.join(sentences)}.", advice)
 
     def _usable_records(self, spec: str) -> list[ChannelRecord]:
         """The records that the solver may choose: those of the first channel that has any."""
@@ -155,7 +155,7 @@ class _CondaConflict:
 
     # Requirements that conflict, and the fact or the records that show it.
 
-    def _conflict(self, depth: int) -> Diagnosis:
+    def _conflict(self, depth: int) -> SolveDiagnosis:
         terms = [Term(False, text) for text in self.request.specs]
         terms += [Term(True, text) for text in self.request.bounds]
         by_weight = sorted(terms, key=lambda term: self.reasons.weight(term.text))
@@ -164,7 +164,7 @@ class _CondaConflict:
         described = self.reasons.describe(texts)
         machine_fact = self._machine_fact(core)
         if machine_fact:
-            return Diagnosis(
+            return SolveDiagnosis(
                 f"{described} {machine_fact}",
                 "Assume a machine that offers it (--cuda, --glibc), or request a build that "
                 "needs less.",
@@ -183,7 +183,7 @@ class _CondaConflict:
         if not because and depth:
             because = self._dependency_conflict(texts, depth)
         detail = f": {because}" if because else ""
-        return Diagnosis(f"{described} {verb}{detail}.", self._advice(terms, core))
+        return SolveDiagnosis(f"{described} {verb}{detail}.", self._advice(terms, core))
 
     def _machine_fact(self, core: Sequence[Term]) -> str | None:
         """The virtual package that is too old or missing, and how new it would have to be."""

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from provision.adapters import conda
 from provision.adapters.http import Availability
 from provision.core.mirrors import without_credentials, without_login
+from provision.core.requirement_urls import EDITABLE, is_commit
 from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
 
@@ -87,6 +88,8 @@ DEFAULTS = re.compile(r"/pkgs/(main|r|msys2|free|pro)/")
 
 def entry_findings(entry: LockEntry, lock: LockFile) -> Iterator[LockFinding]:
     """Malformed hashes, and URLs that do not fit the entry or the lock's channels."""
+    if entry.manager == "pip" and (is_commit(entry.url) or entry.url.endswith(EDITABLE)):
+        return  # there is no file
     if not entry.sha256:
         yield finding(entry, "hash", "has no sha256")
     elif not SHA256.fullmatch(entry.sha256):

@@ -15,7 +15,7 @@ from typing import Any
 from provision.catalog import DATA
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
-from provision.core.yaml_text import YamlError, parse_yaml
+from provision.core.yaml_text import YamlError, parse_yaml, read_source
 from provision.lockfile.conda_lock_v1 import INPUTS, LockFile
 from provision.lockfile.content_hash import load_conda_lock, own_hashes
 from provision.lockfile.input_files import read_inputs
@@ -90,7 +90,7 @@ def pip_requirements(lock: LockFile) -> tuple[str, ...]:
 def _read_yaml(path: Path) -> Any:
     """The document, or None for a file that cannot be read: other findings and notes name it."""
     try:
-        return parse_yaml(path.read_bytes())
+        return parse_yaml(read_source(path))
     except (YamlError, OSError):
         return None
 
