@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,8 @@ from provision.adapters import uv
 from provision.adapters.http import sha256_of
 from provision.core.json_text import parse_json
 from provision.core.types import Lock, Prefix
-from provision.environment import runtime_package
+from provision.environment import install_record, runtime_package
+from provision.environment.install_record import InstallRecord
 
 RUNTIME = canonicalize_name(runtime_package.NAME)
 
@@ -43,15 +44,43 @@ def is_current(prefix: Prefix | None, lock: Lock) -> bool:
 
 
 def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
-    """How a prefix differs from its lock, by packages; with `files` also by every recorded
-    file's hash.
+    """How a prefix differs from its lock, by packages and by the digest of each; with `files` also
+    by every recorded file's hash.
     """
     drifts = [*find_package_drift(prefix, lock), *_runtime_drift(prefix)]
     if files:
         drifts += _reinstalled_wheels(prefix)
         drifts += _conda_file_drift(prefix)
         drifts += _wheel_file_drift(prefix)
+    record = install_record.read(prefix.path)
+    if record is not None:
+        if files:
+            drifts += _byte_code_drift(prefix, record)
+        drifts += _digest_drift(prefix, record, {canonicalize_name(each.name) for each in drifts})
     return drifts
+
+
+def _digest_drift(
+    prefix: Prefix, record: InstallRecord, reported: Collection[str]
+) -> Iterator[Drift]:
+    """Distributions whose files, by name, size and permissions, are not as they were installed.
+
+    reported: those of which a difference is known already.
+    """
+    current = install_record.digests(prefix.path)
+    for name, entry in record.distributions.items():
+        is_reported = canonicalize_name(name) in reported or name not in current
+        if is_reported or current[name] == entry:
+            continue
+        detail = "files were added, removed or changed since it was installed"
+        if entry["kind"] == "files":
+            detail = "files that belong to no package were added, removed or changed"
+        yield Drift(kind="changed", name=name, detail=detail)
+
+
+def _byte_code_drift(prefix: Prefix, record: InstallRecord) -> Iterator[Drift]:
+    for file, sha256 in record.byte_code.items():
+        yield from _file_drift("(byte code)", prefix.path / file, sha256, prefix)
 
 
 def find_package_drift(prefix: Prefix, lock: Lock) -> list[Drift]:
@@ -69,10 +98,15 @@ def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
     yield from _compare(locked_conda, installed_conda)
 
     locked_wheels: dict[str, str] = {}
+    editables = set()
     for package in lock.by("pip"):
         locked_wheels[canonicalize_name(package.name)] = package.version
+        if package.is_editable:
+            editables.add(canonicalize_name(package.name))
     installed_wheels = {}
     for name, version in _installed_wheels(prefix).items():
+        if name in editables:  # its version is what its folder says at any time
+            version = locked_wheels[name]
         # Some dist-info folders belong to conda packages (pip itself), and one to our runtime
         # package.
         is_other = name in locked_conda or name == RUNTIME

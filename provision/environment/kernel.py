@@ -12,17 +12,38 @@ from typing import Any
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse
 from provision.core.json_text import parse_json
+from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, Prefix, Resolution
-from provision.environment.prefix import activation_variables
+from provision.environment.activation import activation_variables
 
 LAUNCHER = "ipykernel"  # the package with which Jupyter starts an environment
 OWNER = "provision"  # the key in kernel.json's metadata that marks a kernel as ours
 
 
 def display_name(resolution: Resolution) -> str:
-    """The kernel's name in Jupyter's menu, e.g. Python (torch 2.3, CUDA 12.1)."""
+    """The kernel's name in Jupyter's menu, e.g. Python (torch 2.3, CUDA 12.1).
+
+    If another kernel of this user has that name, or an earlier one had when this was registered, the
+    environment's name is added, so that a menu never shows two of the same name.
+    """
+    name = resolution.spec.name
     device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
-    return f"Python (torch {resolution.spec.torch}, {device})"
+    plain = f"Python (torch {resolution.spec.torch}, {device})"
+    with_name = f"Python (torch {resolution.spec.torch}, {device}, {name})"
+    own = (_read(kernelspec_folder(name)) or {}).get("display_name")
+    if own == with_name or plain in _other_display_names(name):
+        return with_name
+    return plain
+
+
+def _other_display_names(name: str) -> set[str]:
+    """The names of all kernels of this user but that of this environment, whoever made them."""
+    names = set()
+    for folder in kernels_folder().glob("*"):
+        display_name = (_read(folder) or {}).get("display_name")
+        if folder.name != name and isinstance(display_name, str):
+            names.add(display_name)
+    return names
 
 
 def kernel_json(prefix: Prefix, display_name: str) -> dict[str, Any]:
@@ -132,7 +153,10 @@ def find(name: str) -> Kernel:
     if name not in kernels:
         raise InUse(
             f"provision created no Jupyter kernel `{name}`.",
-            advice=f"Kernels that it created: {', '.join(kernels) or 'none'}.",
+            advice=(
+                f"{did_you_mean(name, kernels)}Kernels that it created: "
+                f"{', '.join(kernels) or 'none'}."
+            ),
         )
     return kernels[name]
 

@@ -63,7 +63,7 @@ def compose(
         fields = _fields(pin, "manager", "requirement", "reason", "source")
         pins.append({**fields, "locked": locked_version(pin, lock)})
     choice_fields = ("what", "value", "reason", "source")
-    return {
+    passport = {
         "schema": SCHEMA,
         "name": result.name,
         "made_by": f"provision {__version__}",
@@ -97,6 +97,9 @@ def compose(
         "kernel": kernel,
         "smoke": smoke,
     }
+    if "smoke_nodes" in earlier:
+        passport["smoke_nodes"] = earlier["smoke_nodes"]
+    return passport
 
 
 def locked_version(pin: Pin, lock: Lock) -> str | None:
@@ -173,6 +176,19 @@ def with_smoke(
         "smoke": smoke,
         "written_at": _now(),
     }
+
+
+def with_smoke_over_nodes(
+    passport: Mapping[str, Any], document: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The passport with the latest test over nodes. document: the report of that test."""
+    fields = ("on", "verdict", "started_at", "duration_s", "job")
+    summary = {field: document[field] for field in fields}
+    node_fields = ("node", "host", "state", "findings", "message")
+    nodes = []
+    for row in document["nodes"]:
+        nodes.append({field: row[field] for field in node_fields})
+    return {**passport, "smoke_nodes": {**summary, "nodes": nodes}, "written_at": _now()}
 
 
 def to_image(passport: Mapping[str, Any]) -> Image:

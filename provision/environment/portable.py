@@ -12,22 +12,16 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from provision.adapters.installed_files import HOST_FILES, without_host_paths
-from provision.core.errors import IntegrityError, NoSpace, ToolFailed
-from provision.core.host import usable_cpus
+from provision.core.errors import IntegrityError
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import Folders
-from provision.core.process import run
 from provision.core.types import Lock, Prefix, Progress
-from provision.environment import drift, runtime_package
+from provision.environment import bytecode, drift, runtime_package
 from provision.environment import prefix as prefixes
-
-# The key of the marker that says that byte code belongs to the tree;
-# provision_runtime.node.digests reads it.
-PACK = "pack"
-COMPILER = "provision_runtime.node.bytecode"
-DISK_FULL = ("No space left on device", "Disk quota exceeded")
+from provision.environment.marker import PACK
 
 
 def install_portable(
@@ -47,10 +41,12 @@ def install_portable(
     prefixes.install_packages(lock, staging, Path(final), folders, progress, mirrors)
     _remove_host_files(staging)
     _remove_host_paths(staging)
-    wheels = prefixes.complete(lock, name, final, staging, **{PACK: key})
+    marker_fields: dict[str, Any] = {PACK: key}
+    wheels = prefixes.complete(lock, name, final, staging, **marker_fields)
     progress.say("checking every file against the lock")
     _check(Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock)
-    _compile(staging, final, progress)
+    progress.say("compiling every module")
+    bytecode.compile_all(staging, "unchecked-hash", folders.byte_code)
     _normalize_permissions(staging, final)
 
 
@@ -84,7 +80,7 @@ def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
 
     Files may be hard links into the caches of conda and uv, which must stay as they are.
     """
-    seen: set[int] = set()
+    visited_inodes: set[int] = set()
     for path in _files(tree):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
@@ -96,10 +92,10 @@ def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
                 "be packed."
             )
         mode = 0o755 if status.st_mode & 0o111 else 0o644
-        if stat.S_IMODE(status.st_mode) != mode or status.st_ino in seen:
+        if stat.S_IMODE(status.st_mode) != mode or status.st_ino in visited_inodes:
             _copy_in_place(path)
             path.chmod(mode)
-        seen.add(status.st_ino)
+        visited_inodes.add(status.st_ino)
     for folder, _, _ in os.walk(tree):
         Path(folder).chmod(0o755)
 
@@ -138,30 +134,10 @@ def _check(prefix: Prefix, lock: Lock) -> None:
     drifts = drift.find_drift(prefix, lock, files=True)
     if drifts:
         first = drifts[0]
-        others = f" ({len(drifts) - 1} more)" if len(drifts) > 1 else ""
+        more = f" ({len(drifts) - 1} more)" if len(drifts) > 1 else ""
         raise IntegrityError(
             f"What was installed is not what was locked: {first.kind} {first.name}: "
-            f"{first.detail}{others}.",
+            f"{first.detail}{more}.",
             advice="The cache of conda packages or of uv may be damaged: `uv cache clean` empties "
             "the latter. Nothing was packed.",
         )
-
-
-def _compile(tree: Path, final: PurePosixPath, progress: Progress) -> None:
-    """Compile every source with the tree's own Python."""
-    progress.say("compiling every module")
-    python = tree / "bin" / "python"
-    # -B: what the compiler itself imports gets its byte code like everything else.
-    command = [python, "-s", "-B", "-X", "utf8", "-m", COMPILER, tree, final, usable_cpus()]
-    # The hash seed decides the order of sets, and so their bytes.
-    variables = {"PATH": prefixes.SYSTEM_PATH, "PYTHONHASHSEED": "0"}
-    try:
-        run([str(part) for part in command], env=variables)
-    except ToolFailed as error:
-        if any(words in error.tail for words in DISK_FULL):
-            raise NoSpace(
-                f"The disk of {tree.parent} is full.",
-                advice="Free space there and run the same command again; nothing was packed.",
-                details=error.tail,
-            ) from error
-        raise

@@ -10,80 +10,58 @@ from __future__ import annotations
 import csv
 import json
 import os
+import stat
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision.adapters import conda, uv
 from provision.adapters.installed_files import interpreter_lines, script_body
 from provision.core.atomic import (
+    atomic_write,
     backup_path,
     remove_leftovers,
     remove_leftovers_until_quiet,
     replace_directory,
     staging_path,
 )
-from provision.core.errors import IntegrityError, InUse, InvalidSpec, from_system
-from provision.core.json_text import parse_json
+from provision.core.errors import IntegrityError, InUse, InvalidSpec, NoSpace, from_system
 from provision.core.mirrors import NO_MIRRORS, Mirrors
-from provision.core.paths import Folders
+from provision.core.paths import Folders, make_private_directory
 from provision.core.types import Lock, Prefix, Progress
-from provision.environment import runtime_package
+from provision.environment import (
+    activation,
+    bytecode,
+    disk_space,
+    install_record,
+    prefix_clone,
+    runtime_package,
+)
 from provision.environment.drift import find_package_drift
+from provision.environment.marker import MARKER as MARKER
+from provision.environment.marker import added_by_hand as added_by_hand
+from provision.environment.marker import described_in as described_in
+from provision.environment.marker import find as find
+from provision.environment.marker import installed_at as installed_at
+from provision.environment.marker import installed_size as installed_size
+from provision.environment.marker import is_shipped as is_shipped
+from provision.environment.marker import package_records as package_records
+from provision.environment.marker import read_marker
+from provision.environment.marker import recorded_contents as recorded_contents
 
-# Not *.json: conda, mamba and rattler read every *.json in conda-meta as the record of a package.
-MARKER = Path("conda-meta") / "provision.state"
-EARLIER_MARKER = Path("conda-meta") / "provision.json"
 # PEP 668: pip and uv refuse to change an environment that has this file next to its libraries.
 EXTERNALLY_MANAGED = """\
 [externally-managed]
 Error=provision manages this environment: a package that pip adds here is lost when the
  environment is rebuilt. Add it to the environment instead:
  .
- provision build {name} --pip PACKAGE --relock
+ provision add {name} PACKAGE
 """
 # After Ctrl-C rattler's threads may go on linking for a moment (for seconds on a busy machine);
 # those files must be removed too.
 QUIET_S = 1.0
 QUIET_TIMEOUT_S = 20.0
 SHOWN_DRIFTS = 5
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def find(name: str, path: Path) -> Prefix | None:
-    """The prefix of that name at `path`, if provision completed one there."""
-    marker = _read_marker(path)
-    if marker is None or marker["name"] != name:
-        return None
-    wheels = marker.get("wheels")
-    return Prefix(
-        name=name,
-        path=path,
-        lock_sha256=marker["lock_sha256"],
-        wheels=wheels if isinstance(wheels, dict) else None,
-    )
-
-
-def _read_marker(path: Path) -> dict[str, Any] | None:
-    file = path / MARKER
-    if not file.exists():
-        file = path / EARLIER_MARKER
-    try:
-        marker = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(marker, dict):
-        return None
-    for key in ("name", "folder", "lock_sha256"):
-        if not isinstance(marker.get(key), str):
-            return None
-    return marker
-
-
-def rename_earlier_marker(path: Path) -> None:
-    """Give the marker of a prefix of an earlier provision its present name, so that conda can read
-    the prefix."""
-    if not (path / MARKER).exists() and (path / EARLIER_MARKER).exists():
-        (path / EARLIER_MARKER).rename(path / MARKER)
 
 
 def check_location(name: str, folder: Path, path: Path) -> None:
@@ -94,9 +72,14 @@ def check_location(name: str, folder: Path, path: Path) -> None:
         raise InvalidSpec(
             "--prefix must name a separate folder for the environment, not the current folder."
         )
+    if path.is_symlink():
+        raise InUse(
+            f"{path} is a link to {path.resolve()}, and an environment takes its place by a rename.",
+            advice="Remove the link, or name the folder itself with --prefix.",
+        )
     if path.exists() and not path.is_dir():
         raise InUse(f"{path} is a file.", advice="Name a folder with --prefix.")
-    marker = _read_marker(path)
+    marker = read_marker(path)
     if marker is None:
         if path.exists() and any(path.iterdir()):
             raise InUse(
@@ -125,25 +108,72 @@ def create(
     folders: Folders,
     progress: Progress,
     mirrors: Mirrors = NO_MIRRORS,
+    *,
+    before: Lock | None = None,
+    warnings: Collection[str] = (),
 ) -> Prefix:
     """Install a lock at `path`, replacing an earlier prefix in one step.
+
+    before: the lock of the present prefix, from which unchanged packages may be taken. warnings:
+    the ids of those that were printed about its build.
 
     The caller holds the environment's lock and has checked the location. folder: the
     environment's folder under envs, which tells two environments of the same name apart.
     """
     staging = staging_path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_directory(path.parent)
     remove_leftovers(path)
     try:
-        install_packages(lock, staging, path, folders, progress, mirrors)
+        present = find(name, path) if before else None
+        staying = None
+        if present is not None and before is not None:
+            staying = prefix_clone.install_changes(
+                present, before, lock, staging, progress, mirrors
+            )
+        if staying is None:
+            install_packages(lock, staging, path, folders, progress, mirrors)
+        else:
+            _rewrite_scripts(staging, path, unchanged=staying)
         _check_complete(lock, name, staging)
-        fingerprints = complete(lock, name, folder, staging)
+        record = None if staying is None else install_record.read(staging)
+        byte_code = None
+        if staying is not None and record is not None:
+            compiled = bytecode.compile_changes(staging, staying, folders.byte_code)
+            byte_code = bytecode.changed_files(staging, record.byte_code, compiled)
+        else:
+            progress.say("compiling every module")
+            bytecode.compile_all(staging, "checked-hash", folders.byte_code)
+        # `env list` shows size and records, and must not walk through 32,000 files per environment.
+        records = sorted(package_records(staging))
+        fingerprints = _add_own_files(name, staging, staying or {})
+        install_record.compile_runtime(staging, folders.byte_code)
+        install_record.write(staging, byte_code)
+        size = _leave_writing_to_owner(staging)
+        _write_marker(
+            lock,
+            name,
+            folder,
+            staging,
+            wheels=fingerprints,
+            size=size,
+            records=records,
+            warnings=sorted(warnings),
+        )
         replace_directory(path)
     except KeyboardInterrupt:
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
         raise
-    except OSError as error:
-        raise from_system(error) from error
+    except (OSError, NoSpace) as error:
+        failure = error if isinstance(error, NoSpace) else from_system(error)
+        if isinstance(failure, NoSpace):
+            failure.advice += " " + disk_space.free_space(
+                {
+                    "the environment": path.parent,
+                    "conda packages": folders.packages,
+                    "uv's cache": uv.cache_folder(),
+                }
+            )
+        raise failure from error
     finally:
         remove_leftovers(path)
     return Prefix(name=name, path=path, lock_sha256=lock.sha256, wheels=fingerprints)
@@ -158,8 +188,9 @@ def install_packages(
     mirrors: Mirrors,
 ) -> None:
     """Install the packages of a lock into `staging`, which is empty or does not exist, with the
-    final path inside.
+    final path inside. Raises NoSpace, before anything is downloaded, if they do not fit.
     """
+    disk_space.check(lock, staging, folders.packages, mirrors, progress)
     conda.install_packages(
         lock.by("conda"),
         staging,
@@ -176,23 +207,66 @@ def install_packages(
 
 
 def complete(
-    lock: Lock, name: str, folder: Path | PurePosixPath, staging: Path, **fields: str
+    lock: Lock, name: str, folder: Path | PurePosixPath, staging: Path, **fields: Any
 ) -> dict[str, str]:
-    """Add what makes installed packages a prefix of ours: the marker, the runtime package, and the
-    file that stops pip. Returns the wheels' fingerprints. fields: more of the marker."""
-    fingerprints = uv.fingerprints(staging)
-    marker = {
-        "name": name,
-        "folder": str(folder),
-        "lock_sha256": lock.sha256,
-        "wheels": fingerprints,
-        **fields,
-    }
-    (staging / MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
+    """Add what makes installed packages a prefix of ours: the runtime package, the file that stops
+    pip, activation scripts, and the marker. Returns the wheels' fingerprints.
+
+    fields: more of the marker.
+    """
+    fingerprints = _add_own_files(name, staging, {})
+    _write_marker(lock, name, folder, staging, wheels=fingerprints, **fields)
+    return fingerprints
+
+
+def _add_own_files(name: str, staging: Path, staying: Mapping[str, str]) -> dict[str, str]:
+    """All but the marker. staying: fingerprints that are known already."""
+    fingerprints = uv.fingerprints(staging, unchanged=staying)
+    for folder_name in list(fingerprints):
+        # Provision itself updates the runtime package in place.
+        if folder_name.startswith(f"{runtime_package.NAME}-"):
+            del fingerprints[folder_name]
     runtime_package.install(staging, runtime_package.load())
     _mark_as_managed(staging, name)
-    _write_activation(staging)
+    _write_conda_state(staging)
+    activation.write_scripts(staging)
     return fingerprints
+
+
+def _write_marker(
+    lock: Lock, name: str, folder: Path | PurePosixPath, staging: Path, **fields: Any
+) -> None:
+    marker = {"name": name, "folder": str(folder), "lock_sha256": lock.sha256, **fields}
+    # It replaces the file, which may be a hard link into the prefix that is still in use.
+    atomic_write(staging / MARKER, json.dumps(marker, indent=1) + "\n")
+
+
+def _leave_writing_to_owner(staging: Path) -> int:
+    """Take from others, the group included, the permission to change the environment, which
+    packages may give them. Files may be links into the caches, where nobody else should write
+    either. Returns the bytes of all files."""
+    size = 0
+    inodes = set()
+    pending = [os.fspath(staging)]
+    while pending:
+        folder = pending.pop()
+        _take_writing(folder, os.lstat(folder).st_mode)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif not entry.is_symlink():
+                    status = entry.stat(follow_symlinks=False)
+                    _take_writing(entry.path, status.st_mode)
+                    if status.st_ino not in inodes:
+                        inodes.add(status.st_ino)
+                        size += status.st_size
+    return size
+
+
+def _take_writing(path: str, mode: int) -> None:
+    if mode & 0o022:
+        Path(path).chmod(stat.S_IMODE(mode) & ~0o022)
 
 
 def _check_complete(lock: Lock, name: str, staging: Path) -> None:
@@ -209,10 +283,10 @@ def _check_complete(lock: Lock, name: str, staging: Path) -> None:
         )
 
 
-def _write_activation(staging: Path) -> None:
+def _write_conda_state(staging: Path) -> None:
     """What `conda activate PREFIX` sets."""
     state = {"version": 1, "env_vars": {"PYTHONNOUSERSITE": "1"}}
-    (staging / "conda-meta" / "state").write_text(json.dumps(state) + "\n", encoding="utf-8")
+    atomic_write(staging / "conda-meta" / "state", json.dumps(state) + "\n")
     # uv marks what it installs into as a cache, and backup tools skip caches.
     (staging / "CACHEDIR.TAG").unlink(missing_ok=True)
 
@@ -224,12 +298,15 @@ def _mark_as_managed(staging: Path, name: str) -> None:
         file.write_text(EXTERNALLY_MANAGED.format(name=name), encoding="utf-8")
 
 
-def _rewrite_scripts(staging: Path, path: Path) -> None:
+def _rewrite_scripts(staging: Path, path: Path, unchanged: Collection[str] = ()) -> None:
     """Put the final path into the wheels' scripts, and their new hashes into RECORD.
 
-    uv writes the path of the staging directory into the scripts.
+    uv writes the path of the staging directory into the scripts. unchanged: wheels whose scripts have
+    the final path, by their dist-info folders.
     """
     for record in sorted(staging.glob("lib/python*/site-packages/*.dist-info/RECORD")):
+        if record.parent.name in unchanged:
+            continue
         rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
         has_changed = False
         for row in rows:
@@ -276,21 +353,3 @@ def require_interpreter(prefix: Prefix) -> None:
         raise IntegrityError(
             f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {prefix.name}`."
         )
-
-
-def activation_variables(prefix: Prefix) -> dict[str, str]:
-    """The variables that a shell's activation would set, for programs started without a shell.
-
-    PYTHONNOUSERSITE keeps packages of ~/.local out (conda/conda#7173). PYTHONPATH and
-    LD_LIBRARY_PATH are emptied: either can put other builds of torch's libraries first
-    (pytorch/pytorch#80637).
-    """
-    return {
-        "CONDA_PREFIX": str(prefix.path),
-        "CONDA_DEFAULT_ENV": prefix.name,
-        "PATH": f"{prefix.path / 'bin'}:{SYSTEM_PATH}",
-        "PYTHONNOUSERSITE": "1",
-        "PYTHONPATH": "",
-        "LD_LIBRARY_PATH": "",
-        "PROVISION_LOCK_HASH": prefix.lock_sha256,
-    }

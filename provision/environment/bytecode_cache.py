@@ -1,0 +1,112 @@
+"""Byte code that was compiled before, on this machine, from the same sources by the same Python.
+
+Compiling is the longest step of a small environment and takes 30 s of processor time for a large
+one; environments of one lab share most packages. An entry is what one batch of sources became
+(bytecode.py): an index of sizes and all files, compressed. Its name is the hash of all that decides
+about the bytes: the Python package, the compiler, the mode, and every source with its path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import posixpath
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from provision.adapters import zstd
+from provision.adapters.http import sha256_of
+from provision.core.atomic import atomic_stream
+from provision.core.paths import make_private_directory
+
+FORMAT = b"2"  # of an entry
+SEPARATOR = b"\n"  # after the index, which is one line
+
+
+class ByteCodeCache:
+    """folder: where entries lie; it need not exist. python: what tells Pythons apart, the sha256
+    of the package. compiler: the file that compiles. tag: the Python's, as cpython-311."""
+
+    def __init__(self, folder: Path, *, python: str, tag: str, compiler: Path) -> None:
+        self._folder = folder
+        self._tag = tag
+        self._base = "\0".join((python, tag, sha256_of(compiler))).encode() + FORMAT
+
+    def restore(
+        self, tree: Path, batches: Iterable[Sequence[str]], mode: str
+    ) -> dict[Path, Sequence[str]]:
+        """Write the byte code of the batches that have an entry; returns the others, each with the
+        path that its entry will have."""
+        missing = {}
+        for batch in batches:
+            path = self._path(tree, batch, mode)
+            if not self._restore(path, tree, batch):
+                missing[path] = batch
+        return missing
+
+    def add(self, tree: Path, missing: Mapping[Path, Sequence[str]]) -> None:
+        """Store what the batches became that `restore` returned. An OSError, as on a full disk,
+        only ends it: the tree is complete without the cache."""
+        with contextlib.suppress(OSError):
+            for path, batch in missing.items():
+                make_private_directory(path.parent)
+                with atomic_stream(path) as file:
+                    file.write(self._pack(tree, batch))
+
+    def _path(self, tree: Path, batch: Sequence[str], mode: str) -> Path:
+        digest = hashlib.sha256(self._base + mode.encode())
+        for source in batch:
+            digest.update(f"\0{source}\0{sha256_of(tree / source)}".encode())
+        key = digest.hexdigest()
+        return self._folder / key[:2] / key
+
+    def _byte_code(self, source: str) -> str:
+        folder, name = posixpath.split(source)
+        return f"{folder}/__pycache__/{name.removesuffix('.py')}.{self._tag}.pyc"
+
+    def _pack(self, tree: Path, batch: Sequence[str]) -> bytes:
+        """A source that is not valid Python has no byte code."""
+        contents = {}
+        for source in batch:
+            file = self._byte_code(source)
+            with contextlib.suppress(FileNotFoundError):
+                contents[file] = (tree / file).read_bytes()
+        sizes = {file: len(content) for file, content in contents.items()}
+        index = json.dumps(sizes).encode()
+        return zstd.compress(b"".join((index, SEPARATOR, *contents.values())))
+
+    def _restore(self, path: Path, tree: Path, batch: Sequence[str]) -> bool:
+        """Whether there was an intact entry."""
+        try:
+            files = _unpack(path.read_bytes())
+        except (OSError, ValueError):
+            return False
+        for source in batch:
+            content = files.get(self._byte_code(source))
+            if content is not None:
+                _write(tree / self._byte_code(source), content, tree / source)
+        return True
+
+
+def _unpack(packed: bytes) -> dict[str, bytes]:
+    """The files of an entry. Raises ValueError if it is damaged, by its checksum."""
+    index, _, content = zstd.decompress(packed).partition(SEPARATOR)
+    files, start = {}, 0
+    for file, size in json.loads(index).items():
+        files[file] = content[start : start + size]
+        start += size
+    return files
+
+
+def _write(path: Path, content: bytes, source: Path) -> None:
+    """A new file with the permissions that Python gives byte code: its source's. An existing one
+    may be a hard link, and is not written to."""
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    permissions = (source.stat().st_mode | stat.S_IWUSR) & 0o666
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, permissions), "wb") as file:
+        file.write(content)
