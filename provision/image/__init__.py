@@ -13,7 +13,6 @@ This package exports what the commands need. Its modules:
 
 from provision.adapters.docker import (
     connect_engine,
-    docker_cli_flags,
     has_image,
     require_engine,
 )
@@ -25,7 +24,7 @@ from provision.image.base import (
     parse_engine_reference,
     parse_tag,
 )
-from provision.image.base_archive import read_disk_base
+from provision.image.base_archive import read_disk_base, recorded_base
 from provision.image.build import build_image, find_image, matching_image
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
@@ -37,9 +36,12 @@ from provision.image.config import (
 from provision.image.container_smoke import SmokeFiles, run_smoke
 from provision.image.docker import (
     find_engine_base,
+    find_engine_id,
     is_loaded,
     load_image,
+    name_of_own_image,
     present_engine_base,
+    removable_images,
     removable_references,
     remove_images,
     send_image,
@@ -100,10 +102,10 @@ __all__ = [
     "connect_engine",
     "decompress_image",
     "discard_if_incomplete",
-    "docker_cli_flags",
     "dockerfile_context",
     "export_image",
     "find_engine_base",
+    "find_engine_id",
     "find_image",
     "find_remote",
     "has_image",
@@ -115,6 +117,7 @@ __all__ = [
     "list_referrers",
     "load_image",
     "matching_image",
+    "name_of_own_image",
     "parse_engine_reference",
     "parse_output",
     "parse_registry_reference",
@@ -126,7 +129,9 @@ __all__ = [
     "read_disk_base",
     "read_packages",
     "record_path",
+    "recorded_base",
     "referrer_content",
+    "removable_images",
     "removable_references",
     "remove_images",
     "remove_leftovers",

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from provision.core import tar
+from provision.core.container import PREFIX
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.image import oci_layout
 from provision.image.base import ON_DISK, BaseImage
+from provision.image.config import BASE_ID, BASE_NAME
 from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES, NAME
 
 DOCUMENT_LIMIT = 8 << 20  # manifests and configs have kilobytes
@@ -83,6 +85,33 @@ def read_disk_base(reference: str) -> BaseImage:
         diff_ids=tuple(diff_ids),
         environment=tuple((config.get("config") or {}).get("Env") or ()),
         archive=lambda: _layer_archive(reference, image.layers),
+    )
+
+
+def recorded_base(layout: Path, reference: str) -> BaseImage | None:
+    """The base that the image in one of our layouts was made from, if it was named `reference`.
+
+    Tells whether that image is current where the base itself was removed from the engine. No image
+    is built from it: its variables are those of our image, and a later request may need fewer.
+    """
+    manifest = oci_layout.read(layout)
+    if manifest is None or manifest.annotations.get(BASE_NAME) != reference:
+        return None
+    own_path = f"PATH={PREFIX}/bin:"
+    variables = []
+    for pair in oci_layout.read_config(layout, manifest.config_digest)["config"]["Env"]:
+        if pair.startswith(own_path):
+            pair = "PATH=" + pair.removeprefix(own_path)
+        variables.append(pair)
+    layers = [layer for layer in manifest.layers if layer.group == "base"]
+    names = tuple(f"blobs/sha256/{layer.digest.removeprefix('sha256:')}" for layer in layers)
+    return BaseImage(
+        reference=reference,
+        digest=manifest.annotations[BASE_ID],
+        size=sum(layer.size for layer in layers),
+        diff_ids=tuple(layer.digest for layer in layers),
+        environment=tuple(variables),
+        archive=lambda: _layer_archive(f"oci:{layout}", names),
     )
 
 

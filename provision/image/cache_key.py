@@ -18,7 +18,7 @@ from provision.image.layers import LayerEntry
 
 # The version of the format in which packages become a layer's bytes. Raise it whenever the same
 # packages give other bytes; otherwise builds reuse outdated layers.
-LAYER_VERSION = 3
+LAYER_VERSION = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _digest_of(document: Mapping[str, Any]) -> str:
 def _identity(package: LockedPackage) -> list[str]:
     """A wheel is identified by its hash, a conda package also by the lock's other fields, because
     they get into conda-meta; of a local channel's address, only its end does."""
-    identity = [package.manager, package.name, package.version, package.sha256]
+    identity = [package.manager, package.name, package.version, package.sha256 or package.url]
     if package.manager == "pip":
         return identity
     if package.url.startswith("file:"):

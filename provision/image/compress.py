@@ -89,21 +89,18 @@ def compress_image(
         and compressed.annotations == plain.annotations
     )
     if compressed is None or not is_current:
-        with disk_full_raises(
-            f"The disk of {layout.parent} is full: nothing was compressed.",
-            advice="Free space there.",
+        with (
+            disk_full_raises(
+                f"The disk of {layout.parent} is full: nothing was compressed.",
+                advice="Free space there.",
+            ),
+            oci_layout.staging(layout) as new,
         ):
-            layout.parent.mkdir(parents=True, exist_ok=True)
-            with oci_layout.staging(layout) as new:
-                cached = _compressed_layers(packed, by.name)
-                layers = _compress_layers(
-                    image, by, cached, new, progress, workers or usable_cpus()
-                )
-                config = oci_layout.read_config(image.layout, image.image_id)
-                compressed = oci_layout.write(
-                    new, config, layers, plain.annotations, image.reference
-                )
-                layer_cache.record(new, {layer.digest: "" for layer in layers})
+            cached = _compressed_layers(packed, by.name)
+            layers = _compress_layers(image, by, cached, new, progress, workers or usable_cpus())
+            config = oci_layout.read_config(image.layout, image.image_id)
+            compressed = oci_layout.write(new, config, layers, plain.annotations, image.reference)
+            layer_cache.record(new, {layer.digest: "" for layer in layers})
         _remove_older_versions(layout, method)
     return replace(
         image,

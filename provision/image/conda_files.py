@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from provision.adapters.installed_files import HOST_FILES, without_host_paths
+from provision.adapters.installed_files import HOST_FILES, list_byte_code, without_host_paths
 from provision.core.container import PREFIX, PYTHON, WORKSPACE
 from provision.core.errors import IntegrityError, StaleLock
 from provision.core.types import Prefix
@@ -49,19 +49,31 @@ class _CondaRecords:
         return frozenset(self.sha256.get(path, ()))
 
 
-def conda_entries(staging: Path) -> Iterator[LayerEntry]:
+def conda_entries(
+    staging: Path, byte_code: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[LayerEntry]:
     """Every file and link below the directory that the conda packages were linked into, with the
-    package that owns it."""
+    package that owns it.
+
+    byte_code: files of byte code by their source. conda's records list those of sources that are
+    the same in every prefix.
+    """
     records = _read_records(staging)
+    listed = {}
+    for source, files in (byte_code or {}).items():
+        if records.hashes(source):
+            listed[source] = files
     for path in _walk(staging):
         relative = path.relative_to(staging).as_posix()
         if relative == _HISTORY or relative.startswith(_CLOBBERS):
             continue
-        entry = _conda_entry(path, relative, records.hashes(relative))
+        entry = _conda_entry(path, relative, records.hashes(relative), listed)
         yield replace(entry, conda=records.package.get(relative, ""))
 
 
-def _conda_entry(path: Path, relative: str, hashes: frozenset[str]) -> LayerEntry:
+def _conda_entry(
+    path: Path, relative: str, hashes: frozenset[str], byte_code: Mapping[str, Sequence[str]]
+) -> LayerEntry:
     image_path = f"{PREFIX.lstrip('/')}/{relative}"
     if path.is_symlink():
         target = str(path.readlink())
@@ -73,7 +85,9 @@ def _conda_entry(path: Path, relative: str, hashes: frozenset[str]) -> LayerEntr
             "an image."
         )
     if relative.startswith("conda-meta/") and relative.endswith(".json"):
-        return LayerEntry.of(image_path, without_host_paths(path.read_text(encoding="utf-8")))
+        record = json.loads(path.read_text(encoding="utf-8"))
+        list_byte_code(record, byte_code)
+        return LayerEntry.of(image_path, without_host_paths(json.dumps(record)))
     return replace(file_entry(image_path, path), hashes=hashes)
 
 

@@ -24,6 +24,9 @@ from provision.image.layers import GROUPS
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+BASE_NAME = "org.opencontainers.image.base.name"
+BASE_ID = "org.provision.base.id"  # the digest of its config
+BASE_DIGEST = "org.opencontainers.image.base.digest"
 LOCK_LABEL = "org.provision.lock"
 TITLE_LABEL = "org.opencontainers.image.title"
 
@@ -150,9 +153,9 @@ def labels(
         "org.opencontainers.image.created": None if epoch is None else _format_time(epoch),
         "org.opencontainers.image.description": description,
         "org.opencontainers.image.version": lock.sha256[:12],
-        "org.opencontainers.image.base.name": base,
-        "org.opencontainers.image.base.digest": base_manifest_digest,
-        "org.provision.base.id": base_digest,
+        BASE_NAME: base,
+        BASE_DIGEST: base_manifest_digest,
+        BASE_ID: base_digest,
         "org.provision.cuda": resolution.cuda or "none",
         "org.provision.driver-floor": resolution.driver_floor,
         "org.provision.gpus": " ".join(resolution.architectures) if resolution.cuda else None,
@@ -230,6 +233,9 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
     health_times = (
         f"--interval={HEALTH_INTERVAL_S}s --timeout={HEALTH_TIMEOUT_S}s --retries={HEALTH_RETRIES}"
     )
+    # The base's own label names its digest too, and follows a base that is replaced.
+    dockerfile_labels = labels(resolution, lock, base, None)
+    dockerfile_labels.pop(BASE_DIGEST, None)
     return {
         "base": base,
         "builder": bases.pinned("builder"),
@@ -241,7 +247,7 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
         "foreign": list(FOREIGN),
         "health": json.dumps(HEALTH),
         "health_times": health_times,
-        "labels": list(labels(resolution, lock, base, None).items()),
+        "labels": list(dockerfile_labels.items()),
         "name": resolution.spec.name,
         "path": f'"{PREFIX}/bin:${{PATH:-{PATH}}}"',
         "portable": lock.portable,

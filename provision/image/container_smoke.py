@@ -3,10 +3,12 @@ and removes the container."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,6 +18,7 @@ from provision.adapters.docker import (
     engine_errors,
     has_nvidia_runtime,
     none_if_missing,
+    output_lines,
     wait_for_exit,
 )
 from provision.core import tar
@@ -34,6 +37,8 @@ HOST_NAME = "smoke"
 ENVIRONMENT_LABEL = "org.provision.smoke"
 OWNER_LABEL = "org.provision.smoke.owner"  # the identity of the process that waits for it
 REPORT_LIMIT = 64 << 20
+# How long to wait for the last lines of a container that has ended.
+FOLLOW_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +115,13 @@ def run_smoke(
     shm_size: str = "1g",
     gpus: bool = False,
     network: str = "none",
+    on_line: Callable[[str], None] | None = None,
 ) -> tuple[int, str]:
     """Run `provision-smoke ARGV` in a container and copy its report to `out`. Returns the exit
     status and what it printed.
 
-    gpus: give it all GPUs, if the engine has NVIDIA's runtime. Raises TimedOut after timeout_s.
+    gpus: give it all GPUs, if the engine has NVIDIA's runtime. on_line: called, in another thread,
+    with each line that the test prints, as it comes. Raises TimedOut after timeout_s.
     """
     files = files or SmokeFiles()
     directories = ["--out", REPORT_DIR, "--folder", CHECKPOINT_DIR]
@@ -131,7 +138,8 @@ def run_smoke(
         try:
             files.copy_into(container)
             container.start()
-            status = wait_for_exit(container, timeout_s)
+            with _follow(container, on_line):
+                status = wait_for_exit(container, timeout_s)
             printed = container.logs().decode(errors="replace")
             _copy_report(container, out)
             files.store_baseline(out)
@@ -145,6 +153,25 @@ def run_smoke(
         error.details = printed
         raise error
     return status, printed
+
+
+@contextlib.contextmanager
+def _follow(container: Any, on_line: Callable[[str], None] | None) -> Iterator[None]:
+    """Pass on the lines of a container's standard output while the block runs."""
+    if on_line is None:
+        yield
+        return
+
+    def read() -> None:
+        for line in output_lines(container):
+            on_line(line)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(timeout=FOLLOW_GRACE_S)
 
 
 def _settings(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,28 @@ from provision.adapters.docker import (
     get_image,
     has_image,
     has_nvidia_runtime,
+    local_data_folder,
     none_if_missing,
     pull_into_engine,
     save_image,
     uses_containerd_store,
 )
 from provision.core import tar
-from provision.core.errors import IntegrityError, InUse, InvalidSpec, ToolFailed, ToolMissing
+from provision.core.errors import (
+    IntegrityError,
+    InUse,
+    InvalidSpec,
+    NoSpace,
+    ToolFailed,
+    ToolMissing,
+)
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
 from provision.image.base import BaseImage, chosen_base
 from provision.image.config import LOCK_LABEL
 from provision.image.engine_record import EngineRecord, read_record, write_record
 from provision.image.export import docker_archive
+from provision_runtime.report.text import format_bytes
 
 # No config or manifest is larger: registries accept no more.
 DOCUMENT_LIMIT = 4 << 20
@@ -127,10 +137,8 @@ def load_image(image: Image, client: Client, progress: Progress) -> bool:
     """
     engine_id = _find_in_engine(image, client)
     is_new = engine_id is None
-    if is_new:
-        send_image(image, client, progress)
-        engine_id = _find_in_engine(image, client)
-    assert engine_id is not None
+    if engine_id is None:
+        engine_id = send_image(image, client, progress)
     _tag_as_ours(image, client, engine_id, progress, is_new=is_new)
     return is_new
 
@@ -158,8 +166,7 @@ def _tag_as_ours(
                 f"stays as it is; start yours by its id: {engine_id[:19]}"
             )
             continue
-        with engine_errors(f"tag {reference}"):
-            client.api.tag(engine_id, repo, reference.rpartition(":")[2])
+        tag_image(client, engine_id, reference)
         references[reference] = engine_id
     loaded = dict.fromkeys([*record.images, engine_id] if is_new else record.images)
     images = _remove_superseded(client, list(loaded), engine_id)
@@ -188,18 +195,14 @@ def _remove_superseded(
     return tuple(remaining)
 
 
-def send_image(image: Image, client: Client, progress: Progress) -> None:
-    """Send an image that the engine does not have, without a name. Its layers must be
-    uncompressed."""
+def send_image(image: Image, client: Client, progress: Progress) -> str:
+    """Send an image that the engine does not have, without a name; returns the engine's id of it.
+    Its layers must be uncompressed."""
     shared = _shared_layers(image, client)
     if shared:
-        try:
-            _send(image, client, progress, skip=shared)
-        except ToolFailed:
-            pass
-        else:
-            return
-    _send(image, client, progress, skip=0)
+        with contextlib.suppress(ToolFailed):
+            return _send(image, client, progress, skip=shared)
+    return _send(image, client, progress, skip=0)
 
 
 def find_engine_id(image: Image, client: Client) -> str:
@@ -217,16 +220,19 @@ def _find_in_engine(image: Image, client: Client) -> str | None:
     """The engine's id of our image, or None if it does not have the image.
 
     Usually the image id. Engines with containerd's image store call it by the digest of a manifest
-    of their own, so we look for its name.
+    of their own, so we look at the image of its name, which may be another user's, and at those
+    that this user loaded.
     """
     if get_image(client, image.image_id) is not None:
         return image.image_id
     if not uses_containerd_store(client):
         return None
-    candidate = get_image(client, image.reference)
-    if candidate is None or not is_same(candidate.attrs, image):
-        return None
-    return str(candidate.id)
+    loaded = read_record(image.layout, engine_identity(client)).images
+    for name in (image.reference, *loaded):
+        candidate = get_image(client, name)
+        if candidate is not None and is_same(candidate.attrs, image):
+            return str(candidate.id)
+    return None
 
 
 def is_same(attributes: Mapping[str, Any], image: Image) -> bool:
@@ -245,22 +251,40 @@ def is_same(attributes: Mapping[str, Any], image: Image) -> bool:
     )
 
 
-def tag_image(client: Client, image: Image) -> None:
-    """Give an image that the engine has the name that `image` has."""
-    name, _, tag = image.reference.rpartition(":")
-    with engine_errors(f"tag {image.reference}"):
-        client.api.tag(_find_in_engine(image, client) or image.image_id, name, tag)
+def tag_image(client: Client, engine_id: str, reference: str) -> None:
+    """Give an image that the engine has another name, which this moves if it exists."""
+    name, _, tag = reference.rpartition(":")
+    with engine_errors(f"tag {reference}"):
+        client.api.tag(engine_id, name, tag)
 
 
-def unmet_requirements(client: Client, reference: str) -> tuple[str, ...]:
+def unmet_requirements(client: Client, reference: str, name: str) -> tuple[str, ...]:
     """The run requirements (launch/run_spec.py) that this engine cannot meet. ToolMissing if it does not
-    have the image."""
+    have the image.
+
+    name: of the environment, for the error.
+    """
     if get_image(client, reference) is None:
         raise ToolMissing(
             f"The image {reference} is not in the Docker engine.",
-            advice="Run `provision image build`.",
+            advice=f"`provision image build {name}` makes it.",
         )
     return () if has_nvidia_runtime(client) else ("gpus", "memlock")
+
+
+def name_of_own_image(client: Client, layout: Path, reference: str) -> str:
+    """What to run in this engine: `reference`, or the id of the image that this user loaded last,
+    if another user's image has that name. Our references end with the lock's hash."""
+    tagged = get_image(client, reference)
+    record = read_record(layout, engine_identity(client))
+    if tagged is None or tagged.id in record.images:
+        return reference
+    lock_prefix = reference.rpartition(":")[2]
+    for image_id in reversed(record.images):
+        own = get_image(client, image_id)
+        if own is not None and own.labels.get(LOCK_LABEL, "").startswith(lock_prefix):
+            return image_id
+    return reference
 
 
 def removable_references(layout: Path, client: Client) -> tuple[str, ...]:
@@ -273,6 +297,19 @@ def removable_references(layout: Path, client: Client) -> tuple[str, ...]:
         if tagged is not None and tagged.id == image_id:
             references.append(reference)
     return tuple(references)
+
+
+def removable_images(layout: Path, client: Client) -> dict[str, int]:
+    """What `remove_images` removes, with sizes in bytes, as the engine counts them: tags, and the
+    ids of this user's images that have none."""
+    sizes = {}
+    for reference in removable_references(layout, client):
+        sizes[reference] = int(get_image(client, reference).attrs["Size"])
+    for image_id in read_record(layout, engine_identity(client)).images:
+        candidate = get_image(client, image_id)
+        if candidate is not None and not candidate.tags:
+            sizes[image_id[:19]] = int(candidate.attrs["Size"])
+    return sizes
 
 
 def remove_images(layout: Path, client: Client) -> tuple[str, ...]:
@@ -314,14 +351,35 @@ def _shared_layers(image: Image, client: Client) -> int:
     return most
 
 
-def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> None:
-    size = sum(layer.size for layer in image.layers[skip:])
+def _check_space(client: Client, image: Image, size: int) -> None:
+    folder = local_data_folder(client)
     try:
-        with (
-            engine_errors(f"load {image.reference}"),
-            progress.meter("loading the image into Docker", size) as meter,
-        ):
-            loaded = client.images.load(_count(docker_archive(image, skip=skip), meter.advance))
+        free = shutil.disk_usage(folder).free if folder else None
+    except OSError:  # hidden from us
+        return
+    if free is not None and free < size:
+        raise NoSpace(
+            f"{image.reference} needs at least {format_bytes(size)} in the Docker engine's "
+            f"{folder}, where {format_bytes(free)} are free.",
+            advice="Free space there (`docker system df`) and run the same command again. Nothing "
+            "was sent.",
+        )
+
+
+def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str:
+    size = sum(layer.size for layer in image.layers[skip:])
+    _check_space(client, image, size)
+    try:
+        with engine_errors(f"load {image.reference}"), contextlib.ExitStack() as waiting:
+
+            def archive() -> Iterator[bytes]:
+                with progress.meter("sending the image to Docker", size) as meter:
+                    for chunk in docker_archive(image, skip=skip):
+                        yield chunk
+                        meter.advance(len(chunk))
+                waiting.enter_context(progress.meter("waiting for Docker to unpack it", 0))
+
+            loaded = client.images.load(archive())
     except ToolFailed:
         # The engine compares each layer with its digest and refuses corrupt ones. Only now do we
         # look for one.
@@ -331,19 +389,10 @@ def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> Non
             raise oci_layout.corrupt_blob(oci_layout.blob(image.layout, corrupt[0])) from None
         raise
     if has_image(client, image.image_id):
-        return
+        return image.image_id
     for candidate in loaded:
         if is_same(candidate.attrs, image):
-            name, _, tag = image.reference.rpartition(":")  # we find it by its name from now on
-            with engine_errors(f"tag {image.reference}"):
-                client.api.tag(candidate.id, name, tag)
-            return
+            return str(candidate.id)
     raise ToolFailed(
         ["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}"
     )
-
-
-def _count(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        advance(len(chunk))

@@ -16,6 +16,7 @@ from typing import Any
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
+from provision.core.paths import make_private_directory
 from provision.core.schema import schema_error
 
 
@@ -54,7 +55,7 @@ def write_record(layout: Path, engine: str, record: EngineRecord) -> None:
         }
     path = record_path(layout)
     if engines:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         atomic_write(path, json.dumps({"schema": 1, "engines": engines}, indent=1) + "\n")
     else:
         path.unlink(missing_ok=True)

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from provision.adapters.installed_files import byte_code_source, recorded_byte_code
+from provision.core.container import PREFIX
 from provision.core.errors import NoSpace
 from provision.core.host import usable_cpus
 from provision.core.types import Layer, LockedPackage, Prefix, Progress
@@ -129,6 +131,8 @@ class LayerBuild:
             by_path[group].update(
                 wheel_files.wheels_entries(self._wheels_of(group), self._shared_files, self.prefix)
             )
+        for entries in by_path.values():
+            self._add_byte_code(entries)
         by_path[OWN] = {entry.path: entry for entry in self.recipe.own}
         return {
             group: [entries[path] for path in sorted(entries)] for group, entries in by_path.items()
@@ -143,10 +147,39 @@ class LayerBuild:
             for package in packages:
                 if package.manager == "conda":
                     group_of[package.name] = group
-        for entry in conda_files.conda_entries(staging):
+        for entry in conda_files.conda_entries(staging, self._byte_code):
             group = group_of.get(entry.conda, "python")
             if group in by_path:
                 by_path[group][entry.path] = entry
+
+    @cached_property
+    def _recorded_byte_code(self) -> Mapping[str, str]:
+        return recorded_byte_code(self.prefix.path)
+
+    @cached_property
+    def _byte_code(self) -> Mapping[str, Sequence[str]]:
+        """The prefix's files of byte code by their source."""
+        files: dict[str, list[str]] = {}
+        for file in sorted(self._recorded_byte_code):
+            files.setdefault(byte_code_source(file), []).append(file)
+        return files
+
+    def _add_byte_code(self, entries: dict[str, LayerEntry]) -> None:
+        """Add the byte code of a layer's sources: the prefix's, whose bytes depend on a source and
+        its package alone.
+
+        A source without a hash may differ from the prefix's: its text names the place. It gets none.
+        """
+        root = f"{PREFIX.lstrip('/')}/"
+        for entry in list(entries.values()):
+            if not entry.hashes:
+                continue
+            for file in self._byte_code.get(entry.path.removeprefix(root), ()):
+                compiled = wheel_files.prefix_file(
+                    root + file, self.prefix.path / file, self.prefix
+                )
+                hashes = frozenset({self._recorded_byte_code[file]})
+                entries[compiled.path] = replace(compiled, hashes=hashes, mode=0o644)
 
     def _write(
         self,

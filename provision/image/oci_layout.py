@@ -20,6 +20,7 @@ from typing import Any
 from provision.core.errors import IntegrityError, InUse
 from provision.core.file_locks import open_lock_file, try_lock
 from provision.core.json_text import parse_json
+from provision.core.paths import make_private_directory
 from provision.core.schema import schema_error
 from provision.core.types import Layer
 
@@ -238,7 +239,7 @@ def staging(layout: Path) -> Iterator[Path]:
         new.rename(interrupted(layout))
     lock = _create_staging(new)
     try:
-        blobs(new).mkdir(parents=True)
+        make_private_directory(blobs(new))
         yield new
         if layout.exists():
             (layout / MARKER).touch()
@@ -303,9 +304,9 @@ def _check_names_are_free(layout: Path) -> None:
 def _create_staging(new: Path) -> int:
     """Make the directory with its marker. Returns the locked marker's descriptor: while this
     process lives, other runs see that somebody writes there."""
-    new.parent.mkdir(parents=True, exist_ok=True)
+    make_private_directory(new.parent)
     try:
-        new.mkdir()
+        new.mkdir(mode=0o755)
     except FileExistsError as error:
         raise _in_use(new) from error
     lock = open_lock_file(new / MARKER)

@@ -132,12 +132,12 @@ def shared_files(wheels: Iterable[InstalledWheel]) -> dict[str, list[FileOwner]]
 
 def co_owners(wheels: Sequence[InstalledWheel], shared: SharedFiles) -> list[LockedPackage]:
     """The other packages that decide files of these wheels: they list the same path with other
-    content."""
+    content, or the same source, which is then compiled by itself."""
     own = [wheel.package for wheel in wheels]
     paths = {posixpath.normpath(row[0]) for wheel in wheels for row in wheel.rows}
     others: dict[str, LockedPackage] = {}
     for path in paths & shared.keys():
-        if _disagree(shared[path]):
+        if _disagree(shared[path]) or path.endswith(".py"):
             for owner in shared[path]:
                 if owner.package not in own:
                     others[owner.package.name] = owner.package
@@ -211,10 +211,7 @@ def wheel_entries(
 
 def _wheel_file(path: Path, rows: Sequence[RecordRow], prefix: Prefix) -> LayerEntry:
     image_path = _image_path(path, prefix)
-    try:
-        entry = file_entry(image_path, path)
-    except FileNotFoundError as error:
-        raise _drifted(prefix, f"lacks {rows[0][0]}") from error
+    entry = prefix_file(image_path, path, prefix)
     digests = (_hex_digest(row[1]) for row in rows)
     hashes = frozenset(digest for digest in digests if digest is not None)
     if not hashes and path.is_symlink():
@@ -231,6 +228,14 @@ def _wheel_file(path: Path, rows: Sequence[RecordRow], prefix: Prefix) -> LayerE
     if image_path.startswith(f"{PREFIX.lstrip('/')}/bin/"):
         return _with_image_interpreter(entry, prefix)
     return entry
+
+
+def prefix_file(image_path: str, path: Path, prefix: Prefix) -> LayerEntry:
+    """A file of the prefix. Raises IntegrityError if it is gone."""
+    try:
+        return file_entry(image_path, path)
+    except FileNotFoundError as error:
+        raise _drifted(prefix, f"lacks {os.path.relpath(path, prefix.path)}") from error
 
 
 def _image_path(path: Path, prefix: Prefix) -> str:
@@ -277,22 +282,22 @@ def _with_image_interpreter(entry: LayerEntry, prefix: Prefix) -> LayerEntry:
 
 def read_record(path: Path, prefix: Prefix) -> tuple[RecordRow, ...]:
     """The rows of a RECORD, or IntegrityError."""
-    shown = path.relative_to(prefix.path)
+    record_path = path.relative_to(prefix.path)
     try:
         rows = [row for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))) if row]
     except FileNotFoundError as error:
-        raise _drifted(prefix, f"lacks {shown}") from error
+        raise _drifted(prefix, f"lacks {record_path}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise _drifted(prefix, f"has a {shown} that cannot be read ({error})") from error
+        raise _drifted(prefix, f"has a {record_path} that cannot be read ({error})") from error
     record: list[RecordRow] = []
     for row in rows:
         if len(row) != 3:
-            raise _drifted(prefix, f"has a {shown} with rows that are not path, hash, size")
+            raise _drifted(prefix, f"has a {record_path} with rows that are not path, hash, size")
         name, digest, size = row
         if "\0" in name or not _HASH.fullmatch(digest) or not _SIZE.fullmatch(size):
             raise _drifted(
                 prefix,
-                f"has a {shown} with an invalid hash or size of {name[:200]!r}: "
+                f"has a {record_path} with an invalid hash or size of {name[:200]!r}: "
                 f"{digest[:80]!r}, {size[:20]!r}",
             )
         record.append((name, digest, size))

@@ -12,6 +12,7 @@ from pathlib import Path
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError, NoSpace, ProvisionError, disk_full_raises
+from provision.core.paths import make_private_directory
 from provision.core.tar import CHUNK
 from provision.core.types import Image, Layer, Progress
 from provision.image import base_archive, layer_cache, layers, oci_layout
@@ -199,7 +200,7 @@ def _has_valid_documents(layout: Path) -> bool:
 
 def _pull(remote: RemoteImage, layout: Path, progress: Progress, nearby: list[Path]) -> None:
     for folder in (oci_layout.blobs(layout), layout / PARTIAL):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_directory(folder)
     descriptors = list({layer.digest: layer for layer in remote.layers}.values())
     missing = {
         layer.digest: layer
@@ -416,7 +417,7 @@ def decompress_image(
     base = base_archive.read_disk_base(f"oci:{image.layout}")
     shutil.rmtree(folder, ignore_errors=True)  # of a pull that was killed
     blobs = oci_layout.blobs(folder)
-    blobs.mkdir(parents=True)
+    make_private_directory(blobs)
     with progress.meter("unpacking layers", base.size) as meter:
         plain_layers = layers.write_base(base.archive(), diff_ids, blobs, meter.advance)
     layer_cache.link_or_copy(
