@@ -1,4 +1,4 @@
-"""Activate an environment that nodes have already: a certain one, or the one before the active one."""
+"""Activate an environment that nodes already have: a certain one, or the one before the active one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Activation(StageRun):
     def ask_history(self) -> dict[str, Mapping[str, Any]]:
         """What each node has: `active`, `previous`, `installed`. Nodes that do not answer fail."""
         arguments = {"path": self._path, "name": self.name}
-        nodes = self.in_state("absent", "unknown")
+        nodes = self.in_state("pending", "unknown")
         histories = {}
         for answer in merge_same_nodes(self.ask(nodes, "store-history", arguments, stage="check")):
             if answer.failure is not None and answer.failure.reason == "same-node":

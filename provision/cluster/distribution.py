@@ -18,7 +18,6 @@ from typing import Any
 
 from provision.adapters import clustershell
 from provision.adapters.slurm import nodes as slurm_nodes
-from provision.adapters.slurm.broadcast import broadcast
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.pack import Pack, check_image
@@ -80,7 +79,7 @@ class Transfers:
         }
 
 
-class Distribution:
+class PackDistribution:
     """One image on its way. on_answer: gets the last answer of each node. is_stopped: asked between
     rounds."""
 
@@ -161,7 +160,7 @@ class Distribution:
         part = part_path(str(self._transfers.defaults.path), node_pack(self._pack))
         problem = ""
         try:
-            broadcast(self._pack.image, part, self._transfers.time_limit_s(len(nodes)))
+            slurm_nodes.broadcast(self._pack.image, part, self._transfers.time_limit_s(len(nodes)))
         except (ToolFailed, ToolMissing, TimedOut) as error:
             problem = error.message
         self.sent_bytes += self._pack.size

@@ -27,11 +27,11 @@ class DrainDecision:
 
 
 def decide(
-    found: Isolation, results: Sequence[GroupResult], left_out: Sequence[Node], drain_max: int
+    isolation: Isolation, results: Sequence[GroupResult], left_out: Sequence[Node], drain_max: int
 ) -> DrainDecision:
     """left_out: nodes that are out of service already; those that we drained count for the limit."""
     drained, not_drained = {}, {}
-    for node in found.bad_nodes:
+    for node in isolation.bad_nodes:
         finding = main_finding(node, results)
         if finding is None:
             not_drained[node] = "no finding says what is wrong with it"

@@ -37,7 +37,7 @@ REASONS: dict[str, FailureReason] = {
     ),
     "unreachable": FailureReason(
         meaning="there is no route to the host, or it is down",
-        advice="Check its power and network; a jump host belongs into ~/.ssh/config.",
+        advice="Check its power and network; a jump host belongs in ~/.ssh/config.",
     ),
     "connect-timeout": FailureReason(
         meaning="the host did not answer within the time for connecting",
@@ -95,7 +95,8 @@ REASONS: dict[str, FailureReason] = {
     ),
     "timed-out": FailureReason(
         meaning="the node was still at it when its time was up; its state is unknown",
-        advice="It is slow or hangs (often a network file system). Try it alone.",
+        advice="It is slow or hangs (often a network file system). Try it alone. If many are late, "
+        "this machine may be the slow one: try a smaller --fanout.",
     ),
     "killed": FailureReason(
         meaning="a signal ended the program on the node",
@@ -241,6 +242,11 @@ REASONS: dict[str, FailureReason] = {
     "not-ours": FailureReason(
         meaning="the path holds something that provision did not make",
         advice="Move it away, or choose another path with `path:` in nodes.yml.",
+    ),
+    "unsafe-store": FailureReason(
+        meaning="other users may change what jobs would run from the store",
+        advice="Give it to one account there (chown, chmod o-w), or choose another path with `path:` "
+        "in nodes.yml.",
     ),
     "no-engine": FailureReason(
         meaning="no container engine on the node answers",

@@ -27,7 +27,7 @@ ARCHITECTURES: dict[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aa
 # Nodes with working NTP differ by milliseconds. With seconds, files seem to come from the future,
 # and Munge and Kerberos refuse at 300.
 MOST_CLOCK_SKEW_S = 5.0
-# An image needs two, an unpacked environment of torch 25,000 (measured; torch 2.3.1+cu121).
+# An image needs two, an unpacked environment of torch 36,000 (measured; torch 2.3.1+cu121).
 LEAST_INODES = 100
 # Without these answers nobody knows whether the node is fit.
 NEEDED_FACTS = ("system", "store", "gpus")
@@ -119,11 +119,11 @@ def _judge_failure(answer: NodeAnswer) -> NodeReport:
         verdict = "unknown"
     node = answer.node
     if not node.answers:
-        words = f"{node.engine} says {node.state}"
+        state_text = f"{node.engine} says {node.state}"
         if node.reason:
-            words += f" ({node.reason})"
+            state_text += f" ({node.reason})"
         failure = NodeFailure(
-            stage=failure.stage, reason=failure.reason, message=f"{failure.message}; {words}"
+            stage=failure.stage, reason=failure.reason, message=f"{failure.message}; {state_text}"
         )
     return NodeReport(
         node=node, verdict=verdict, problems=(failure,), warnings=(), summary="", facts={}

@@ -18,7 +18,7 @@ from provision.adapters.kubernetes import nodes as kubernetes_nodes
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.core.errors import InvalidSpec
 from provision.core.schema import location, schema_violations
-from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml
+from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
 
 Engine = Literal["ssh", "slurm", "kubernetes", "local", "exec"]
 FILE = "nodes.yml"
@@ -94,11 +94,15 @@ class NodeDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSelection:
-    """What `--on` selects. text: as it was given."""
+    """What `--on` selects. text: as it was given.
+
+    is_assumed: the engine did not answer, so the nodes stand for some that nobody has seen.
+    """
 
     text: str
     nodes: tuple[Node, ...]
     defaults: NodeDefaults = field(default_factory=NodeDefaults)
+    is_assumed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +140,39 @@ def select_nodes(on: str, inventory: Path | None = None) -> NodeSelection:
     return NodeSelection(text=on, nodes=ordered, defaults=lab.defaults)
 
 
+def assume_nodes(on: str, count: int, inventory: Path | None = None) -> NodeSelection | None:
+    """A selection of `count` nodes of one partition or one selector, without asking its engine.
+
+    None if `--on` names nodes in another way.
+    """
+    lab = read_inventory(inventory) if inventory else Inventory()
+    text = on.strip()
+    group = lab.groups.get(text.removeprefix("@"), {})
+    prefix, colon, rest = text.partition(":")
+    if colon and prefix in ("slurm", "k8s"):
+        group = {"from": prefix, "partition": rest, "selector": rest}
+    engine: Engine
+    if group.get("from") == "slurm" and re.fullmatch(r"[A-Za-z0-9_.-]+", group["partition"]):
+        engine = "slurm"
+    elif group.get("from") in ("k8s", "kubernetes"):
+        engine, text = "kubernetes", f"k8s:{group.get('selector', '')}"
+    else:
+        return None
+    nodes = []
+    for number in range(count):
+        nodes.append(
+            Node(
+                name=f"node{number}",
+                names=NodeNames(),
+                engine=engine,
+                address="",
+                partition=group.get("partition", ""),
+                context=group.get("context", ""),
+            )
+        )
+    return NodeSelection(text=text, nodes=tuple(nodes), defaults=lab.defaults, is_assumed=True)
+
+
 def _refuse_mistyped_group(text: str, lab: Inventory) -> None:
     """A single name that is almost a group's would be taken for a host.
 
@@ -154,7 +191,7 @@ def _refuse_mistyped_group(text: str, lab: Inventory) -> None:
 def read_inventory(path: Path) -> Inventory:
     """A nodes.yml. Raises InvalidSpec with all its mistakes, each with its line."""
     try:
-        text = path.read_bytes()
+        text = read_source(path)
         document, lines = parse_yaml(text), YamlLines(compose_yaml(text))
     except FileNotFoundError as error:
         raise InvalidSpec(f"There is no {path}.", advice=_ADVICE) from error
@@ -164,8 +201,10 @@ def read_inventory(path: Path) -> Inventory:
     for violation in schema_violations(document, "nodes"):
         place = location(document, violation.path)
         mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
-    for name, line in lines.keys(("groups",)):
-        if line != lines.line(("groups", name)):
+    keys = lines.keys(("groups",))
+    last_lines = dict(keys)
+    for name, line in keys:
+        if line != last_lines[name]:
             mistakes.append((line, f"the group `{name}` is repeated."))
     if mistakes:
         sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]

@@ -20,10 +20,11 @@ from provision.adapters import squashfs, zstd
 from provision.adapters.http import sha256_of
 from provision.catalog import required_glibc
 from provision.core import tar
-from provision.core.atomic import atomic_stream, atomic_write
+from provision.core.atomic import atomic_stream, atomic_write, remove_tree
 from provision.core.errors import IntegrityError, ToolMissing, disk_full_raises
 from provision.core.paths import Folders
 from provision.core.schema import schema_error
+from provision.core.similar_names import did_you_mean
 from provision.core.types import Lock, Resolution
 
 PackFormat = Literal["squashfs", "tar"]
@@ -32,7 +33,7 @@ PackCompression = Literal["zstd", "lz4"]
 SCHEMA = 1
 # The version of how a lock becomes files. Raise it whenever the same lock and the same runtime
 # package give other files: the key must change with them.
-TREE_VERSION = 1
+TREE_VERSION = 2
 KEY_DIGITS = 12
 SUFFIXES: Mapping[PackFormat, str] = {"squashfs": ".sqsh", "tar": ".tar.zst"}
 # The latest and the one before: a ship of the latter may still be running.
@@ -121,7 +122,11 @@ def read_pack(path: Path) -> Pack:
     """
     sidecar_path = _sidecar_of(path)
     if sidecar_path is None or not sidecar_path.is_file():
-        raise ToolMissing(f"There is no pack at {path}.", advice="`provision pack NAME` makes it.")
+        packed = [folder.name for folder in path.parent.glob("*")]
+        raise ToolMissing(
+            f"There is no pack at {path}.",
+            advice=f"{did_you_mean(path.name, packed)}`provision pack NAME` makes it.",
+        )
     try:
         sidecar = json.loads(sidecar_path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -233,7 +238,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeFacts:
-    """What a tree holds. deep, shallow: answers of provision_runtime.node.digests."""
+    """What a tree holds. deep, shallow: answers of provision_runtime.facts.digests."""
 
     size: int
     files: int
@@ -316,7 +321,7 @@ def remove_leftovers(folder: Path) -> None:
     a sidecar. The caller holds the environment's lock."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_dir():
-            shutil.rmtree(path)
+            remove_tree(path)
         elif path.name.startswith(".") or (_sidecar_of(path) != path and not _has_sidecar(path)):
             path.unlink()
 

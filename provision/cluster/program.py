@@ -12,6 +12,7 @@ import base64
 import functools
 import json
 import shlex
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -23,6 +24,9 @@ from provision_runtime.node.program import ACTIONS, MARK, SLURM_NODE
 PACKAGE = "provision_runtime"
 PROGRAM = f"{PACKAGE}.node.program"
 OLDEST_PYTHON = (3, 8)
+# ast.parse is not for several threads at once before Python 3.13 (SystemError: "AST constructor
+# recursion depth mismatch", python/cpython#106905), and one of them is enough.
+_PARSING = threading.Lock()
 # The node's Python reads no settings, user packages or site-packages: the program needs none, and
 # what a user installed there must not change what it does.
 PYTHON_OPTIONS = "-SsE"
@@ -64,7 +68,9 @@ def node_program(action: str, arguments: Mapping[str, Any]) -> bytes:
     """The program that runs an action of `provision_runtime/node/program.py` with these arguments,
     which JSON must be able to hold. ASCII."""
     request = json.dumps({"action": action, "arguments": dict(arguments)})
-    return _modules_text(action) + _CALL.format(program=PROGRAM, request=request).encode("ascii")
+    with _PARSING:
+        text = _modules_text(action)
+    return text + _CALL.format(program=PROGRAM, request=request).encode("ascii")
 
 
 def node_command(length: int | None = None, python: str = "python3") -> str:

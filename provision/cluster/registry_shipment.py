@@ -22,7 +22,7 @@ class RegistryShipment(StageRun):
         self.release()
 
     def _pull(self, reference: str, size: int) -> None:
-        nodes = self.in_state("absent")
+        nodes = self.in_state("pending")
         self._leased.update(node.name for node in nodes)
         timeout_s = self._options.deadline_s + size / SLOWEST_BYTES_PER_S
         arguments = {

@@ -68,7 +68,7 @@ def run_action(
     defaults = defaults or NodeDefaults()
     programs = _programs(action, arguments)
     command = node_command(python=defaults.python)
-    run = _Run(command, programs, stage, timeout_s, late_factor, defaults, on_answer)
+    run = _RemoteAction(command, programs, stage, timeout_s, late_factor, defaults, on_answer)
     return run.on(nodes)
 
 
@@ -93,7 +93,7 @@ def run_script(
     `run_action`. For questions that are asked so often that starting Python would cost too much.
     """
     program = script.encode()
-    run = _Run("sh -s", program, stage, timeout_s, late_factor, defaults, on_answer)
+    run = _RemoteAction("sh -s", program, stage, timeout_s, late_factor, defaults, on_answer)
     return run.on(nodes)
 
 
@@ -196,7 +196,7 @@ _SRUN_LABEL = re.compile(r"^\s*(\d+): (.*)$", re.MULTILINE)
 SRUN_EXTRA_S = 30.0
 
 
-class _Run:
+class _RemoteAction:
     """One action on nodes that may be reached in several ways."""
 
     def __init__(
@@ -326,7 +326,9 @@ class _Run:
             "--label",
             "sh",
             "-c",
-            f"exec {self._command}",
+            # The shell stays: srun ends a step for all nodes, at times before the others have
+            # answered, if a signal ends a task of one (Slurm 22.05). A status does not.
+            f"{self._command}; exit $?",
         ]
         [output] = clustershell.run(
             ["srun"],

@@ -16,6 +16,7 @@ from typing import IO, Any
 from provision.cluster.failures import NodeFailure
 from provision.cluster.states import NodeState, State
 from provision.core.errors import IntegrityError
+from provision.core.paths import make_private_directory
 from provision.core.schema import schema_error
 
 SCHEMA = 1
@@ -65,11 +66,13 @@ def new_run_id() -> str:
 
 def create(folder: Path, run_id: str, header: Mapping[str, Any]) -> ShipJournal:
     """Begin the journal of a run. Removes the oldest journals of this environment."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_directory(folder)
     for old in sorted(folder.glob("*.jsonl"))[: -KEPT_JOURNALS + 1]:
         old.unlink()
     path = folder / f"{run_id}.jsonl"
-    file = path.open("x", encoding="utf-8", buffering=1)
+    # Whoever may write to it decides which nodes.yml `--resume` reads.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags, 0o644), "w", encoding="utf-8", buffering=1)
     file.write(json.dumps({"schema": SCHEMA, "run": run_id, **header}) + "\n")
     journal = ShipJournal(path, run_id, file)
     journal.sync()

@@ -14,7 +14,7 @@ from typing import Any
 from provision.cluster import fitness
 from provision.cluster.distribution import (
     SLOWEST_BYTES_PER_S,
-    Distribution,
+    PackDistribution,
     Transfers,
     node_pack,
 )
@@ -36,6 +36,9 @@ NETWORK_TYPES = frozenset(
 )
 # As many of the nodes that have the image already are asked to serve it.
 ASKED_SERVERS = 8
+# Of the deadline, how long a node has in the stage check before the others go on without it. It has
+# the rest at the end, so a node that hangs costs one deadline in all.
+FIRST_CHECK_SHARE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,31 +76,34 @@ class Shipment(StageRun):
             retries=options.retries,
             deadline_s=options.deadline_s,
         )
-        self.distribution = Distribution(
+        self.distribution = PackDistribution(
             transfers, progress, self._record_transfer, self.is_stopped
         )
 
     def ship(self) -> None:
         """All stages. A node that was late has a second chance at the end, before the decision
         whether to activate."""
+        first_check_s = FIRST_CHECK_SHARE * self._options.deadline_s
+        second_check_s = self._options.deadline_s - first_check_s
         try:
-            self._prepare(self.in_state("absent"))
+            self._prepare(self.in_state("pending"), first_check_s)
             late = self.in_state("unknown")
             if late and not self.is_stopped():
                 self._had_second_chance.update(node.name for node in late)
-                self._prepare(late)
+                self._prepare(late, second_check_s)
             if not self._stage_only and self.may_activate():
-                self.activate(self.in_state("passed"), self._key)
-                late = self.in_state("unknown")
-                self.check(late)
+                passed = self.in_state("passed")
+                self.activate(passed, self._key)
+                late = self.in_state("unknown", among=passed)
+                self.check(late, second_check_s)
                 self.activate(self.in_state("passed", among=late), self._key)
         finally:
             self.sync()
         self.release()
 
-    def _prepare(self, nodes: Sequence[Node]) -> None:
+    def _prepare(self, nodes: Sequence[Node], check_s: float) -> None:
         """Bring nodes up to `passed`; those that are active already stay so."""
-        self.check(nodes)
+        self.check(nodes, check_s)
         self._bring_image(nodes)
         candidates = self.in_state("verified", among=nodes)
         self.install(candidates, self._key, extra_s=self._reading_s, allowed=self._allowed_ways())
@@ -111,13 +117,20 @@ class Shipment(StageRun):
                 return ("tree",)
         return ()
 
-    def check(self, nodes: Sequence[Node]) -> None:
-        """Ask which nodes have nothing to do, and the others what they have and can take."""
+    def check(self, nodes: Sequence[Node], check_s: float) -> None:
+        """Ask which nodes have nothing to do, and the others what they have and can take.
+
+        check_s: how long a node may take for each of the two answers, in seconds.
+        """
         suffix = self._pack.image.name.removeprefix(self._key)
         script = probe_script(self._path, node_pack(self._pack), suffix)
         with self._progress.meter("checking nodes", len(nodes)) as meter:
             answers = self.ask_script(
-                nodes, script, stage="check", on_each=lambda: meter.advance(1)
+                nodes,
+                script,
+                stage="check",
+                timeout_s=check_s,
+                on_each=lambda: meter.advance(1),
             )
         others = []
         for answer in merge_same_nodes(answers):
@@ -129,12 +142,13 @@ class Shipment(StageRun):
                 self.record(answer.node.name, NodeState(state="active"))
             else:
                 others.append(answer.node)
-        self._check_stores(others)
+        self._check_stores(others, check_s)
         self.sync()
 
-    def _check_stores(self, nodes: Sequence[Node]) -> None:
+    def _check_stores(self, nodes: Sequence[Node], check_s: float) -> None:
         arguments = {"path": self._path, "pack": node_pack(self._pack)}
-        for answer in self.ask(nodes, "store-status", arguments, stage="check"):
+        answers = self.ask(nodes, "store-status", arguments, stage="check", deadline_s=check_s)
+        for answer in answers:
             if answer.failure is not None:
                 self.record_failure(answer)
                 continue

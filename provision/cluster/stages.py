@@ -75,7 +75,7 @@ class StageRun:
         self._path = str(selection.defaults.path)
         self._leased: set[str] = set()
         self._had_second_chance: set[str] = set()
-        self.states = {name: NodeState(state="absent") for name in self._nodes}
+        self.states = {name: NodeState(state="pending") for name in self._nodes}
         for finished_name in finished:
             self.states[finished_name] = NodeState(state="active")
         self.ways: dict[str, str] = {}
@@ -214,13 +214,18 @@ class StageRun:
         *,
         stage: str,
         retries: int | None = None,
+        deadline_s: float | None = None,
         extra_s: float = 0.0,
         on_each: Callable[[], None] = lambda: None,
     ) -> list[NodeAnswer]:
         """Run an action on nodes; again where it failed for a reason that may pass.
 
-        extra_s: what it may take beyond the deadline.
+        retries, deadline_s: those of the options, unless given. extra_s: what it may take beyond the
+        deadline.
         """
+        if deadline_s is None:
+            deadline_s = self._options.deadline_s
+        limit_s = deadline_s + extra_s
 
         def run(remaining: Sequence[Node], on_answer: OnAnswer) -> list[NodeAnswer]:
             return run_action(
@@ -228,7 +233,7 @@ class StageRun:
                 action,
                 arguments,
                 stage=stage,
-                timeout_s=self._options.deadline_s + extra_s,
+                timeout_s=limit_s,
                 late_factor=LATE_FACTOR,
                 defaults=self._selection.defaults,
                 on_answer=on_answer,
@@ -237,16 +242,22 @@ class StageRun:
         return self._ask(nodes, run, self._options.retries if retries is None else retries, on_each)
 
     def ask_script(
-        self, nodes: Sequence[Node], script: str, *, stage: str, on_each: Callable[[], None]
+        self,
+        nodes: Sequence[Node],
+        script: str,
+        *,
+        stage: str,
+        timeout_s: float,
+        on_each: Callable[[], None],
     ) -> list[NodeAnswer]:
-        """The same for a shell script."""
+        """The same for a shell script. timeout_s: how long it may take."""
 
         def run(remaining: Sequence[Node], on_answer: OnAnswer) -> list[NodeAnswer]:
             return run_script(
                 remaining,
                 script,
                 stage=stage,
-                timeout_s=self._options.deadline_s,
+                timeout_s=timeout_s,
                 late_factor=LATE_FACTOR,
                 defaults=self._selection.defaults,
                 on_answer=on_answer,
@@ -312,7 +323,7 @@ class StageRun:
             states = {}
             for name, state in self.states.items():
                 is_open = state.state == "unknown" and name not in self._had_second_chance
-                states[name] = NodeState(state="absent") if is_open else state
+                states[name] = NodeState(state="pending") if is_open else state
             self.stopped = common_failure(states, self.required())
         return self.stopped is not None
 

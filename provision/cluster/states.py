@@ -12,10 +12,10 @@ from typing import Literal
 from provision.cluster.failures import NodeFailure
 from provision.core.errors import InvalidSpec
 
-# absent: not asked yet. fit: it could take the image. shipped: the image is there, and not verified
+# pending: not asked yet. fit: it could take the image. shipped: the image is there, and not verified
 # yet. verified: its bytes are right. passed: it is installed and its Python starts. active: jobs use
 # it. unknown: it did not answer in time, so it may be in any state up to the one it was asked for.
-State = Literal["absent", "fit", "shipped", "verified", "passed", "active", "failed", "unknown"]
+State = Literal["pending", "fit", "shipped", "verified", "passed", "active", "failed", "unknown"]
 
 # Failures after which nobody knows what the node has done.
 UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-answer", "unread"})

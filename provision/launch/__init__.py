@@ -30,14 +30,13 @@ from provision.launch.kubernetes import parse_resource, parse_selector
 from provision.launch.kubernetes_rules import check_manifests
 from provision.launch.run_spec import (
     TOKEN_VARIABLE,
-    Mount,
+    ContainerMount,
     NotebookServer,
     RunOptions,
     docker_arguments,
     find_notebook_server,
     parse_mount,
     parse_user,
-    run_command,
     run_requirements,
 )
 from provision.launch.slurm import parse_option
@@ -47,13 +46,13 @@ __all__ = [
     "PREFIX_FORMATS",
     "RUN_FORMATS",
     "TOKEN_VARIABLE",
+    "ContainerMount",
     "Environment",
     "HostTarget",
     "ImageEnvironment",
     "JobFormat",
     "JobSpec",
     "KubernetesOptions",
-    "Mount",
     "NodeRequirement",
     "NotebookServer",
     "PrefixEnvironment",
@@ -75,6 +74,5 @@ __all__ = [
     "parse_resource",
     "parse_selector",
     "parse_user",
-    "run_command",
     "run_requirements",
 ]

@@ -15,7 +15,7 @@ from provision.launch import kubernetes, slurm
 from provision.launch.jobs import NAME_LENGTH, REQUEUE_S, ImageEnvironment, JobSpec
 from provision.launch.run_spec import (
     SHM_GIB,
-    Mount,
+    ContainerMount,
     RunOptions,
     docker_arguments,
     run_requirements,
@@ -90,14 +90,16 @@ def _job_problems(format: JobFormat, job: JobSpec) -> list[str]:
 def _option_problems(format: JobFormat, options: RunOptions) -> list[str]:
     problems = []
     if format in PREFIX_FORMATS:
-        given = {
+        image_options = {
             "a mount": options.mounts,
             "a user": options.user,
             "the size of shared memory": options.shm_gib,
             "the name of an image": options.reference,
             "the host's network": options.host_network,
         }
-        problems += [f"{what}: it runs a prefix, no image" for what in given if given[what]]
+        problems += [
+            f"{what}: it runs a prefix, no image" for what in image_options if image_options[what]
+        ]
         return problems
     runtime = USER_RUNTIMES.get(format)
     if runtime and options.user:
@@ -107,7 +109,7 @@ def _option_problems(format: JobFormat, options: RunOptions) -> list[str]:
     return problems
 
 
-def _mount_problem(format: JobFormat, mount: Mount) -> str:
+def _mount_problem(format: JobFormat, mount: ContainerMount) -> str:
     runtime = USER_RUNTIMES.get(format)
     if runtime and mount.is_volume:
         return f"{runtime} mounts folders of the host, and has no named volumes"
@@ -147,8 +149,9 @@ def contract_context(
         "name": resolution.spec.name,
         "reason": reasons,
         "reference": _reference(job, options),
+        "registry_reference": registry_reference(_reference(job, options)),
         "requeue_s": REQUEUE_S,
-        "runtime": [*PYTHON_OPTIONS, *job.runtime_words(gpus)],
+        "runtime": [*PYTHON_OPTIONS, *job.runtime_options(gpus)],
         "shm_gib": options.shm_gib or SHM_GIB,
         "slurm": slurm.directives(job, gpus or 0, reasons) if format in SLURM_FORMATS else (),
         "ssh": host_commands(job, gpus) if format == "ssh" else (),
@@ -167,8 +170,16 @@ def _reference(job: JobSpec, options: RunOptions) -> str:
     return job.environment.reference if isinstance(job.environment, ImageEnvironment) else ""
 
 
+def registry_reference(reference: str) -> str:
+    """An image's name with a registry's host; the host is REGISTRY if only an engine knows it."""
+    host, _, path = reference.partition("/")
+    if path and (host == "localhost" or "." in host or ":" in host):
+        return reference
+    return f"REGISTRY/{reference}"
+
+
 def _kubernetes_values(format: JobFormat, job: JobSpec, gpus: int | None) -> dict[str, Any]:
-    """What Kubernetes' templates need beside the job: node 0's name for the others, and the whole
+    """What Kubernetes' templates need besides the job: node 0's name for the others, and the whole
     command of a pod, in which $$ is one dollar: $(NAME) is a variable of the container."""
     is_jobset = format == "jobset"
     head = kubernetes.head_name(job, is_jobset=is_jobset)
@@ -179,7 +190,7 @@ def _kubernetes_values(format: JobFormat, job: JobSpec, gpus: int | None) -> dic
         starts = [PYTHON, *PYTHON_OPTIONS, f"--wait={kubernetes.WAIT_S}"]
         if job.nodes > 1:
             starts += [f"--id=$(POD_NAMESPACE)/{job.name}", f"--head={head}"]
-        command = [*starts, *map(_one_dollar, job.runtime_words(gpus)), "--", *command]
+        command = [*starts, *map(_one_dollar, job.runtime_options(gpus)), "--", *command]
     return {"command": command, "replicated_job": kubernetes.REPLICATED_JOB}
 
 

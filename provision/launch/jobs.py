@@ -146,23 +146,23 @@ class JobSpec:
         """Whether `provision_runtime job` starts the command, rather than the engine itself."""
         return self.has_ranks or self.nodes > 1
 
-    def runtime_words(self, gpus: int | None) -> list[str]:
+    def runtime_options(self, gpus: int | None) -> list[str]:
         """The options of `provision_runtime job` that are the same on every node and engine.
 
         gpus: None: all that are visible.
         """
-        words = []
+        options = []
         if self.nodes > 1:
-            words.append(f"--nodes={self.nodes}")
+            options.append(f"--nodes={self.nodes}")
         if self.has_ranks:
-            words.append(f"--ranks={self.ranks or ('gpus' if gpus is None else max(1, gpus))}")
+            options.append(f"--ranks={self.ranks or ('gpus' if gpus is None else max(1, gpus))}")
         if gpus:
-            words.append(f"--gpus={gpus}")
+            options.append(f"--gpus={gpus}")
         if self.lock:
-            words.append(f"--lock={self.lock}")
+            options.append(f"--lock={self.lock}")
         if self.signal_s is not None:
-            words.append("--saves")
-        return words
+            options.append("--saves")
+        return options
 
 
 def is_python_code(word: str) -> bool:

@@ -32,7 +32,7 @@ class RunRequirement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mount:
+class ContainerMount:
     """source: a host's folder, or the name of a volume."""
 
     source: str
@@ -58,12 +58,12 @@ class RunOptions:
     gpus: int | None = None
     shm_gib: int | None = None
     host_network: bool = False
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[ContainerMount, ...] = ()
     user: str | None = None
     reference: str | None = None
 
 
-def parse_mount(text: str) -> Mount:
+def parse_mount(text: str) -> ContainerMount:
     """/on/the/host:/in/the/container[:ro], or a volume's name instead of the host's folder;
     otherwise InvalidSpec."""
     match = _MOUNT.fullmatch(text)
@@ -72,7 +72,7 @@ def parse_mount(text: str) -> Mount:
             f"{text!r} is not a mount.",
             advice="Write /on/the/host:/in/the/container, with :ro for read-only; no commas.",
         )
-    return Mount(source=match[1], target=match[2], mode="ro" if match[3] == "ro" else "rw")
+    return ContainerMount(source=match[1], target=match[2], mode="ro" if match[3] == "ro" else "rw")
 
 
 def parse_user(text: str) -> str:
@@ -158,18 +158,6 @@ def docker_arguments(
     for mount in options.mounts:
         arguments += ["--volume", str(mount)]
     return arguments
-
-
-def run_command(
-    resolution: Resolution,
-    reference: str,
-    command: Sequence[str] = (),
-    options: RunOptions = RunOptions(),
-) -> list[str]:
-    """The complete `docker run` command, for a person to copy."""
-    arguments = docker_arguments(resolution, options)
-    image = options.reference or reference
-    return ["docker", "run", "--rm", "-it", *arguments, image, *command]
 
 
 # Jupyter

@@ -85,8 +85,8 @@ def directives(job: JobSpec, gpus: int, reasons: Mapping[str, str]) -> tuple[Dir
     else:
         why = "a restart would begin anew: only --requeue says that the command goes on"
         rows.append(("no-requeue", None, why))
-    made = [Directive(option=option, value=value, reason=why) for option, value, why in rows]
-    return (*made, *(parse_option(text) for text in job.slurm.more))
+    directives = [Directive(option=option, value=value, reason=why) for option, value, why in rows]
+    return (*directives, *(parse_option(text) for text in job.slurm.more))
 
 
 def parse_option(text: str) -> Directive:

@@ -38,15 +38,15 @@ def _remote_command(
     job: JobSpec, environment: PrefixEnvironment, number: int, host: str, gpus: int | None
 ) -> str:
     """One command without any syntax of a shell, because login shells differ."""
-    words = ["env"]
+    command = ["env"]
     for name in FOREIGN:
-        words += ["-u", name]
-    words += ["PYTHONNOUSERSITE=1", environment.python, "-s", "-m", "provision_runtime", "job"]
-    words += ["--detach", f"--id={job.name}", f"--node={number}", f"--name={host}"]
+        command += ["-u", name]
+    command += ["PYTHONNOUSERSITE=1", environment.python, "-s", "-m", "provision_runtime", "job"]
+    command += ["--detach", f"--id={job.name}", f"--node={number}", f"--name={host}"]
     if job.folder:
-        words.append(f"--folder={job.folder}")
-    words += job.runtime_words(gpus)
+        command.append(f"--folder={job.folder}")
+    command += job.runtime_options(gpus)
     if job.nodes > 1:
-        words.append(f"--names={','.join(target.name for target in job.ssh.hosts)}")
-        words.append(f"--head={','.join(job.ssh.head)}")
-    return shlex.join([*words, "--", *job.command])
+        command.append(f"--names={','.join(target.name for target in job.ssh.hosts)}")
+        command.append(f"--head={','.join(job.ssh.head)}")
+    return shlex.join([*command, "--", *job.command])
