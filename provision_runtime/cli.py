@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     verbs.add_parser(
         "health", help="say in one line whether this node has a measurable fault", add_help=False
     )
+    verbs.add_parser("doctor", help="look for known faults of this host", add_help=False)
     verbs.add_parser("checkpoint", help="list, show, verify or prune checkpoints", add_help=False)
     verbs.add_parser("digests", help="print a digest per distribution as JSON", add_help=False)
     verbs.add_parser("job", help="run one node's part of a job", add_help=False)
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         "facts": _facts,
         "smoke": _smoke,
         "health": _health,
+        "doctor": _doctor,
         "checkpoint": _checkpoint,
         "digests": _digests,
         "job": _job,
@@ -78,6 +80,18 @@ def _facts(arguments: Sequence[str]) -> int:
     return 1 if facts["error"] else 0
 
 
+def _doctor(arguments: Sequence[str]) -> int:
+    from .doctor import command
+
+    parser = _verb_parser(
+        arguments,
+        "Look for known faults of this host, and of an environment on it. Changes nothing. Exits"
+        " with 1 if there is a fault, or something could not be examined.",
+    )
+    command.add_arguments(parser)
+    command.end(command.run(parser.parse_args(arguments[1:])))
+
+
 def _checkpoint(arguments: Sequence[str]) -> int:
     from .checkpoint.inspection import command
 
@@ -89,7 +103,7 @@ def _checkpoint(arguments: Sequence[str]) -> int:
 
 
 def _digests(arguments: Sequence[str]) -> int:
-    from .node import digests
+    from .facts import digests
 
     parser = _verb_parser(arguments, "Print a digest per distribution of an environment as JSON.")
     parser.add_argument("prefix", metavar="PREFIX", help="the environment's folder")

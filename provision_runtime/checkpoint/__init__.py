@@ -1,7 +1,9 @@
 """Checkpoints that are either whole or absent: hashed, verified before use, and cheap to repeat.
 
-    save(model.state_dict(), root, step=1000)   # on all ranks; NotCommitted on all if one fails
-    load(state_dict, root)                      # the latest; the number of ranks may differ
+    save({"model": model, "optim": optimizer}, root, step=1000)   # on all ranks
+    load({"model": model, "optim": optimizer}, root)   # the latest; the number of ranks may differ
+
+A failure on one rank is NotCommitted on all. CheckpointManager does this every so many steps.
 
 A save writes to a temporary folder, syncs it, and renames it into place. Plain
 `torch.distributed.checkpoint.load` can read the result: `path(root)` is its checkpoint_id.
@@ -10,7 +12,8 @@ From the state dict to the disk: plan.py (which rank writes what), serialize.py 
 bytes), writer.py (hashing, writing, linking), commit.py (the order of the steps), backends/ (kinds
 of stores), manifest.py and layout.py (what is on the disk). Back: catalog.py, verification.py,
 loader.py (the order), match.py (what a state dict needs), reader.py (into memory). inspection/ is
-the command `checkpoint`. path, latest, list_steps, verify and prune work without torch.
+the command `checkpoint`. path, latest, list_steps, contents, metadata, verify and prune work without
+torch. training_run.py is CheckpointManager, plain.py reads torch's own checkpoints.
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ from . import catalog, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
 from .commit import SaveProgress
 from .errors import CheckpointError, DamagedFile, NoCheckpoint, NotCommitted
+from .items import OBJECT
 from .loader import LATEST, REFUSE, LoadReport
+from .plain import read_plain
 from .retention import Pruned
 from .saver import SaveReport
+from .training_run import CheckpointManager
 from .verification import Damage
 
 if TYPE_CHECKING:
@@ -33,10 +39,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
+    from .manifest import Manifest
 
 __all__ = [
     "Backend",
     "CheckpointError",
+    "CheckpointManager",
     "Damage",
     "DamagedFile",
     "LoadReport",
@@ -46,11 +54,14 @@ __all__ = [
     "SaveProgress",
     "SaveReport",
     "Traits",
+    "contents",
     "latest",
     "list_steps",
     "load",
+    "metadata",
     "path",
     "prune",
+    "read_plain",
     "save",
     "save_async",
     "verify",
@@ -67,6 +78,7 @@ def save(
     ranks: Ranks | None = None,
     incremental: bool = True,
     for_dcp: bool = True,
+    metadata: Mapping[str, Any] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
     **options: Any,
@@ -81,7 +93,8 @@ def save(
     root: a folder, or a URL that fsspec supports, with its `options`. ranks: how the ranks exchange
     values; by default through the store of the default process group. incremental: link what has
     not changed since the latest checkpoint. for_dcp: also write what `dcp.load` needs; rank 0 then
-    imports torch.distributed.checkpoint, which takes seconds on a slow disk. progress: called on
+    imports torch.distributed.checkpoint, which takes seconds on a slow disk. metadata: your own
+    values for the manifest, anything JSON can hold; those of rank 0 count. progress: called on
     every rank at least once a second, with the bytes of all ranks; an exception in it ends the
     save. deadline_s: how long a rank may be silent.
 
@@ -97,6 +110,7 @@ def save(
         _default_ranks(ranks, deadline_s),
         incremental=incremental,
         for_dcp=for_dcp,
+        metadata=metadata,
         progress=progress,
     )
 
@@ -108,6 +122,7 @@ def save_async(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
+    metadata: Mapping[str, Any] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
     **options: Any,
@@ -134,6 +149,7 @@ def save_async(
         step,
         ranks,
         incremental=incremental,
+        metadata=metadata,
         progress=progress,
     )
 
@@ -146,6 +162,7 @@ def load(
     ranks: Ranks | None = None,
     on_damage: str = REFUSE,
     allow_pickle: bool = False,
+    strict: bool = True,
     deadline_s: float = DEADLINE_S,
     **options: Any,
 ) -> LoadReport:
@@ -155,7 +172,11 @@ def load(
     Verifies every file and matches every name before it changes anything. The number of ranks, and
     how tensors are cut, may differ from the save's, and so may dtypes of the same kind (a float
     never becomes an integer). The checkpoint must have all names of the state dict; its other names
-    are ignored, so part of a checkpoint can be read.
+    are ignored, so part of a checkpoint can be read. Modules and optimizers may be values of the
+    state dict, also an optimizer that has taken no step yet.
+
+    strict=False: values whose names the checkpoint lacks stay as they are, and the report names
+    them (`missing`). Shapes must fit all the same.
 
     on_damage="previous": skips a damaged checkpoint, with a warning and in the report, for the
     newest intact one before it. allow_pickle: also reads objects that must be unpickled, which can
@@ -174,6 +195,7 @@ def load(
         _default_ranks(ranks, deadline_s),
         on_damage=on_damage,
         allow_pickle=allow_pickle,
+        strict=strict,
     )
 
 
@@ -201,6 +223,34 @@ def path(
 def list_steps(root: str | os.PathLike[str] | Backend, **options: Any) -> list[int]:
     """Committed steps in ascending order, without unfinished ones."""
     return [name.step for name in catalog.steps(open_root(root, **options))]
+
+
+def contents(
+    root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """What a checkpoint holds: type and shape by name, such as `("torch.float32", (8, 1))`;
+    `("object", ())` for what is no tensor.
+
+    Reads only the manifest. Raises NoCheckpoint; DamagedFile if manifest or `latest` is damaged.
+    """
+    content = _manifest(open_root(root, **options), step)
+    by_name: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, tensor in content.tensors.items():
+        by_name[name] = (tensor.dtype, tensor.shape)
+    for name in content.objects:
+        by_name[name] = (OBJECT, ())
+    return dict(sorted(by_name.items()))
+
+
+def metadata(
+    root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
+) -> dict[str, Any]:
+    """What `save` was given as metadata. Raises as `contents` does."""
+    return _manifest(open_root(root, **options), step).metadata
+
+
+def _manifest(backend: Backend, step: int | str) -> Manifest:
+    return catalog.read_manifest(backend, loader.folder_of(backend, step))
 
 
 def verify(

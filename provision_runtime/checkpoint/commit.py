@@ -123,7 +123,8 @@ def commit(
             )
             parts = _write_parts(backend, opened, plan, ranks, progress)
             written = time.monotonic()
-            folder = _publish_together(backend, opened, step, ranks, stage)
+            metadata = dict(plan.metadata)
+            folder = _publish_together(backend, opened, step, ranks, stage, metadata)
         except BaseException:
             if not stage.published:
                 for name in stage.begun:
@@ -334,7 +335,12 @@ def _part_bytes(plan: SavePlan, part: RankPart) -> bytes:
 
 
 def _publish_together(
-    backend: Backend, opened: dict[str, Any], step: int, ranks: Ranks, stage: _Stage
+    backend: Backend,
+    opened: dict[str, Any],
+    step: int,
+    ranks: Ranks,
+    stage: _Stage,
+    metadata: dict[str, Any],
 ) -> str:
     """Returns the folder's name. The step counts as committed once rank 0 has committed it, even if
     another rank or the store is lost before the news arrives.
@@ -346,7 +352,7 @@ def _publish_together(
     stage.is_publishing = True
 
     def publish() -> str:
-        folder = _publish(backend, opened, step, ranks.world_size)
+        folder = _publish(backend, opened, step, ranks.world_size, metadata)
         stage.published.append(folder)
         return folder
 
@@ -371,13 +377,19 @@ def _publish_together(
     return folder
 
 
-def _publish(backend: Backend, opened: dict[str, Any], step: int, world_size: int) -> str:
+def _publish(
+    backend: Backend,
+    opened: dict[str, Any],
+    step: int,
+    world_size: int,
+    metadata: dict[str, Any],
+) -> str:
     """Runs on rank 0 only, when all ranks' files are durable."""
     folder = opened["folder"]
     parts = [json.loads(backend.read(folder, _part_name(rank))) for rank in range(world_size)]
     for rank in range(world_size):
         backend.discard(folder, _part_name(rank))
-    content = _merge(parts, step, opened)
+    content = replace(_merge(parts, step, opened), metadata=metadata)
     paths: dict[str, tuple[Any, ...]] = {}
     for part in parts:
         for name, path in part["paths"].items():

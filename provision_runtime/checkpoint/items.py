@@ -55,12 +55,13 @@ class SavePlan:
 
     paths: where each name is in the nested state dict, for the names of all ranks. digests: the
     SHA-256 of the records of some pieces, by `Item.place`; known because an earlier save had the
-    same content.
+    same content. metadata: the caller's own, for the manifest; that of rank 0 counts.
     """
 
     items: tuple[Item, ...]
     paths: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     digests: Mapping[Place, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:

@@ -19,6 +19,7 @@ from ..comm.store import RanksMissing, StoreLost
 from . import catalog, corrupt_files, streams, verification
 from .errors import CheckpointError, DamagedFile, NoCheckpoint, Vanished
 from .match import match
+from .optimizer_state import add_missing_state
 from .plan import exchange_or_fail, expand, is_stateful
 from .reader import Reader
 from .saver import BACKGROUND
@@ -44,7 +45,8 @@ class LoadReport:
     """What was loaded.
 
     bytes: what this rank read into the state dict. refused: a sentence per damage of a newer
-    checkpoint that was skipped (`on_damage="previous"`), or of `latest`.
+    checkpoint that was skipped (`on_damage="previous"`), or of `latest`. missing: names that the
+    checkpoint lacks, and whose values on this rank stayed (`strict=False`).
     """
 
     step: int
@@ -53,6 +55,7 @@ class LoadReport:
     verify_s: float
     read_s: float
     refused: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -81,6 +84,7 @@ def load(
     *,
     on_damage: str,
     allow_pickle: bool,
+    strict: bool = True,
 ) -> LoadReport:
     # A background save uses these ranks' exchanges too, and may be the checkpoint to load.
     BACKGROUND.finish()
@@ -96,7 +100,7 @@ def load(
                 )
             try:
                 return _load_first_intact(
-                    state_dict, backend, folders, refused, ranks, allow_pickle
+                    state_dict, backend, folders, refused, ranks, allow_pickle, strict
                 )
             except Vanished:
                 continue
@@ -240,10 +244,13 @@ def _load_first_intact(
     refused: list[str],
     ranks: Ranks,
     allow_pickle: bool,
+    strict: bool,
 ) -> LoadReport:
     for number, folder in enumerate(folders):
         try:
-            return _load_folder(state_dict, backend, folder, ranks, tuple(refused), allow_pickle)
+            return _load_folder(
+                state_dict, backend, folder, ranks, tuple(refused), allow_pickle, strict
+            )
         except DamagedFile as error:
             # On all ranks, since the next save of any of them may link the file.
             corrupt_files.add(backend.root, error.path.rpartition("/")[2])
@@ -262,12 +269,13 @@ def _load_folder(
     ranks: Ranks,
     refused: tuple[str, ...],
     allow_pickle: bool,
+    strict: bool,
 ) -> LoadReport:
     started = time.monotonic()
     prepared: _Prepared = _run_together(
         "checkpoint/verify",
         ranks,
-        lambda: _prepare(state_dict, backend, folder, ranks, allow_pickle),
+        lambda: _prepare(state_dict, backend, folder, ranks, allow_pickle, strict),
     )
     if len(set(ranks.exchange("checkpoint/same", prepared.content.digest))) > 1:
         raise Vanished(
@@ -282,11 +290,17 @@ def _load_folder(
         verify_s=verified - started,
         read_s=time.monotonic() - verified,
         refused=refused,
+        missing=prepared.plan.missing,
     )
 
 
 def _prepare(
-    state_dict: dict[str, Any], backend: Backend, folder: str, ranks: Ranks, allow_pickle: bool
+    state_dict: dict[str, Any],
+    backend: Backend,
+    folder: str,
+    ranks: Ranks,
+    allow_pickle: bool,
+    strict: bool,
 ) -> _Prepared:
     """Plans this rank's reads, verifies their files and its share of the others, and unpickles the
     objects.
@@ -295,7 +309,8 @@ def _prepare(
     try:
         content = catalog.read_manifest(backend, folder)
         expanded = expand(state_dict)
-        plan = match(expanded, content)
+        add_missing_state(state_dict, expanded, content)
+        plan = match(expanded, content, strict)
         records = [read.record for read in plan.tensors]
         records += [content.objects[leaf.name] for leaf in plan.objects]
         _verify_share(backend, folder, content, records, ranks)

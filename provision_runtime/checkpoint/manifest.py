@@ -85,6 +85,8 @@ class Manifest:
     sequence: int = 0
     parent: str | None = None
     torch: str = ""
+    # What the caller of `save` wrote into it: values that JSON can hold.
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -226,7 +228,7 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
             "shape": list(tensor.shape),
             "records": [record_as_json(record) for record in tensor.records],
         }
-    return {
+    document = {
         "schema": SCHEMA,
         "step": manifest.step,
         "sequence": manifest.sequence,
@@ -238,6 +240,9 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
         "tensors": tensors,
         "objects": {name: record_as_json(record) for name, record in manifest.objects.items()},
     }
+    if manifest.metadata:
+        document["metadata"] = manifest.metadata
+    return document
 
 
 def _from_json(document: dict[str, Any]) -> Manifest:
@@ -263,4 +268,5 @@ def _from_json(document: dict[str, Any]) -> Manifest:
         sequence=document["sequence"],
         parent=document["parent"],
         torch=document["torch"],
+        metadata=document.get("metadata", {}),
     )

@@ -53,16 +53,25 @@ class RecordRead:
 
 @dataclass(frozen=True)
 class LoadPlan:
+    """missing: names that the checkpoint lacks, and whose values stay (strict=False)."""
+
     tensors: tuple[RecordRead, ...]
     objects: tuple[Leaf, ...]
+    missing: tuple[str, ...] = ()
 
 
-def match(state_dict: dict[str, Any], content: Manifest) -> LoadPlan:
+def match(state_dict: dict[str, Any], content: Manifest, strict: bool = True) -> LoadPlan:
     """What this rank reads.
 
-    Raises CheckpointError with every name that the checkpoint lacks or that does not fit.
+    Raises CheckpointError with every name that does not fit, or that the checkpoint lacks; if not
+    strict, the latter stay as they are.
     """
     leaves = list(find_leaves(state_dict, content))
+    missing = []
+    if not strict:
+        present = {*content.tensors, *content.objects}
+        missing = [leaf.name for leaf in leaves if leaf.name not in present]
+        leaves = [leaf for leaf in leaves if leaf.name in present]
     _check_fit(leaves, content)
     tensors = {leaf.name: leaf.value for leaf in leaves if leaf.name in content.tensors}
     objects = tuple(leaf for leaf in leaves if leaf.name in content.objects)
@@ -71,7 +80,7 @@ def match(state_dict: dict[str, Any], content: Manifest) -> LoadPlan:
         reads = _plan_by_torch(tensors, content)
     if reads is None:
         reads = _plan_plain(tensors, content)
-    return LoadPlan(tuple(reads), objects)
+    return LoadPlan(tuple(reads), objects, tuple(missing))
 
 
 def find_leaves(state_dict: Mapping[str, Any], content: Manifest) -> Iterator[Leaf]:
@@ -102,7 +111,8 @@ def _find_leaves(
             raise CheckpointError(
                 f"the optimizer{name} has no state yet, "
                 "so its state in the checkpoint would not be loaded: "
-                "pass what torch.distributed.checkpoint.state_dict.get_optimizer_state_dict "
+                "pass the optimizer itself, or what "
+                "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict "
                 "(or get_state_dict) returns, or take a step first"
             )
     for key, value in entries:

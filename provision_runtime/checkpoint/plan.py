@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from . import streams
 from .errors import CheckpointError
 from .items import OBJECT, Item, SavePlan
 from .serialize import has_memory
+from .unpickle import runs_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -190,7 +192,15 @@ def _pickle(item: Item) -> bytes:
         raise CheckpointError(
             f"{item.name} cannot be pickled: {type(error).__name__}: {error}"
         ) from error
-    return buffer.getvalue()
+    content = buffer.getvalue()
+    if runs_code(content):
+        warnings.warn(
+            f"{item.name} is of type {type(item.data).__name__}, which must be unpickled: `load` "
+            "will refuse it without allow_pickle=True. Save its values instead: numbers, strings, "
+            "tensors, and lists and dicts of them",
+            stacklevel=2,
+        )
+    return content
 
 
 # The items of one rank

@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import pickletools
-import zipfile
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +13,7 @@ from . import dcp
 from .errors import CheckpointError, DamagedFile
 from .match import narrow
 from .serialize import is_plain, memory_of
+from .unpickle import load_without_code, pickle_of_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,17 +25,6 @@ if TYPE_CHECKING:
     from .match import RecordRead
 
 WORKERS = 3
-ARCHIVE = b"PK\x03\x04"
-# A member that only archives of TorchScript have.
-TORCHSCRIPT = b"constants.pkl"
-# Operations of a pickle (of protocol 2, torch.save's) that make values and put them together. All
-# others look up names, call what they find, or refer outside.
-VALUES = "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE"
-CONTAINERS = (
-    "EMPTY_LIST EMPTY_DICT APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 SETITEM SETITEMS"
-)
-STACK = "PROTO STOP MARK POP POP_MARK BINPUT LONG_BINPUT BINGET LONG_BINGET"
-SAFE_OPERATIONS = frozenset(f"{VALUES} {CONTAINERS} {STACK}".split())
 
 
 class Reader:
@@ -64,13 +51,13 @@ class Reader:
         import torch
 
         content = self._read_bytes(self._content.objects[name])
-        data_pickle = _pickle_of_data(content)
+        data_pickle = pickle_of_data(content)
         try:
             if data_pickle is not None:
                 return pickle.loads(data_pickle)
             if allow_pickle:
                 return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
-            return _load_without_code(content)
+            return load_without_code(content)
         except pickle.UnpicklingError as error:
             if allow_pickle:
                 raise CheckpointError(f"{name} cannot be unpickled: {error}") from error
@@ -103,7 +90,7 @@ class Reader:
         import torch
 
         if record.data is None:
-            loaded: torch.Tensor = _load_without_code(self._read_bytes(record))
+            loaded: torch.Tensor = load_without_code(self._read_bytes(record))
             return loaded
         box = torch.empty(record.sizes, dtype=dtype, device="cpu")
         self._fill(memory_of(box), record, record.data)
@@ -119,43 +106,3 @@ class Reader:
         if self._backend.read_into(folder, record.file, offset, memory) != len(memory):
             path = f"{self._backend.root}/{folder}/{record.file}"
             raise DamagedFile(path, "it became shorter while it was read")
-
-
-def _pickle_of_data(content: bytes) -> bytes | None:
-    """The pickle in an object that holds only numbers, strings, lists and dicts; else None.
-
-    No code runs when it is unpickled. weights_only of torch 1.13 and 2.0 refuses even a float. The
-    bytes that were checked must be those that are unpickled: torch.load may find another pickle in
-    the same content, before the archive or in it.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            [member] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-            pickled = archive.read(member)
-        for operation, _, _ in pickletools.genops(pickled):
-            if operation.name not in SAFE_OPERATIONS:
-                return None
-    except (
-        ValueError,
-        NotImplementedError,
-        RuntimeError,
-        EOFError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ):
-        return None
-    return pickled
-
-
-def _load_without_code(content: bytes) -> Any:
-    """What torch.load makes of an archive of torch.save. Raises UnpicklingError if that could run
-    code.
-
-    Before 2.6 torch ran the code of two other kinds of files in spite of weights_only: of pickles
-    without an archive, or in a tar, and of TorchScript (CVE-2025-32434).
-    """
-    import torch
-
-    if not content.startswith(ARCHIVE) or TORCHSCRIPT in content:
-        raise pickle.UnpicklingError("it is not what torch.save writes")
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

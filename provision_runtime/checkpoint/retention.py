@@ -33,21 +33,32 @@ class Pruned:
 
 
 def prune(
-    backend: Backend, keep: int, *, every: int | None = None, dry_run: bool = False
+    backend: Backend,
+    keep: int,
+    *,
+    every: int | None = None,
+    protected: Sequence[int] = (),
+    dry_run: bool = False,
 ) -> Pruned:
-    """Keeps the last `keep` committed steps, the multiples of `every`, and what `latest` names.
+    """Keeps the last `keep` committed steps, the multiples of `every`, the `protected` steps, and
+    what `latest` names.
 
     Steps that cannot be read do not count. The order of commits decides, so a run that resumed from
     an earlier step keeps its own checkpoints. Raises ValueError if `keep` is less than 1.
     """
-    plan = plan_pruning(backend, keep, every=every)
+    plan = plan_pruning(backend, keep, every=every, protected=protected)
     if not dry_run:
         carry_out(backend, plan)
     return plan
 
 
 def plan_pruning(
-    backend: Backend, keep: int | None, *, every: int | None = None, unfinished: Sequence[str] = ()
+    backend: Backend,
+    keep: int | None,
+    *,
+    every: int | None = None,
+    unfinished: Sequence[str] = (),
+    protected: Sequence[int] = (),
 ) -> Pruned:
     """What prune would remove.
 
@@ -66,7 +77,7 @@ def plan_pruning(
     removed: list[str] = []
     unreadable: list[str] = []
     if keep is not None:
-        removed, unreadable = _select(backend, keep, every)
+        removed, unreadable = _select(backend, keep, every, protected)
     return Pruned(tuple(removed), tuple(dead), tuple(unknown), tuple(unreadable))
 
 
@@ -74,7 +85,9 @@ def carry_out(backend: Backend, plan: Pruned) -> None:
     backend.remove(*plan.removed, *plan.leftovers)
 
 
-def _select(backend: Backend, keep: int, every: int | None) -> tuple[list[str], list[str]]:
+def _select(
+    backend: Backend, keep: int, every: int | None, protected_steps: Sequence[int] = ()
+) -> tuple[list[str], list[str]]:
     """The checkpoints to remove, in order of steps; and those whose manifest cannot be read.
 
     The latter stay unless every retained checkpoint is of a later step. A save may run meanwhile:
@@ -94,6 +107,7 @@ def _select(backend: Backend, keep: int, every: int | None) -> tuple[list[str], 
         last_of_step.setdefault(name.step, name)
     last_commits = [name for name in by_age if last_of_step[name.step] == name]
     retained = set(last_commits[:keep])
+    retained.update(name for name in last_commits if name.step in protected_steps)
     if every:
         retained.update(name for name in last_commits if name.step % every == 0)
     first_step = min((name.step for name in retained), default=None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import streams
@@ -59,12 +60,13 @@ def save(
     *,
     incremental: bool,
     for_dcp: bool = True,
+    metadata: Mapping[str, Any] | None = None,
     progress: ProgressCallback,
 ) -> SaveReport:
     BACKGROUND.finish()
     started = time.monotonic()
-    step, backend, problem = _check_arguments(open_backend, step)
-    plan = plan_save(state_dict, ranks, for_dcp, problem)
+    step, backend, problem = _check_arguments(open_backend, step, metadata)
+    plan = replace(plan_save(state_dict, ranks, for_dcp, problem), metadata=metadata or {})
     assert backend is not None
     try:
         tensors = (item.data for item in plan.items if not item.is_object)
@@ -83,12 +85,13 @@ def save_async(
     ranks: Ranks,
     *,
     incremental: bool,
+    metadata: Mapping[str, Any] | None = None,
     progress: ProgressCallback,
 ) -> Future[SaveReport]:
     BACKGROUND.finish()
     started = time.monotonic()
-    step, backend, problem = _check_arguments(open_backend, step)
-    plan = plan_save(state_dict, ranks, problem=problem)
+    step, backend, problem = _check_arguments(open_backend, step, metadata)
+    plan = replace(plan_save(state_dict, ranks, problem=problem), metadata=metadata or {})
     assert backend is not None
     planned = time.monotonic()
     try:
@@ -108,7 +111,7 @@ def save_async(
 
 
 def _check_arguments(
-    open_backend: Callable[[], Backend], step: int
+    open_backend: Callable[[], Backend], step: int, metadata: Mapping[str, Any] | None
 ) -> tuple[int, Backend | None, Exception | None]:
     """The step, the backend, and the error in this rank's arguments, if any.
 
@@ -116,9 +119,22 @@ def _check_arguments(
     waiting there, and one save behind from then on.
     """
     try:
-        return check_step(step), open_backend(), None
+        number = check_step(step)
+        _check_metadata(metadata)
+        return number, open_backend(), None
     except Exception as error:
         return 0, None, error
+
+
+def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
+    """Raises ValueError unless reading it back gives the same."""
+    try:
+        is_kept = json.loads(json.dumps(metadata, allow_nan=True)) == metadata
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"metadata must be what JSON can hold: {error}") from None
+    has_nan = is_kept is False and "NaN" in json.dumps(metadata)
+    if not is_kept and not has_nan:
+        raise ValueError("metadata must be what JSON can hold: names as text, lists, no tuples")
 
 
 def check_step(step: int) -> int:

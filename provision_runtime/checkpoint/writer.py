@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from . import corrupt_files, manifest
+from . import corrupt_files, known_crcs, manifest
 from .hashes import FileHashes, xxh128_of
 from .items import packs, pieces
 from .serialize import StagingMemory, serialize
@@ -47,7 +47,7 @@ WORKERS = 7
 OBJECT_STORE_WORKERS = 3
 
 
-class Stopped(Exception):
+class SaveAborted(Exception):
     """The save failed elsewhere."""
 
 
@@ -277,7 +277,7 @@ class Writer:
             sha256 = self._digests.get(piece.place)
             if not sha256:
                 self._staging.clear()
-                sha256 = self._hash(piece, serialize(piece, self._staging)).sha256
+                sha256 = self._hash(piece, serialize(piece, self._staging))[0].sha256
             hashed.append((piece, sha256))
         return hashed
 
@@ -289,9 +289,10 @@ class Writer:
         self._staging.clear()
         for piece in pack:
             serialized = serialize(piece, self._staging)
-            sha256 = self._sha256(serialized, pack_sha256)
+            piece_parts = serialized.parts(self._crc32(serialized))
+            sha256 = self._sha256(piece_parts, pack_sha256)
             serialized_pieces.append((piece, serialized, sha256, size))
-            parts += serialized.parts
+            parts += piece_parts
             size += serialized.size
         hashes = FileHashes(pack_sha256.hexdigest(), self._xxh128(parts))
         entry = self._write_or_link(hashes, parts, size, sum(piece.bytes for piece in pack))
@@ -314,40 +315,55 @@ class Writer:
                 return RankPart([linked], [(piece, record)])
         self._staging.clear()
         serialized = serialize(piece, self._staging)
-        hashes = self._hash(piece, serialized)
-        entry = self._write_or_link(hashes, serialized.parts, serialized.size, piece.bytes)
+        hashes, parts = self._hash(piece, serialized)
+        entry = self._write_or_link(hashes, parts, serialized.size, piece.bytes)
         return RankPart(
             [entry], [(piece, _record(entry.name, 0, piece, serialized, hashes.sha256))]
         )
 
     # Hashes
 
-    def _hash(self, piece: Item, serialized: Serialized) -> FileHashes:
-        """The hashes of a record; without XXH128 for a piece that is packed.
+    def _hash(self, piece: Item, serialized: Serialized) -> tuple[FileHashes, list[memoryview]]:
+        """The hashes of a record, and the record; without XXH128 for a piece that is packed.
 
         If the parent has the same bytes, takes their SHA-256 from its manifest.
         """
         before = self._parent.record_at(piece)
-        xxh128 = self._xxh128(serialized.parts) if piece.bytes >= MIN_FILE_BYTES else None
-        is_same = self._equals_parent(before, serialized, xxh128) if before else None
-        if before and is_same:
-            return FileHashes(before[0].sha256, xxh128)
-        sha256 = self._sha256(serialized)
+        root = self._backend.root
+        crc32 = known_crcs.find(root, piece.place, before[0].sha256) if before else None
+        is_same = None
+        if before and crc32 is not None:
+            parts = serialized.parts(crc32)
+            xxh128 = self._record_xxh128(piece, parts)
+            is_same = self._equals_parent(before, serialized.size, parts, xxh128)
+            if is_same:
+                return FileHashes(before[0].sha256, xxh128), parts
+        crc32 = self._crc32(serialized)
+        parts = serialized.parts(crc32)
+        xxh128 = self._record_xxh128(piece, parts)
+        if before and is_same is None:
+            is_same = self._equals_parent(before, serialized.size, parts, xxh128)
+        sha256 = before[0].sha256 if before and is_same else self._sha256(parts)
+        known_crcs.add(root, piece.place, sha256, crc32)
         # The piece matches the manifest and the file does not; or the two hashes in the manifest
         # contradict each other.
         if before and is_same is False and sha256 == before[0].sha256:
-            corrupt_files.add(self._backend.root, before[1].name)
-        return FileHashes(sha256, xxh128)
+            corrupt_files.add(root, before[1].name)
+        return FileHashes(sha256, xxh128), parts
 
     def _equals_parent(
-        self, before: tuple[Record, FileEntry], serialized: Serialized, xxh128: str | None
+        self,
+        before: tuple[Record, FileEntry],
+        size: int,
+        parts: Sequence[memoryview],
+        xxh128: str | None,
     ) -> bool | None:
         """Whether the parent's file has these bytes; None if there is no quick way to tell.
 
         Compares XXH128 if both are known; otherwise reads the file.
         """
         record, entry = before
-        if record.size != serialized.size:
+        if record.size != size:
             return None
         if xxh128 and entry.xxh128 and entry.size == record.size:
             return xxh128 == entry.xxh128
@@ -355,19 +371,27 @@ class Writer:
         home = entry.home or self._parent.folder
         with self._hashing:
             self._check_stop()
-            return self._backend.has(home, entry.name, record.at, serialized.parts)
+            return self._backend.has(home, entry.name, record.at, parts)
+
+    def _record_xxh128(self, piece: Item, parts: Sequence[memoryview]) -> str | None:
+        return self._xxh128(parts) if piece.bytes >= MIN_FILE_BYTES else None
+
+    def _crc32(self, serialized: Serialized) -> int:
+        with self._hashing:
+            self._check_stop()
+            return serialized.crc32()
 
     def _xxh128(self, parts: Sequence[memoryview]) -> str | None:
         with self._hashing:
             self._check_stop()
             return xxh128_of(parts)
 
-    def _sha256(self, serialized: Serialized, also: Any = None) -> str:
+    def _sha256(self, parts: Sequence[memoryview], also: Any = None) -> str:
         """also: another digest to update with the same bytes."""
         digest = hashlib.sha256()
         with self._hashing:
             self._check_stop()
-            for part in serialized.parts:
+            for part in parts:
                 digest.update(part)
                 if also is not None:
                     also.update(part)
@@ -375,7 +399,7 @@ class Writer:
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
-            raise Stopped()
+            raise SaveAborted()
 
     # Files
 
@@ -446,7 +470,7 @@ def _results(futures: Sequence[Future[Any]]) -> list[Any]:
         for future in waiting:
             future.cancel()
         for error in errors:
-            if not isinstance(error, Stopped):
+            if not isinstance(error, SaveAborted):
                 raise error
         raise errors[0]
     return [future.result() for future in futures]

@@ -43,6 +43,9 @@ def collect() -> dict[str, Any]:
         facts["torch"] = about_torch()
         versions = facts["torch"]["nccl"]
         facts["nccl_settings"] = nccl.settings(versions["loaded"] or versions["compiled"])
+        names = [setting["name"] for setting in facts["nccl_settings"]]
+        if versions["file"]:
+            facts["nccl_mistyped"] = nccl.mistyped(names, versions["file"])
     except Exception as error:  # a broken torch may raise anything
         facts["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
     # Last, since importing torch is what loads foreign libraries.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MAPS = Path("/proc/self/maps")
-DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+DRIVER_VERSION = Path("proc/driver/nvidia/version")
 # The CUDA libraries that torch brings or depends on: they must be the environment's own. Names end
 # at the dot or the dash, since plug-ins (libnccl-net.so, libnccl-tuner.so) and the driver's libcuda
 # are rightly the host's.
@@ -175,11 +175,8 @@ def decode_nccl(code: int) -> str:
     return f"{code // unit}.{code % unit // 100}.{code % 100}"
 
 
-def driver_version() -> str | None:
-    try:
-        return parse_driver(DRIVER_VERSION.read_text())
-    except OSError:
-        return None
+def driver_version(root: Path = Path("/")) -> str | None:
+    return parse_driver(_read(root / DRIVER_VERSION) or "")
 
 
 def parse_driver(text: str) -> str | None:
@@ -189,9 +186,9 @@ def parse_driver(text: str) -> str | None:
     return match.group(1) if match else None
 
 
-def device_nodes() -> list[str]:
+def device_nodes(root: Path = Path("/")) -> list[str]:
     """The GPUs that the kernel exposes, whether torch sees them or not."""
-    return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    return sorted(str(path) for path in (root / "dev").glob("nvidia[0-9]*"))
 
 
 def pci_gpus(root: Path = Path("/")) -> list[dict[str, Any]]:
@@ -223,6 +220,22 @@ def _read(path: Path) -> str | None:
         return path.read_text(errors="replace").strip()
     except OSError:
         return None
+
+
+def gpu_pci_address(ordinal: int) -> str | None:
+    """The address of a visible GPU as in /sys, `0000:1b:00.0`, from the driver."""
+    text = ctypes.create_string_buffer(32)
+    device = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        statuses = (
+            driver.cuInit(0),
+            driver.cuDeviceGet(ctypes.byref(device), ordinal),
+            driver.cuDeviceGetPCIBusId(text, len(text), device),
+        )
+    except (OSError, AttributeError):
+        return None
+    return None if any(statuses) else text.value.decode().lower()
 
 
 def gpu_uuid(ordinal: int) -> str | None:

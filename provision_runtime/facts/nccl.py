@@ -7,6 +7,8 @@ Variables" page and from torch's ProcessGroupNCCL.hpp.
 
 from __future__ import annotations
 
+import difflib
+import mmap
 import os
 import pwd
 import re
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 SYSTEM_FILE = Path("/etc/nccl.conf")
@@ -23,11 +25,14 @@ SYSTEM_FILE = Path("/etc/nccl.conf")
 FILE_VARIABLE = "NCCL_CONF_FILE"
 FILE_VARIABLE_SINCE = (2, 23)
 ENVIRONMENT = "environment"
+NAME_IN_LIBRARY = re.compile(rb"NCCL_[A-Z0-9_]+(?=\0)")
+# The least likeness of a mistyped name and the right one: one or two letters of fifteen.
+NEARLY = 0.88
 NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
 
 
 @dataclass(frozen=True)
-class Setting:
+class NcclSetting:
     name: str
     value: str
     # "environment", or the file.
@@ -48,15 +53,22 @@ def _is_set(value: str) -> bool:
 
 
 def _is_on(value: str) -> bool:
-    """torch's switches are words or numbers; NCCL's are read by strtoll: `1x` is 1, `x` is 0."""
+    """NCCL reads its switches by strtoll: `1x` is 1, and a word is 0 (ncclLoadParam, param.cc)."""
     number = NUMBER.match(value)
-    if number and number[1].strip("0xX"):
-        return True
-    return value.strip().lower() in ("true", "t", "yes", "y", "on")
+    return number is not None and number[1].strip("0xX") != ""
 
 
 def _is_off(value: str) -> bool:
     return _is_set(value) and not _is_on(value)
+
+
+def _is_on_for_torch(value: str) -> bool:
+    """torch's own switches are words or numbers."""
+    return _is_on(value) or value.strip().lower() in ("true", "t", "yes", "y", "on")
+
+
+def _is_off_for_torch(value: str) -> bool:
+    return _is_set(value) and not _is_on_for_torch(value)
 
 
 def _never(_: str) -> bool:
@@ -138,31 +150,33 @@ MEANINGS = {
     ),
     "NCCL_VERSION": SettingMeaning("not a setting: the version that a base image declares", _never),
     "NCCL_BLOCKING_WAIT": SettingMeaning(
-        "the program waits on the CPU for every collective", _is_on
+        "the program waits on the CPU for every collective", _is_on_for_torch
     ),
     "TORCH_NCCL_BLOCKING_WAIT": SettingMeaning(
-        "the program waits on the CPU for every collective", _is_on
+        "the program waits on the CPU for every collective", _is_on_for_torch
     ),
     "NCCL_ASYNC_ERROR_HANDLING": SettingMeaning(
         "whether a failed or late collective ends the process; "
         "without it, the other ranks wait forever",
-        _is_off,
+        _is_off_for_torch,
     ),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": SettingMeaning(
         "whether a failed or late collective ends the process; "
         "without it, the other ranks wait forever",
-        _is_off,
+        _is_off_for_torch,
     ),
     "TORCH_NCCL_ENABLE_MONITORING": SettingMeaning(
-        "whether a watchdog that hangs is detected", _is_off
+        "whether a watchdog that hangs is detected", _is_off_for_torch
     ),
-    "TORCH_NCCL_ENABLE_TIMING": SettingMeaning("every collective is timed", _is_on),
+    "TORCH_NCCL_ENABLE_TIMING": SettingMeaning("every collective is timed", _is_on_for_torch),
     "TORCH_NCCL_NAN_CHECK": SettingMeaning(
-        "every tensor is searched for NaN before it is sent", _is_on
+        "every tensor is searched for NaN before it is sent", _is_on_for_torch
     ),
-    "TORCH_NCCL_DESYNC_DEBUG": SettingMeaning("every collective is recorded in the store", _is_on),
+    "TORCH_NCCL_DESYNC_DEBUG": SettingMeaning(
+        "every collective is recorded in the store", _is_on_for_torch
+    ),
     "CUDA_LAUNCH_BLOCKING": SettingMeaning(
-        "the program waits for every kernel: nothing overlaps", _is_on
+        "the program waits for every kernel: nothing overlaps", _is_on_for_torch
     ),
     "TORCH_DISTRIBUTED_DEBUG": SettingMeaning(
         "what torch.distributed checks; DETAIL compares every collective between ranks",
@@ -204,19 +218,57 @@ def files(
     return result
 
 
-def effective(environment: Mapping[str, str], texts: list[tuple[str, str]]) -> list[Setting]:
+def effective(environment: Mapping[str, str], texts: list[tuple[str, str]]) -> list[NcclSetting]:
     """Each setting once, from the source that wins: the environment, then the files in order."""
     sources = [(ENVIRONMENT, dict(environment))]
     sources += [(name, parse(text)) for name, text in texts]
-    result: dict[str, Setting] = {}
+    result: dict[str, NcclSetting] = {}
     for source, values in sources:
         for name, value in values.items():
             is_ours = name in MEANINGS or name.startswith(PREFIXES)
             if is_ours and name not in result:
-                meaning = MEANINGS.get(name, UNKNOWN)
-                is_costly = meaning.is_costly(value)
-                result[name] = Setting(name, value, source, meaning.effect, is_costly)
+                result[name] = _setting(name, value, source)
     return [result[name] for name in sorted(result)]
+
+
+def _setting(name: str, value: str, source: str) -> NcclSetting:
+    meaning = MEANINGS.get(name, UNKNOWN)
+    is_switch = meaning.is_costly in (_is_on, _is_off)
+    if is_switch and _is_set(value) and NUMBER.match(value) is None:
+        effect = f"{meaning.effect}; NCCL reads numbers only, so {value!r} means 0"
+        return NcclSetting(name, value, source, effect, is_costly=True)
+    return NcclSetting(name, value, source, meaning.effect, meaning.is_costly(value))
+
+
+def names_in(library: str) -> frozenset[str]:
+    """The variables that a build of NCCL knows: their names are in its library. Empty if it cannot
+    be read."""
+    try:
+        with open(library, "rb") as file, mmap.mmap(
+            file.fileno(), 0, access=mmap.ACCESS_READ
+        ) as content:
+            return frozenset(name.decode() for name in NAME_IN_LIBRARY.findall(content))
+    except (OSError, ValueError):
+        return frozenset()
+
+
+def mistyped(names: Iterable[str], library: str) -> dict[str, str]:
+    """The variables of NCCL that neither we nor this library know and that are nearly like one that
+    the library knows; with that one. Others may belong to a plug-in."""
+    unknown = []
+    for name in names:
+        if name.startswith("NCCL_") and name not in MEANINGS:
+            unknown.append(name)
+    if not unknown:
+        return {}
+    valid = names_in(library)
+    result = {}
+    for name in unknown:
+        if valid and name not in valid:
+            nearest = difflib.get_close_matches(name, {*valid, *MEANINGS}, 1, NEARLY)
+            if nearest:
+                result[name] = nearest[0]
+    return result
 
 
 def parse(text: str) -> dict[str, str]:

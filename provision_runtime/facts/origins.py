@@ -99,10 +99,10 @@ def about_pythonpath() -> dict[str, Any]:
 def modules_of(folders: Iterable[str], modules: Mapping[str, ModuleType]) -> list[str]:
     """The loaded modules that are directly in one of these folders, except our own."""
     normalized = {os.path.normpath(folder) for folder in folders}
-    ours = {"__main__", (__package__ or "").split(".")[0]}
+    own_packages = {"__main__", (__package__ or "").split(".")[0]}
     names = []
     for name, module in list(modules.items()):
-        if "." not in name and name not in ours and folder_of(module) in normalized:
+        if "." not in name and name not in own_packages and folder_of(module) in normalized:
             names.append(name)
     return sorted(names)
 

@@ -72,6 +72,13 @@ def _sync_file_range() -> Any:
     return function
 
 
+def nearest_existing(path: Path) -> Path:
+    """The path itself, or the nearest of its parents that exists."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
 def read_bytes(path: Path) -> bytes:
     """The whole file, reopened by its name when the handle is stale."""
     return retry_stale(path.read_bytes)

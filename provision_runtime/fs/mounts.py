@@ -10,9 +10,30 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .files import nearest_existing
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Types of file systems on other machines, as the kernel or FUSE names them.
+NETWORK_TYPES = (
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse.ceph",
+    "fuse.glusterfs",
+    "fuse.sshfs",
+    "gpfs",
+    "lustre",
+    "nfs",
+    "nfs4",
+    "panfs",
+    "smb3",
+    "virtiofs",
+    "wekafs",
+)
 MOUNTINFO = Path("/proc/self/mountinfo")
 ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -24,6 +45,10 @@ class Mount:
     source: str
     # Options of the mount and of the file system, such as nolock and local_lock.
     options: str
+
+    @property
+    def is_network(self) -> bool:
+        return self.type in NETWORK_TYPES
 
     def __str__(self) -> str:
         return f"{self.type} {self.source} mounted at {self.point}"
@@ -48,9 +73,7 @@ def locate(path: Path) -> Location:
 
     Raises OSError when the file system does not answer.
     """
-    existing = path.resolve()
-    while not existing.exists():
-        existing = existing.parent
+    existing = nearest_existing(path.resolve())
     return Location(existing.stat().st_dev, mount_of(str(existing), _mounts()))
 
 

@@ -8,7 +8,6 @@ What cannot be read is not None: it is listed as unread, with the reason. `root`
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..facts import libraries, limits, nccl
+from ..facts.digests import prefix_digests, read_marker
 from ..fs import mounts
 from . import fabric_libraries
-from .digests import prefix_digests
 from .facts import read_within, system
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ KERNEL_MODULES = ("mlx5_core", "efa", "irdma", "nvidia_peermem", "gdrdrv")
 # As `ulimit` counts them: files and processes as they are, memory in KiB.
 COUNT_LIMITS = {"open_files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC}
 MEMORY_LIMITS = {"locked_memory": resource.RLIMIT_MEMLOCK, "stack": resource.RLIMIT_STACK}
-# Where provision records from which lock it made a prefix (provision/environment/prefix.py).
-MARKER = Path("conda-meta") / "provision.json"
 # All libraries of the host are looked for at once.
 HOST_LIBRARIES = "host libraries"
 LIBRARY_FACTS = {
@@ -133,11 +130,7 @@ def _key(folder: Path) -> str:
 
 
 def _lock_sha256(folder: Path) -> str | None:
-    try:
-        marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    lock_sha256 = marker.get("lock_sha256") if isinstance(marker, dict) else None
+    lock_sha256 = read_marker(str(folder)).get("lock_sha256")
     return lock_sha256 if isinstance(lock_sha256, str) else None
 
 

@@ -16,6 +16,7 @@ REASONS = {
     errno.ENOTDIR: "no-such-path",
     errno.ESTALE: "file-system",
     errno.EIO: "file-system",
+    errno.ELOOP: "not-ours",  # a link in the place of a file of the store
 }
 OTHER = "system-error"
 

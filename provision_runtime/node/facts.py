@@ -107,13 +107,13 @@ def host() -> dict[str, Any]:
     reach a loopback address."""
     name = socket.gethostname()
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
-        found = set()
+        addresses = set()
     return {
         "name": name,
-        "addresses": sorted(found),
-        "is_loopback": bool(found) and all(_is_loopback(address) for address in found),
+        "addresses": sorted(addresses),
+        "is_loopback": bool(addresses) and all(_is_loopback(address) for address in addresses),
         "machine_id": _read(ROOT / "etc/machine-id"),
     }
 

@@ -7,9 +7,9 @@ has, and is checked against the digests of its distributions.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-import shutil
 import subprocess
 import threading
 import time
@@ -70,10 +70,11 @@ def attach(path: str, name: str, key: str, active: bool, wait_s: float) -> dict[
 
     Takes no lock and changes no file. active: wait until it is also the active one here. wait_s:
     how long this node may still see an older state of the file system (NFS: 60 s by default).
-    Raises NodeError (not-shared, no-way, does-not-start).
+    Raises NodeError (not-shared, unsafe-store, no-way, does-not-start).
     """
     store = Store(path)
     record = _wait_for_record(store, name, key, active, wait_s)
+    stores.require_safe(store)
     pack = stores.pack_of(store, key)
     if record["way"] != TREE and stores.installed_way(store, pack) is None:
         _put(store, pack, [way for way in ways(pack["format"]) if way != TREE])
@@ -172,7 +173,8 @@ def _unpack(store: Store, pack: Mapping[str, Any]) -> None:
         os.rename(staging, directory)
         stores.sync_directory(os.path.dirname(directory))
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            stores.remove_tree(staging)
         raise
 
 
@@ -233,7 +235,7 @@ class _Decompressor(threading.Thread):
 
 def _check_digests(tree: str, pack: Mapping[str, Any]) -> None:
     """Every file of a tree against the sidecar. Raises NodeError (wrong-bytes)."""
-    from .digests import prefix_digests
+    from ..facts.digests import prefix_digests
 
     digests = prefix_digests(tree, deep=True)
     if digests["root"] == pack["root"]:
@@ -278,9 +280,10 @@ def remove_environment(store: Store, key: str) -> None:
 def _take_away(store: Store, key: str) -> None:
     """Unmount or delete `envs/KEY`, and what was left of unpacking it."""
     directory = store.environment(key)
-    shutil.rmtree(_unpacking(store, key), ignore_errors=True)
     removing = os.path.join(store.path, "envs", f".{key}.removing")
-    shutil.rmtree(removing, ignore_errors=True)
+    for leftover in (_unpacking(store, key), removing):
+        with contextlib.suppress(OSError):
+            stores.remove_tree(leftover)
     try:
         mounted = stores.is_mounted(directory)
     except OSError:
@@ -298,7 +301,7 @@ def _take_away(store: Store, key: str) -> None:
         raise NodeError("in-use", f"{directory} is in use by process {users[0]}")
     stores.remove_file(store.installed(key))
     os.rename(directory, removing)
-    shutil.rmtree(removing)
+    stores.remove_tree(removing)
 
 
 def _unmount(directory: str) -> None:

@@ -21,6 +21,7 @@ MARK = "provision-node: "
 # keywords and returns what JSON can hold. It is imported only when it runs.
 ACTIONS = {
     "facts": "facts:collect",
+    "doctor": "diagnosis:diagnose",
     "smoke-prepare": "smoke_ranks:prepare",
     "smoke-run": "smoke_ranks:run",
     "image-pull": "registry_image:pull",

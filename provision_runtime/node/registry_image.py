@@ -47,12 +47,7 @@ def activate(path: str, name: str, reference: str, run: Mapping[str, str]) -> di
     with stores.locked(store, name, run):
         target = store.link(name) + ".image"
         staged = os.path.join(store.path, "staging", f"{name}.image")
-        with open(staged, "w", encoding="ascii") as file:
-            file.write(reference + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staged, target)
-        stores.sync_directory(store.path)
+        stores.write_text(target, staged, reference + "\n")
         stores.append_journal(store, "image", run, name=name, key=reference)
         stores.release(path, name, run)
     return {"active": reference}

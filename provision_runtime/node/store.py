@@ -22,6 +22,7 @@ import fcntl
 import json
 import os
 import select
+import stat
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,9 @@ LOCK_POLL_S = 0.2
 # that it ran on sees at once that it is gone.
 LEASE_S = 1800.0
 PARTS_KEPT_S = 7 * 86400.0
+FOLDERS = ("images", "staging", "envs")
+# As whom NFS shows root's files, and a user namespace those of users outside of it.
+NOBODY = 65534
 # `NAME-` and twelve digits of a hash.
 KEY_HASH_LENGTH = 12
 
@@ -143,10 +147,10 @@ def installed_way(store: Store, pack: Mapping[str, Any]) -> str | None:
 
 
 def is_mounted(directory: str) -> bool:
-    """Whether a file system is mounted there. Raises OSError where that does not answer, which
-    os.path.ismount hides."""
+    """Whether a file system is mounted there; not behind a link, which names somebody else's mount.
+    Raises OSError where that does not answer, which os.path.ismount hides."""
     try:
-        return os.stat(directory).st_dev != os.stat(os.path.dirname(directory)).st_dev
+        return os.lstat(directory).st_dev != os.stat(os.path.dirname(directory)).st_dev
     except FileNotFoundError:
         return False
 
@@ -164,17 +168,34 @@ def locked(store: Store, name: str, run: Mapping[str, str]) -> Iterator[None]:
     """Work in the store alone, as a part of this run.
 
     run: `id`; `source`, the host and folder that it runs from, where only one run of an environment
-    is at work at a time; and `by`, as a person reads it. Raises NodeError (in-use).
+    is at work at a time; and `by`, as a person reads it. Raises NodeError (in-use, unsafe-store).
     """
-    for directory in ("images", "staging", "envs"):
+    # Whatever this user's umask is, nobody else may write what is made from here on.
+    others_write = stat.S_IWGRP | stat.S_IWOTH
+    os.umask(os.umask(others_write) | others_write)
+    for directory in FOLDERS:
         os.makedirs(os.path.join(store.path, directory), exist_ok=True)
-    descriptor = os.open(store.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    require_safe(store)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(store.lock, flags, 0o644)
     try:
         _wait_for_lock(descriptor, store)
         _take_lease(store, name, run)
         yield
     finally:
         os.close(descriptor)
+
+
+def require_safe(store: Store) -> None:
+    """Raise NodeError (unsafe-store) if another user could change what jobs run from here, or where
+    we write: by replacing a folder, or by a link in the place of a file."""
+    for directory in (store.path, *(os.path.join(store.path, name) for name in FOLDERS)):
+        status = os.stat(directory)
+        if status.st_mode & stat.S_IWOTH:
+            mode = stat.S_IMODE(status.st_mode)
+            raise NodeError("unsafe-store", f"every user may write to {directory} (mode {mode:o})")
+        if status.st_uid not in (0, os.geteuid(), NOBODY):
+            raise NodeError("unsafe-store", f"{directory} belongs to the user {status.st_uid}")
 
 
 def _wait_for_lock(descriptor: int, store: Store) -> None:
@@ -246,9 +267,8 @@ def require_caller() -> None:
 
 def append_journal(store: Store, event: str, run: Mapping[str, str], **fields: Any) -> None:
     line = json.dumps({"at": time.time(), "event": event, "run": run["id"], **fields}) + "\n"
-    descriptor = os.open(
-        store.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
-    )
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(store.journal, flags, 0o644)
     try:
         os.write(descriptor, line.encode("utf-8"))
         os.fsync(descriptor)
@@ -287,10 +307,16 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 def write_json(path: str, document: Mapping[str, Any]) -> None:
     """Replace a document; it is on the disk when this returns."""
-    staged = f"{path}.new"
-    with open(staged, "w", encoding="utf-8") as file:
-        json.dump(document, file, sort_keys=True)
-        file.write("\n")
+    write_text(path, f"{path}.new", json.dumps(document, sort_keys=True) + "\n")
+
+
+def write_text(path: str, staged: str, text: str) -> None:
+    """Replace a file by one that was written at `staged`. What is there already, of a killed run,
+    or a link that somebody else put there, is removed and not written to."""
+    remove_file(staged)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(staged, flags, 0o644), "w", encoding="utf-8") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(staged, path)
@@ -300,6 +326,16 @@ def write_json(path: str, document: Mapping[str, Any]) -> None:
 def remove_file(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder with all that is in it; of a link only the link."""
+    import shutil  # most actions do not need it
+
+    if os.path.islink(path):
+        remove_file(path)
+    elif os.path.lexists(path):
+        shutil.rmtree(path)
 
 
 def sync_directory(path: str) -> None:

@@ -139,7 +139,7 @@ def _connect(
 
 def _open_part(part: str, offset: int) -> Any:
     """The part of an image, open for writing at `offset`; what lies behind is cut off."""
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     file = os.fdopen(descriptor, "r+b", buffering=0)
     if os.fstat(descriptor).st_size < offset:
         file.close()

@@ -26,6 +26,10 @@ WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 TIME_FINDINGS = frozenset(
     ("deadline-passed", "time-over", "rank-stuck", "rank-missing", "interrupted", "port-busy")
 )
+# Warnings that something works, but slower than it should. With --strict they are failures.
+PERFORMANCE_WARNINGS = frozenset(
+    ("bandwidth-reduced", "baseline-regressed", "compute-straggler", "slow-rank")
+)
 # Findings about the hardware or the network of a node, for which taking it out of service can be
 # right. Those about its environment, its settings or a shared folder are not: they are mended
 # otherwise, or are not the node's.
@@ -45,6 +49,7 @@ NODE_FAULTS = frozenset(
         "rank-silent",
         "store-filtered",
         "store-unreachable",
+        "wrong-product",
         "wrong-result",
         "wrong-value",
     )
@@ -97,7 +102,7 @@ class ReportUnreadable(ValueError):
 
 @dataclass(frozen=True)
 class ReportedFinding:
-    """A problem: its id in the catalog (smoke/findings.py), the verdict, the ranks, what happened,
+    """A problem: its id in the catalog (report/findings), the verdict, the ranks, what happened,
     and what to do."""
 
     id: str

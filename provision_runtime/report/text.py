@@ -29,8 +29,11 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def format_bytes(count: float) -> str:
-    """Bytes in powers of 1024 with up to four digits: `512 MiB`, `1.234 GiB`."""
+def format_bytes(count: float, *, number_format: str = ".4g") -> str:
+    """Bytes in powers of 1024 with up to four digits: `512 MiB`, `1.234 GiB`.
+
+    Columns of a table want `.1f` as number_format.
+    """
     for unit, name in (
         (1 << 50, "PiB"),
         (1 << 40, "TiB"),
@@ -39,5 +42,5 @@ def format_bytes(count: float) -> str:
         (1 << 10, "KiB"),
     ):
         if count >= unit:
-            return f"{count / unit:.4g} {name}"
+            return f"{count / unit:{number_format}} {name}"
     return f"{count:.0f} B"

@@ -1,9 +1,10 @@
 """Is the bandwidth what it should be? Judges measured busbw by published curves: over the size of
-the message, by GPU, number of ranks, hosts, fabric and collective.
+the message, by GPU, number of ranks, hosts, fabric and collective. Where there is no curve, the
+slowest wire that a ring must cross is the limit (wire_limit).
 
 Owns bandwidth_reference.json, which is shipped, and the format of `--expect FILE`, which is the
-same; every curve names its source. Pure except for reading the file. A line without a curve, or
-with a message too small to judge, gets an answer, but no finding.
+same; every curve names its source. Pure except for reading the file. A line that neither can
+judge, or with a message too small for both, gets an answer, but no finding.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..report.text import format_bytes
+from . import wire_limit
 from .outcome import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from .wire_limit import WireLimit
 
 SHIPPED = Path(__file__).with_name("bandwidth_reference.json")
 SCHEMA = 1
@@ -49,6 +53,10 @@ NVLS_ADVICE = (
     "check with NCCL_DEBUG=INFO whether NCCL uses NVLS; run again with NCCL_NVLS_ENABLE=0, which is"
     " judged as a ring, to see whether that is the only cause"
 )
+WIRE_ADVICE = (
+    "see which transport NCCL chose (facts of the phase collectives, or NCCL_DEBUG=INFO): traffic"
+    " that should use this wire takes another way, or the wire is not as fast as it reports"
+)
 
 
 class ReferenceUnreadable(ValueError):
@@ -70,7 +78,7 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Curve:
+class ReferenceCurve:
     """`points`: (size in bytes, GB/s), by size."""
 
     device: str
@@ -94,16 +102,23 @@ class Curve:
             and self.collective == collective
             and backend == hardware.backend
             and fnmatchcase(hardware.device, self.device)
-            and fnmatchcase(hardware.fabric, self.fabric)
+            and self._fits_fabric(hardware.fabric)
         )
 
-    def at(self, size_bytes: int) -> float:
-        """Interpolates by the logarithm of the size; constant before the first and after the last
-        point."""
+    def _fits_fabric(self, fabric: str) -> bool:
+        """A host may have cards of several kinds: an EFA host also has other RDMA cards."""
+        return any(fnmatchcase(name, self.fabric) for name in fabric.split(","))
+
+    def at(self, size_bytes: int, shape: ReferenceCurve | None = None) -> float:
+        """Interpolates by the logarithm of the size; constant after the last point. Before the
+        first point the expectation falls as the curve `shape` does, or is constant without it."""
         smaller = [point for point in self.points if point[0] <= size_bytes]
         larger = [point for point in self.points if point[0] >= size_bytes]
         if not smaller:
-            return larger[0][1]
+            first_size, first_gb_s = larger[0]
+            if shape is None:
+                return first_gb_s
+            return first_gb_s * min(shape.at(size_bytes) / shape.at(first_size), 1.0)
         if not larger:
             return smaller[-1][1]
         (low, low_gb_s), (high, high_gb_s) = smaller[-1], larger[0]
@@ -121,10 +136,12 @@ class Curve:
 class ReferenceCurves:
     """The contents of a file. `wires`: what one GPU's links carry in one direction, by device."""
 
-    curves: tuple[Curve, ...]
+    curves: tuple[ReferenceCurve, ...]
     wires: tuple[tuple[str, float], ...] = ()
+    # How bandwidth grows with the size, for curves that have one large size only.
+    shape: ReferenceCurve | None = None
 
-    def find(self, hardware: Hardware, collective: str) -> Curve | None:
+    def find(self, hardware: Hardware, collective: str) -> ReferenceCurve | None:
         """The curve that fits; of several, the one of the algorithm that NCCL will use."""
         fitting = [curve for curve in self.curves if curve.fits(hardware, collective)]
         for curve in fitting:
@@ -163,7 +180,12 @@ def parse_curves(document: Any) -> ReferenceCurves:
     wires = []
     for device, rate in document.get("wires", {}).items():
         wires.append((device, _rate(rate, f"wires of {device}")))
-    return ReferenceCurves(tuple(curves), tuple(wires))
+    number = document.get("shape")
+    if number is None:
+        return ReferenceCurves(tuple(curves), tuple(wires))
+    if type(number) is not int or not 1 <= number <= len(curves):
+        raise ValueError(f"shape: {number!r} is not the number of a curve")
+    return ReferenceCurves(tuple(curves), tuple(wires), curves[number - 1])
 
 
 def size_bytes(text: str) -> int:
@@ -185,7 +207,7 @@ def may_use_nvls(environment: Mapping[str, str], nccl: str | None) -> bool:
     return release is not None and (int(release[1]), int(release[2])) >= (2, 17)
 
 
-def _curve(entry: Any, where: str) -> Curve:
+def _curve(entry: Any, where: str) -> ReferenceCurve:
     if not isinstance(entry, dict):
         raise ValueError(f"{where} is not an object")
     for key in entry:
@@ -197,7 +219,7 @@ def _curve(entry: Any, where: str) -> Curve:
     texts = {key: _text(entry[key], f"{where}, {key}") for key in TEXT_KEYS if key in entry}
     if texts.get("backend", NCCL) not in BACKENDS:
         raise ValueError(f"{where}, backend: {texts['backend']!r} is neither nccl nor gloo")
-    return Curve(
+    return ReferenceCurve(
         device=_text(entry["device"], f"{where}, device"),
         ranks=_count(entry["ranks"], f"{where}, ranks"),
         hosts=_count(entry.get("hosts", 1), f"{where}, hosts"),
@@ -243,22 +265,38 @@ class LineVerdict:
     answer: str
     expected_gb_s: float | None = None
     finding_id: str = ""
+    # The wire that the line was judged by, if no curve did.
+    limit: WireLimit | None = None
 
 
-def judge_line(line: Mapping[str, Any], hardware: Hardware, curves: ReferenceCurves) -> LineVerdict:
-    busbw = line["busbw_gb_s"]
-    if busbw is None:
+def judge_line(
+    line: Mapping[str, Any],
+    hardware: Hardware,
+    curves: ReferenceCurves,
+    limit: WireLimit | None = None,
+) -> LineVerdict:
+    """By the curve if there is one for this size, else by the slowest wire."""
+    if line["busbw_gb_s"] is None:
         return LineVerdict(ONE_RANK)
+    if hardware.device == CPU and curves.find(hardware, line["collective"]) is None:
+        return LineVerdict(REHEARSAL)
+    if hardware.backend == GLOO and hardware.device != CPU:
+        return LineVerdict(THROUGH_THE_HOST)
     curve = curves.find(hardware, line["collective"])
-    if curve is None:
-        if hardware.device == CPU:
-            return LineVerdict(REHEARSAL)
-        if hardware.backend == GLOO:
-            return LineVerdict(THROUGH_THE_HOST)
-        return LineVerdict(UNKNOWN)
-    expected = curve.at(line["bytes"])
-    if line["bytes"] < curve.from_bytes:
-        return LineVerdict(TOO_SMALL, expected)
+    if curve is not None and line["bytes"] >= curve.from_bytes:
+        return _judge_by_curve(line, hardware, curves, curve)
+    by_wire = _judge_by_wire(line, limit)
+    if by_wire is not None:
+        return by_wire
+    if curve is not None:
+        return LineVerdict(TOO_SMALL, curve.at(line["bytes"], curves.shape))
+    return LineVerdict(UNKNOWN if limit is None else TOO_SMALL)
+
+
+def _judge_by_curve(
+    line: Mapping[str, Any], hardware: Hardware, curves: ReferenceCurves, curve: ReferenceCurve
+) -> LineVerdict:
+    busbw, expected = line["busbw_gb_s"], curve.at(line["bytes"], curves.shape)
     share = busbw / expected
     if share < FINE:
         finding_id = "bandwidth-reduced" if share >= BAD else "bandwidth-low"
@@ -271,20 +309,37 @@ def judge_line(line: Mapping[str, Any], hardware: Hardware, curves: ReferenceCur
     return LineVerdict("fine", expected)
 
 
+def _judge_by_wire(line: Mapping[str, Any], limit: WireLimit | None) -> LineVerdict | None:
+    """None if the wire cannot judge this line."""
+    if limit is None or line["collective"] not in wire_limit.RING_COLLECTIVES:
+        return None
+    if line["bytes"] < limit.from_bytes:
+        return None
+    share = line["busbw_gb_s"] / limit.gb_s
+    answer = f"{share:.0%} of the slowest wire's {limit.gb_s:.4g} GB/s"
+    if line["busbw_gb_s"] < limit.least_gb_s:
+        return LineVerdict(answer, None, "bandwidth-low", limit)
+    return LineVerdict(f"fine; {answer}", None, "", limit)
+
+
 def judge_lines(
-    lines: Sequence[dict[str, Any]], hardware: Hardware, curves: ReferenceCurves
+    lines: Sequence[dict[str, Any]],
+    hardware: Hardware,
+    curves: ReferenceCurves,
+    limit: WireLimit | None = None,
 ) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
     """The lines with their answers; and a finding for each collective and type, about its worst
     line."""
     judged_lines = []
     bad: list[tuple[float, dict[str, Any], LineVerdict]] = []
     for line in lines:
-        verdict = judge_line(line, hardware, curves)
+        verdict = judge_line(line, hardware, curves, limit)
         expected = verdict.expected_gb_s
         rounded = None if expected is None else round(expected, 3)
         judged_lines.append({**line, "expected_gb_s": rounded, "judged": verdict.answer})
         if verdict.finding_id:
-            bad.append((line["busbw_gb_s"] / (expected or 1.0), line, verdict))
+            least = verdict.limit.least_gb_s if verdict.limit else expected
+            bad.append((line["busbw_gb_s"] / (least or 1.0), line, verdict))
     bad.sort(key=lambda entry: entry[0])
     findings: dict[tuple[str, str], Finding] = {}
     for _, line, verdict in bad:
@@ -297,16 +352,21 @@ def judge_lines(
 def _bandwidth_finding(
     line: Mapping[str, Any], verdict: LineVerdict, hardware: Hardware, curves: ReferenceCurves
 ) -> Finding:
+    measured = (
+        f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: "
+        f"busbw {line['busbw_gb_s']:.4g} GB/s, {verdict.answer}"
+    )
+    ranks = tuple(range(hardware.ranks))
+    limit = verdict.limit
+    if limit is not None:
+        message = f"{measured}; the slowest wire: {limit.wire}. Expected: {limit.least_share:.0%}"
+        return Finding(verdict.finding_id, message, ranks, WIRE_ADVICE)
     curve = curves.find(hardware, line["collective"])
     assert curve is not None
     source = f" ({curve.source})" if curve.source else ""
-    message = (
-        f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: "
-        f"busbw {line['busbw_gb_s']:.4g} GB/s, {verdict.answer}: "
-        f"{verdict.expected_gb_s:.4g} GB/s for {curve.name}{source}"
-    )
+    message = f"{measured}: {verdict.expected_gb_s:.4g} GB/s for {curve.name}{source}"
     advice = NVLS_ADVICE if curve.algorithm == NVLS else ""
-    return Finding(verdict.finding_id, message, tuple(range(hardware.ranks)), advice)
+    return Finding(verdict.finding_id, message, ranks, advice)
 
 
 def expected_curves(
@@ -320,7 +380,7 @@ def expected_curves(
     return expected
 
 
-def _curve_json(curve: Curve) -> dict[str, Any]:
+def _curve_json(curve: ReferenceCurve) -> dict[str, Any]:
     return {
         "name": curve.name,
         "source": curve.source,

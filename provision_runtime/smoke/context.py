@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .. import fs
 from ..comm.processes import own_identity
 from ..comm.store import StoreClient, StoreLost
-from . import postmortem
+from ..facts import oom
+from . import last_states
 from .collective_log import CallLog
 from .postmortem import Position
 
@@ -59,10 +60,16 @@ class RankContext:
     calls: CallLog = field(default_factory=CallLog)
     step: str = "start"
     site: str = ""
+    oom_counter: oom.OomCounter | None = field(default_factory=oom.own_counter)
 
     @property
     def on_gpu(self) -> bool:
         return self.device.startswith("cuda")
+
+    @property
+    def nccl_log(self) -> Path:
+        """Where NCCL writes its own log."""
+        return self.options.out / f"nccl{self.env.rank}.log"
 
     @property
     def gpu(self) -> int | None:
@@ -81,12 +88,16 @@ class RankContext:
 
     @property
     def location(self) -> dict[str, Any]:
-        return {
-            "phase": self.phase,
-            "host": self.env.host,
-            "process": own_identity(),
-            "run": self.env.run,
-        }
+        return last_states.location(self.env, own_identity(), self.oom_counter, self.phase)
+
+    @property
+    def is_first_of_host(self) -> bool:
+        """Whether this is the lowest rank of its host; known once all ranks have met."""
+        ranks = []
+        for rank, location in self.locations.items():
+            if location["host"] == self.env.host:
+                ranks.append(rank)
+        return bool(ranks) and self.env.rank == min(ranks)
 
     @property
     def last_locations(self) -> dict[int, dict[str, Any]]:
@@ -103,10 +114,10 @@ class RankContext:
         """Writes this rank's phase and process into the store; before the store is reached, into a
         file next to the report."""
         if self.client is None:
-            postmortem.write_location(self.options.out, self.env.rank, self.location)
+            last_states.write_location(self.options.out, self.env.rank, self.location)
         else:
             self.client.set(f"at/{self.env.rank}", self.location)
-            fs.remove_if_exists(postmortem.location_path(self.options.out, self.env.rank))
+            fs.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
 
     def remove_temporary_folders(self) -> None:
         """Call it on every rank: if the folder is not shared, each rank has its own."""

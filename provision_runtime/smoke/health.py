@@ -57,7 +57,7 @@ def _run(out: Path, deadline_s: float, phases: Sequence[str]) -> str:
     limit_s = max(deadline_s - REPORTING_S, deadline_s / 2)
     package = str(Path(__file__).resolve().parent.parent)
     command = [sys.executable, "-I", "-B", package, "smoke", "--out", str(out)]
-    command += ["--profile", "quick", "--timeout", f"{limit_s:g}"]
+    command += ["--profile", "quick", "--timeout", f"{limit_s:g}", "--strict"]
     for phase in phases:
         command += ["--only", phase]
     if tuple(phases) == PHASES:

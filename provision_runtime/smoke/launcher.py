@@ -1,16 +1,14 @@
-"""Starts the ranks of one host without torchrun, and ensures that none outlives the run.
+"""Runs the smoke test on one host without torchrun: starts the ranks (launched_ranks.py), and reports
+if rank 0 could not.
 
-Owns processes. Imports no torch: it must be able to report that torch is broken. Rank 0 reports;
-the launcher reports only if rank 0 could not.
+Imports no torch: it must be able to report that torch is broken.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -19,35 +17,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import fs
-from ..comm import processes
+from ..checks import expectation
 from ..facts import environment as facts
 from ..facts import libraries
 from ..report import model, table
+from . import last_states, out_folder, postmortem, reporter, runner
 from . import options as smoke_options
-from . import postmortem, rank_env, reporter, runner
-from .checks import expectation
+from .launched_ranks import LOOPBACK, LaunchedRanks, describe_exit, log_path
 from .outcome import Finding, Outcome, merge_equal
 from .reporter import REPORT_NAME
-from .watchdog import PEER_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from .options import Options
 
-LOOPBACK = "127.0.0.1"
 RANKS_WITHOUT_GPU = 2
 PORT_ATTEMPTS = 5
-# Rarely: polling takes time from a core that is being measured.
-POLL_S = 0.1
-# How long rank 0 may go on after a rank failed: it may find that out itself and report. When it is
-# ended, it still collects the other ranks' last states (postmortem.GRACE_S) and writes the report.
-GRACE_S = 4.0
-# Once rank 0 has ended, only the other ranks' last states are awaited.
-SHORT_GRACE_S = 1.2
-PR_SET_PDEATHSIG = 1
 LOG_LINES = 20
-NO_SUCH_HOST = "no-such-host.invalid"  # RFC 6761: never resolves
 
 
 def launch(
@@ -95,173 +82,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class LaunchedRanks:
-    """The ranks as processes, from the first start to the last end."""
-
-    def __init__(self, options: Options, arguments: Sequence[str], ranks: int, port: int) -> None:
-        self._out = options.out
-        self._ends_at = time.monotonic() + options.timeout_s
-        self._received: int | None = None
-        self.started = time.time()
-        self.ranks = ranks
-        self.children: dict[int, subprocess.Popen[bytes]] = {}
-        # How the ranks ended that ended by themselves.
-        self.failures: dict[int, str] = {}
-        self._previous_handlers = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        master = NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK
-        for rank in range(ranks):
-            if not options.fault("absent", rank):
-                environment = _rank_environment(rank, ranks, master, port, self._ends_at)
-                self.children[rank] = self._start(arguments, environment, rank)
-
-    @property
-    def codes(self) -> dict[int, int | None]:
-        return {rank: child.poll() for rank, child in self.children.items()}
-
-    def wait(self) -> str:
-        """Returns when all ranks have ended: the reason why they had to be ended, or an empty
-        text."""
-        try:
-            reason = self._watch()
-            self._stop()
-            return reason
-        finally:
-            for number, handler in self._previous_handlers.items():
-                signal.signal(number, handler)
-
-    def _start(
-        self, arguments: Sequence[str], environment: dict[str, str], rank: int
-    ) -> subprocess.Popen[bytes]:
-        package = str(Path(__file__).resolve().parent.parent)
-        command = [sys.executable, *_interpreter_flags(), package, *arguments]
-        with log_path(self._out, rank).open("wb") as log:
-            return subprocess.Popen(
-                command,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-                preexec_fn=_bind_to_parent(os.getpid()),
-            )
-
-    def _watch(self) -> str:
-        """Returns when all ranks have ended, or with the reason not to wait any longer."""
-        failed_since: float | None = None
-        while self._living():
-            time.sleep(POLL_S)
-            now = time.monotonic()
-            failures = {}
-            for rank, code in self.codes.items():
-                if code not in (None, 0):
-                    failures[rank] = describe_exit(code)
-            if failures and failed_since is None:
-                failed_since = now
-                self.failures.update(failures)
-            if self.codes.get(0) == runner.PORT_BUSY:
-                self._kill()
-            elif self._received is not None:
-                return f"ended by {signal.Signals(self._received).name}"
-            elif failed_since is not None and now > failed_since + self._grace_s():
-                rank, failure = next(iter(failures.items()))
-                return f"rank {rank} {failure}"
-            elif now > self._ends_at + GRACE_S:
-                return "the time of the whole run is over"
-        return ""
-
-    def _stop(self) -> None:
-        """Asks the remaining ranks for their last states and a report; then kills what is left."""
-        for rank, child in self._living().items():
-            if _is_stopped(child):
-                self.failures[rank] = "is stopped"
-                child.kill()
-        if self.codes.get(0, 0) is None:
-            for child in self._living().values():
-                child.send_signal(PEER_LOST if self._received is None else self._received)
-            end = time.monotonic() + GRACE_S
-            while self._living() and time.monotonic() < end:
-                time.sleep(POLL_S)
-                if self.codes[0] is not None:
-                    end = min(end, time.monotonic() + SHORT_GRACE_S)
-        self._kill()
-
-    def _kill(self) -> None:
-        for child in self._living().values():
-            child.kill()
-        for child in self.children.values():
-            child.wait()
-
-    def _grace_s(self) -> float:
-        """Rank 0 needs longer than the others: it reports for all."""
-        first = self.children.get(0)
-        if first is None or first.poll() is not None or _is_stopped(first):
-            return SHORT_GRACE_S
-        return GRACE_S
-
-    def _living(self) -> dict[int, subprocess.Popen[bytes]]:
-        return {rank: child for rank, child in self.children.items() if child.poll() is None}
-
-    def _receive(self, number: int, _: object) -> None:
-        self._received = number
-
-
-def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
-    return processes.state(processes.identity(child.pid)) == processes.STOPPED
-
-
-def _interpreter_flags() -> list[str]:
-    """The ranks must see the same modules as this process."""
-    flags = []
-    if sys.flags.dont_write_bytecode:
-        flags.append("-B")
-    if sys.flags.no_user_site:
-        flags.append("-s")
-    if sys.flags.ignore_environment:
-        flags.append("-E")
-    if sys.flags.isolated:
-        flags.append("-I")
-    return flags
-
-
-def _rank_environment(
-    rank: int, ranks: int, master: str, port: int, ends_at: float
-) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": master,
-        "MASTER_PORT": str(port),
-        rank_env.ENDS_AT: repr(ends_at),
-        # As torchrun does: ranks that each use all cores slow one another down.
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-    }
-
-
-def _bind_to_parent(parent: int) -> Callable[[], None]:
-    """For the child between fork and exec: the kernel kills it when this process ends, however it
-    ends."""
-    libc = ctypes.CDLL(None)
-
-    def bind() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return bind
-
-
-def log_path(out: Path, rank: int) -> Path:
-    return out / f"rank{rank}.log"
-
-
 def _prepare(out: Path) -> None:
     """Deletes the files of an earlier run, which must not be taken for this run's."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        for pattern in (REPORT_NAME, "rank*.log", "rank*.stuck.json", "rank*.at.json"):
+        out_folder.claim(out)
+        for pattern in (REPORT_NAME, "rank*.log", "nccl*.log", "rank*.stuck.json", "rank*.at.json"):
             for path in out.glob(pattern):
                 path.unlink()
     except OSError as error:
@@ -314,7 +139,10 @@ def _report_failure(
     logs = {str(rank): _tail(log_path(options.out, rank)) for rank in launched.children}
     outcome = Outcome(findings=findings, data={"logs": logs})
     duration_s = time.time() - launched.started
-    failed = reporter.with_failure(report, phase_name, outcome, duration_s)
+    # Rank 0 wrote the report when the last finished phase ended.
+    phase_s = max(duration_s - report.duration_s, 0.0)
+    report = replace(report, duration_s=round(duration_s, 3))
+    failed = reporter.with_failure(report, phase_name, outcome, phase_s)
     reporter.write_report(failed, options.out / REPORT_NAME, options.junit)
     phase = next(phase for phase in failed.phases if phase.name == phase_name)
     print("\n".join(table.phase_lines(asdict(phase), table.terminal_width())), flush=True)
@@ -324,27 +152,31 @@ def _failure_findings(
     out: Path, launched: LaunchedRanks, phase_name: str, reason: str
 ) -> tuple[Finding, ...]:
     # A rank that wrote its last state ended because of another one.
-    stuck = [rank for rank in launched.children if postmortem.state_path(out, rank).exists()]
+    stuck = [rank for rank in launched.children if last_states.state_path(out, rank).exists()]
     failures = {rank: text for rank, text in launched.failures.items() if rank not in stuck}
     # A rank that finds the other ranks gone ends by itself, with 1: not the cause if there is
     # another.
     causes = {rank: text for rank, text in failures.items() if text != describe_exit(1)}
     failures = causes or failures
     if failures:
-        return merge_equal([_cause(phase_name, rank, text) for rank, text in failures.items()])
+        return merge_equal(
+            [_cause(launched, phase_name, rank, text) for rank, text in failures.items()]
+        )
     if phase_name == "teardown" and stuck:
         return (Finding("rank-stuck", "it did not end after the last phase", tuple(stuck)),)
     finding_id = "interrupted" if reason.startswith("ended by") else "rank-died"
     return (Finding(finding_id, reason or "the ranks ended without a report"),)
 
 
-def _cause(phase_name: str, rank: int, failure: str) -> Finding:
+def _cause(launched: LaunchedRanks, phase_name: str, rank: int, failure: str) -> Finding:
     """A rank that crashed in facts did so while it imported torch: the import is tried again in a
     separate process."""
     if phase_name == "facts" and failure in CRASHES:
         error = facts.collect_in_child()["error"]
         if error:
             return replace(expectation.broken(error), ranks=(rank,))
+    if failure == describe_exit(-signal.SIGKILL) and launched.oom_kills:
+        return Finding("rank-oom-killed", postmortem.describe_oom(launched.oom_kills), (rank,))
     finding_id = "rank-stopped" if failure == "is stopped" else "rank-died"
     return Finding(finding_id, f"its process {failure}", (rank,))
 
@@ -370,12 +202,6 @@ def _empty_report(options: Options, launched: LaunchedRanks) -> model.Report:
         skipped=list(options.skipped),
         phases=reporter.with_pending([], options.planned),
     )
-
-
-def describe_exit(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with status {code}"
 
 
 CRASHES = tuple(

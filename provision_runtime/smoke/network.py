@@ -1,5 +1,5 @@
-"""What the network allows: why a port is unreachable, which process listens on it, which address an
-interface has, and whether ranks on different hosts reach one another.
+"""What the network allows: why a port is unreachable, and whether ranks on different hosts reach one
+another.
 
 A backend that cannot connect its ranks waits, and then names no rank. So before the backend starts,
 every rank listens where the backend would, and connects to a rank on the next host. Ranks on the
@@ -14,20 +14,16 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from ..comm import processes
+from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm.addresses import address_of, interfaces, is_loopback, own_address
 from .outcome import Outcome, with_finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from .context import RankContext
 
-# The state of a listening socket in /proc/net/tcp.
-LISTENING = "0A"
 CONNECT_S = 3.0
-INTERFACE_VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 
 
 def why_unresolvable(address: str, port: int) -> tuple[str, str] | None:
@@ -66,55 +62,13 @@ def _unreachable_reason(error: OSError, address: str, resolved: object) -> tuple
     return "store-unreachable", f"{where} is unreachable: {error.strerror or error}"
 
 
-def listener(port: int) -> str:
-    """The command line and id of the process that listens on a port of this host; empty if it
-    belongs to another user."""
-    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-    for folder in processes.PROC.glob("[0-9]*"):
-        if inodes.intersection(_open_files(folder)):
-            return f"{processes.command_line(int(folder.name))} (process {folder.name})"
+def interface_problem(backend: str) -> str:
+    """What is wrong with the interface that the backend's variable names; empty if nothing is."""
+    try:
+        configured_interface(backend, os.environ, interfaces())
+    except LookupError as error:
+        return str(error)
     return ""
-
-
-def _open_files(process: Path) -> Iterator[str]:
-    """The targets of a process's file descriptors. Any of them, and the process itself, may
-    vanish meanwhile."""
-    with contextlib.suppress(OSError):
-        for entry in os.listdir(process / "fd"):
-            with contextlib.suppress(OSError):
-                yield os.readlink(process / "fd" / entry)
-
-
-def _listening_inodes(port: int) -> list[str]:
-    inodes = []
-    for name in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in (processes.PROC / "net" / name).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.append(fields[9])
-    return inodes
-
-
-def configured_interface(
-    backend: str, environment: Mapping[str, str], available: Sequence[str]
-) -> str | None:
-    """The first interface that the backend's variable names; None if it leaves the choice to the
-    backend. Raises LookupError if none of them exists.
-
-    Gloo takes whole names; NCCL takes prefixes, whole names after `=`, and exclusions after `^`
-    (NCCL's environment variables).
-    """
-    variable = INTERFACE_VARIABLES.get(backend, "")
-    value = environment.get(variable, "")
-    if not value or value.startswith("^"):
-        return None
-    is_whole_name = backend == "gloo" or value.startswith("=")
-    for name in value.lstrip("=").split(","):
-        for interface in available:
-            if interface == name or (not is_whole_name and interface.startswith(name)):
-                return interface
-    raise LookupError(f"{variable}={value}, but this host has only {', '.join(available)}")
 
 
 def backend_address(context: RankContext) -> str:
@@ -142,7 +96,7 @@ def check_peers(context: RankContext) -> Outcome:
         address, problem = backend_address(context), ""
         server = _listen(address)
     except (LookupError, OSError) as error:
-        address, problem = "", f"this host has no address to listen on: {error}"
+        address, problem = "", f"{context.env.host} has no address to listen on: {error}"
         server = _listen("")
     with contextlib.closing(server):
         port = server.getsockname()[1] if address else 0
@@ -152,12 +106,20 @@ def check_peers(context: RankContext) -> Outcome:
         elif context.backend == "gloo" and is_loopback(address):
             # NCCL never uses a loopback address; if the route to the master is one, that only means
             # that the master is on this host.
-            message = f"{context.env.host} resolves to {address} on itself"
+            message = _loopback_reason(context.env.host, address, os.environ)
             outcome = with_finding("interface-loopback", message, broken=True)
         else:
             outcome = _connect_to_next_host(context.env.rank, addresses)
         context.exchange("addresses tried", None)
     return outcome
+
+
+def _loopback_reason(host: str, address: str, environment: Mapping[str, str]) -> str:
+    interface = environment.get(INTERFACE_VARIABLES["gloo"], "")
+    if interface:
+        variable = INTERFACE_VARIABLES["gloo"]
+        return f"{variable}={interface}: {address} on {host}, which other hosts cannot reach"
+    return f"{host} resolves to {address} on itself"
 
 
 def _listen(address: str) -> socket.socket:

@@ -46,6 +46,7 @@ FAULTS = {
     "skip-barrier": ("RANK",),
     "other-collective": ("RANK",),
     "wrong-value": ("RANK",),
+    "wrong-product": ("RANK",),
     "wrong-shape": ("RANK",),
     "missing-parameter": ("RANK",),
     "disk-full": ("RANK",),
@@ -56,6 +57,7 @@ FAULTS = {
 }
 # The phases that detect the faults that name no phase.
 DETECTING_PHASES = {
+    "wrong-product": ("compute",),
     "wrong-shape": ("ddp",),
     "missing-parameter": ("ddp",),
     "disk-full": ("filesystem", "checkpoint"),
@@ -95,6 +97,8 @@ class Options:
     expect_cuda: str | None
     expect_nccl: str | None
     require_gpu: bool
+    # Warnings about speed are failures.
+    strict: bool
     faults: tuple[Fault, ...]
     skipped: tuple[str, ...] = ()
     junit: Path | None = None
@@ -252,6 +256,11 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
         help="save this run's bandwidths, or compare them with those of an earlier run",
     )
     add(
+        "--strict",
+        action="store_true",
+        help="fail, instead of warning, if something works but is slower than it should be",
+    )
+    add(
         "--require-gpu",
         action="store_true",
         help="fail if there is no GPU, instead of rehearsing on the CPU",
@@ -275,6 +284,7 @@ def from_namespace(namespace: argparse.Namespace) -> Options:
         expect_cuda=namespace.expect_cuda,
         expect_nccl=namespace.expect_nccl,
         require_gpu=namespace.require_gpu,
+        strict=namespace.strict,
         faults=tuple(parse_fault(text) for text in namespace.inject),
         skipped=skipped_phases(namespace.only, namespace.skip),
         junit=namespace.junit and namespace.junit.absolute(),

@@ -6,39 +6,14 @@ import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..comm.rank_names import name_ranks
 from ..report import model
-from .findings import CATALOG
+from ..report.findings import Finding as Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # `[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] `
 SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is wrong: an id of the catalog, what happened, and on which ranks.
-
-    Without ranks, it is about the rank that reports it. Without advice, the catalog's holds.
-    """
-
-    id: str
-    message: str
-    ranks: tuple[int, ...] = ()
-    advice: str = ""
-
-    @property
-    def verdict(self) -> str:
-        return CATALOG[self.id].verdict
-
-    def reported(self) -> model.ReportedFinding:
-        advice = self.advice or CATALOG[self.id].advice
-        return model.ReportedFinding(self.id, self.verdict, list(self.ranks), self.message, advice)
-
-    def __str__(self) -> str:
-        return f"{name_ranks(self.ranks)}: {self.message}" if self.ranks else self.message
 
 
 @dataclass(frozen=True)

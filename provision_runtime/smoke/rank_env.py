@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,10 @@ from .options import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Below the range from which Linux gives out ports (32768), and apart for each job and step.
+SLURM_PORTS = (20000, 10000)
+# `2(x3),1`: two tasks on each of three nodes, and one on the fourth (sbatch(1)).
+TASKS_PER_NODE = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Set by our launcher to the reading of the monotonic clock (one for all processes of a host) at
 # which the whole run ends.
@@ -63,6 +68,8 @@ def from_environment(environment: Mapping[str, str] | None = None) -> RankEnv | 
     missing or wrong."""
     variables = os.environ if environment is None else environment
     if "RANK" not in variables:
+        variables = {**variables, **slurm_task(variables)}
+    if "RANK" not in variables:
         return None
     missing = [name for name in REQUIRED if name not in variables]
     if missing:
@@ -88,7 +95,53 @@ def from_environment(environment: Mapping[str, str] | None = None) -> RankEnv | 
     )
 
 
+def slurm_task(variables: Mapping[str, str]) -> dict[str, str]:
+    """torchrun's variables for a task that srun started as one of several; empty for others.
+
+    A batch script has SLURM_PROCID too, but no SLURM_STEP_NUM_TASKS. What the user set stays.
+    """
+    tasks = variables.get("SLURM_STEP_NUM_TASKS", "")
+    if not tasks.isdigit() or int(tasks) < 2:
+        return {}
+    per_node = tasks_per_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    node = _number(variables, "SLURM_NODEID")
+    derived = {
+        "RANK": variables["SLURM_PROCID"],
+        "WORLD_SIZE": tasks,
+        "LOCAL_RANK": variables["SLURM_LOCALID"],
+        "MASTER_ADDR": first_host(variables["SLURM_STEP_NODELIST"]),
+        "MASTER_PORT": str(_slurm_port(variables)),
+    }
+    if node < len(per_node):
+        derived["LOCAL_WORLD_SIZE"] = str(per_node[node])
+    return {name: variables.get(name, value) for name, value in derived.items()}
+
+
+def tasks_per_node(text: str) -> list[int]:
+    counts = []
+    for tasks, nodes in TASKS_PER_NODE.findall(text):
+        counts += [int(tasks)] * int(nodes or 1)
+    return counts
+
+
+def first_host(nodes: str) -> str:
+    """Of a list as Slurm writes it, `n[01-04,7],m2`: n01. Task 0 runs there."""
+    first = re.match(r"([^,\[]*)(?:\[([^\]]*)\]([^,\[]*))?", nodes)
+    assert first is not None
+    prefix, ranges, suffix = first.groups()
+    if ranges is None:
+        return str(prefix)
+    number = re.split(r"[-,]", ranges)[0]
+    return f"{prefix}{number}{suffix}"
+
+
+def _slurm_port(variables: Mapping[str, str]) -> int:
+    first, count = SLURM_PORTS
+    job, step = _number(variables, "SLURM_JOB_ID"), _number(variables, "SLURM_STEP_ID")
+    return first + (job * 16 + step) % count
+
+
 def _number(variables: Mapping[str, str], name: str) -> int:
-    if not variables[name].isdigit():
-        raise UsageError(f"{name}={variables[name]!r} in the environment is not a number")
+    if not variables.get(name, "").isdigit():
+        raise UsageError(f"{name}={variables.get(name)!r} in the environment is not a number")
     return int(variables[name])

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .. import fs
 from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
 from ..report import model
-from . import fault_injection, phases, postmortem, reporter, watchdog
+from . import fault_injection, last_states, out_folder, phases, postmortem, reporter, watchdog
 from .collective_log import compare
 from .context import RankContext
+from .early_facts import EarlyFacts
 from .options import UsageError
 from .outcome import (
     Finding,
@@ -44,6 +45,9 @@ PORT_BUSY = 98
 # Time for agreeing on a phase, even if the phase used up its deadline.
 AGREE_S = 2.0
 TEARDOWN_S = 20.0
+# How long a rank that leaves waits for rank 0 to take its facts.
+SENT_S = 1.0
+FACTS = "facts"
 LEAVE_S = 15.0
 # How long the watchdog waits for the main thread to finish writing the report.
 REPORT_LOCK_S = 1.0
@@ -84,6 +88,7 @@ class RankRunner:
         self._completed: list[CompletedPhase] = []
         # What this rank reports of a phase that it left with an error.
         self._abort_outcome = Outcome()
+        self._early_facts = EarlyFacts(env)
         self._is_complete = False
         # The watchdog's thread never releases it after it ended the rank: the main thread may wake
         # up while the watchdog reports.
@@ -103,7 +108,9 @@ class RankRunner:
         out, rank = self._context.options.out, self._context.env.rank
         try:
             out.mkdir(parents=True, exist_ok=True)
-            fs.remove_if_exists(postmortem.state_path(out, rank))
+            if rank == 0 and not self._context.env.launched:
+                out_folder.claim(out)
+            fs.remove_if_exists(last_states.state_path(out, rank))
             self._reporter.write()
         except OSError as error:
             raise UsageError(f"--out {out} cannot be written: {error}") from error
@@ -115,7 +122,10 @@ class RankRunner:
         outcome = self._outcome(phase)
         if outcome.broken:
             self._abandon_phase(phase.name, outcome)
+            self._early_facts.wait_until_sent(SENT_S)
         self._completed.append(CompletedPhase(phase, outcome, self._phase_s))
+        if phase.name == FACTS:
+            self._early_facts.start(outcome.as_json())
         # Until the store is reached there is no way to agree: facts waits for rendezvous.
         if self._context.all_gather is None and not outcome.broken:
             return outcome
@@ -150,8 +160,8 @@ class RankRunner:
             evidence = self._evidence_of(missing.ranks)
             findings = merge_equal(postmortem.absence_findings(missing.ranks, evidence))
             return Outcome(findings=findings, broken=True)
-        except StoreLost as lost:
-            return with_finding("store-lost", str(lost), broken=True)
+        except StoreLost as store_error:
+            return with_finding("store-lost", str(store_error), broken=True)
         except Exception as error:  # whatever torch raises is the finding
             traceback.print_exc()
             return with_finding("backend-error", describe_error(error), broken=True)
@@ -171,15 +181,21 @@ class RankRunner:
     def _agree_on_completed(self) -> Outcome:
         """Agrees on each completed phase. The last outcome decides whether to go on."""
         agreed = Outcome()
-        for completed in self._completed:
+        while self._completed:
+            completed = self._completed[0]
             agreed, duration_s = self._agree(completed)
             with self._report_lock:
-                reported = reporter.report_phase(completed.phase.name, agreed, duration_s)
+                strict = self._context.options.strict
+                name = completed.phase.name
+                reported = reporter.report_phase(name, agreed, duration_s, strict)
                 self._reporter.record(reported)
+                # Under the lock, or the watchdog would report this phase again.
+                del self._completed[0]
             if agreed.broken:
                 self._reporter.announce()
                 break
         self._completed.clear()
+        self._early_facts.stop()
         return agreed
 
     def _agree(self, completed: CompletedPhase) -> tuple[Outcome, float]:
@@ -188,7 +204,7 @@ class RankRunner:
         if self._context.all_gather is None:
             outcome = self._outcome_without_store(own)
             if not outcome.broken:
-                outcome = phase.merge([outcome])
+                outcome = self._merged_early(completed) or phase.merge([outcome])
             return outcome, completed.duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {phase.name}", AGREE_S)
@@ -205,10 +221,13 @@ class RankRunner:
             summaries = [answer["calls"] for answer in answers]
             differing = self._differing_calls(phase.name, outcomes, summaries)
         except RanksMissing as missing:
+            early = self._merged_early(completed, missing)
+            if early is not None:
+                return early, completed.duration_s
             return self._outcome_with_missing_ranks(missing), completed.duration_s
-        except StoreLost as lost:
+        except StoreLost as store_error:
             # The ranks that wait for rank 0's process find the store gone with it.
-            findings = (Finding("store-lost", str(lost)), *own.findings)
+            findings = (Finding("store-lost", str(store_error)), *own.findings)
             return Outcome(findings=findings, broken=True), completed.duration_s
         if any(outcome.broken for outcome in outcomes):
             merged = combine(outcomes)
@@ -223,6 +242,35 @@ class RankRunner:
             merged = replace(merged, findings=(Finding("rank-stuck", message),))
         return merged, max(answer["duration_s"] for answer in answers)
 
+    def _merged_early(
+        self, completed: CompletedPhase, missing: RanksMissing | None = None
+    ) -> Outcome | None:
+        """On rank 0, the facts of all ranks that have told theirs, though the store did not bring
+        them together; None for other phases, and where no other rank has."""
+        early = self._early_facts.outcomes()
+        if completed.phase.name != FACTS or not early:
+            return None
+        outcomes = {rank: from_json(outcome) for rank, outcome in early.items()}
+        if missing is not None:
+            for rank, answer in missing.payloads.items():
+                outcomes[rank] = from_json(answer["outcome"])
+        outcomes[self._context.env.rank] = completed.outcome
+        merged: Outcome = completed.phase.merge(
+            [outcomes.get(rank, NO_FACTS) for rank in range(self._context.env.world_size)]
+        )
+        return merged
+
+    def _record_early_facts(self) -> None:
+        """The run ends before the ranks agreed on their facts: report those that are there."""
+        for completed in self._completed:
+            if completed.phase.name == FACTS and self._context.env.rank == 0:
+                merged = self._merged_early(completed) or completed.phase.merge([completed.outcome])
+                strict = self._context.options.strict
+                self._reporter.record(
+                    reporter.report_phase(FACTS, merged, completed.duration_s, strict)
+                )
+        self._completed.clear()
+
     def _outcome_without_store(self, outcome: Outcome) -> Outcome:
         """Without a store this rank reports for itself; rank 0 also for the ranks that wrote their
         last state next to the report."""
@@ -231,7 +279,7 @@ class RankRunner:
         if outcome.broken:
             self._write_last_state("it left the run")
         if outcome.broken and rank == 0:
-            evidence = postmortem.collect_evidence(
+            evidence = last_states.collect_evidence(
                 None, context.options.out, context.env.world_size, {}, context.env.run
             )
             for other_rank, state in evidence.last_states.items():
@@ -276,26 +324,31 @@ class RankRunner:
         data = outcomes[0].data if 0 in outcomes else {}
         return Outcome(findings=findings, data=data, broken=True)
 
-    def _evidence_of(self, ranks: Sequence[int]) -> postmortem.Evidence:
+    def _evidence_of(self, ranks: Sequence[int]) -> postmortem.PostmortemEvidence:
         """What is known of ranks that do not answer. Kills those of this host."""
         context = self._context
-        locations = postmortem.read_locations(
+        locations = last_states.read_locations(
             context.client,
             context.options.out,
             context.env.world_size,
             context.last_locations,
             context.env.run,
         )
-        states = postmortem.process_states(locations, ranks)
-        evidence = postmortem.Evidence(locations=locations, process_states=states)
+        evidence = postmortem.PostmortemEvidence(
+            locations=locations,
+            process_states=last_states.process_states(locations, ranks),
+            oom_kills=last_states.oom_kills(locations, {}, ranks),
+        )
         self._kill_silent_ranks(evidence, ranks)
         return evidence
 
-    def _kill_silent_ranks(self, evidence: postmortem.Evidence, ranks: Sequence[int]) -> None:
+    def _kill_silent_ranks(
+        self, evidence: postmortem.PostmortemEvidence, ranks: Sequence[int]
+    ) -> None:
         """Our own launcher does this itself, and then knows more of the process; torchrun would
         wait half a minute."""
         if not self._context.env.launched:
-            postmortem.kill_silent_ranks(evidence, ranks)
+            last_states.kill_silent_ranks(evidence, ranks)
 
     def _finish(self, broken: bool) -> NoReturn:
         context = self._context
@@ -309,7 +362,7 @@ class RankRunner:
                 context.all_gather.leave(LEAVE_S)
         except StoreLost:
             pass
-        fs.remove_if_exists(postmortem.location_path(context.options.out, context.env.rank))
+        fs.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
         if broken:
             # Destructors of a group that lost a peer may wait for it forever.
             watchdog.end_rank(False)
@@ -345,7 +398,7 @@ class RankRunner:
             else:
                 reaches_store = self._write_last_state(reason)
                 self._report_or_wait(reaches_store, reason, cause)
-            fs.remove_if_exists(postmortem.location_path(context.options.out, context.env.rank))
+            fs.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
             context.remove_temporary_folders()
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
@@ -360,12 +413,12 @@ class RankRunner:
         self._write_last_state(reason)
         if self._context.env.rank == 0:
             outcome = Outcome(findings=(Finding("rank-stuck", reason, (0,)),))
-            self._reporter.fail("teardown", outcome, self._phase_s)
+            self._reporter.fail("teardown", outcome)
 
     def _write_last_state(self, reason: str) -> bool:
         """Returns whether the store took it."""
         context = self._context
-        state = postmortem.last_state(
+        state = last_states.last_state(
             context.env.run,
             context.env.rank,
             context.env.host,
@@ -373,33 +426,51 @@ class RankRunner:
             context.position,
             context.calls.latest(),
             self._abort_outcome.as_json(),
+            context.oom_counter.rise() if context.oom_counter else 0,
         )
-        return postmortem.write_last_state(state, context.options.out, context.watchdog_client)
+        return last_states.write_last_state(state, context.options.out, context.watchdog_client)
 
     def _report_or_wait(self, reaches_store: bool, reason: str, cause: str) -> None:
-        """Rank 0 reports what all ranks wrote, its deputy if rank 0 wrote nothing. The other ranks
-        stay until that has begun."""
+        """Rank 0 reports what all ranks wrote, its deputy if rank 0 wrote nothing; on a host that
+        no longer reaches the store, its first rank. The other ranks stay until that has begun."""
         context, rank = self._context, self._context.env.rank
-        if rank not in (0, reporter.DEPUTY):
+        is_cut_off = not reaches_store and context.is_first_of_host
+        if rank not in (0, reporter.DEPUTY) and not is_cut_off:
             time.sleep(REPORTER_HEAD_START_S)
             return
         client = context.watchdog_client if reaches_store else None
-        evidence = postmortem.collect_evidence(
+        evidence = last_states.collect_evidence(
             client,
             context.options.out,
             context.env.world_size,
             context.last_locations,
             context.env.run,
         )
-        if rank != 0 and (0 in evidence.last_states or postmortem.is_reported(client)):
+        if rank != 0 and (0 in evidence.last_states or last_states.is_reported(client)):
+            if is_cut_off:
+                self._say_cut_off()
             return
         findings = postmortem.blame(evidence, context.env.world_size, reason, cause)
         states = {str(rank): state for rank, state in sorted(evidence.last_states.items())}
         outcome = Outcome(findings=findings, data={"stuck": states})
         phase = postmortem.failing_phase(evidence, context.phase)
-        self._reporter.fail(phase, outcome, self._phase_s)
+        if phase != FACTS:
+            self._record_early_facts()
+        self._reporter.fail(self._reporter.unfinished(phase), outcome)
         self._reporter.announce()
         self._kill_silent_ranks(evidence, range(context.env.world_size))
+
+    def _say_cut_off(self) -> None:
+        """Rank 0 is alive, as the shared folder shows, and reports."""
+        env = self._context.env
+        store = f"{env.master_addr}:{env.master_port}"
+        message = f"{env.host} no longer reaches the store at {store}; rank 0 writes the report"
+        outcome = Outcome(findings=(Finding("link-lost", message, (env.rank,)),))
+        self._reporter.say(self._reporter.unfinished(self._context.phase), outcome)
+
+
+# Of a rank whose facts are unknown.
+NO_FACTS = Outcome(data={"ranks": [], "collect_s": 0.0})
 
 
 def _without_consequences(findings: Sequence[Finding]) -> tuple[Finding, ...]:

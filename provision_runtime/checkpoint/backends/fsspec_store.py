@@ -35,7 +35,7 @@ CODES = {
 _memory_lock = threading.RLock()
 
 
-class Store:
+class FsspecStore:
     """The objects below one URL. Names are relative to it, with "/" between their parts."""
 
     def __init__(self, url: str, files: Any, path: str, kind: str) -> None:
@@ -115,7 +115,7 @@ class Store:
             return action(path if name else self._root)
 
 
-def open_store(url: str, options: Mapping[str, Any]) -> Store:
+def open_store(url: str, options: Mapping[str, Any]) -> FsspecStore:
     """Raises CheckpointError if a package is missing, or the kind of store is unknown to fsspec."""
     kind = url.partition("://")[0]
     if "::" in url:
@@ -134,7 +134,7 @@ def open_store(url: str, options: Mapping[str, Any]) -> Store:
         raise CheckpointError(f"{url}: {error}") from error
     except ValueError as error:
         raise CheckpointError(f"{url}: fsspec does not support {kind}:// ({error})") from error
-    return Store(url.rstrip("/"), files, path, kind)
+    return FsspecStore(url.rstrip("/"), files, path, kind)
 
 
 def request_all(action: Callable[[str], T], names: Sequence[str]) -> list[T]:

@@ -241,10 +241,7 @@ class FileBackend:
         return f"../{home}/{name}"
 
     def free(self) -> int | None:
-        existing = self._root
-        while not existing.exists():
-            existing = existing.parent
-        status = os.statvfs(existing)
+        status = os.statvfs(fs.nearest_existing(self._root))
         return status.f_bavail * status.f_frsize
 
 

@@ -33,7 +33,7 @@ from .fsspec_store import request_all
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .fsspec_store import Store
+    from .fsspec_store import FsspecStore
 
 # A request takes some ten milliseconds whatever its size, so read in a few large ones; three blocks
 # are in memory at a time.
@@ -45,7 +45,7 @@ FilePlaces = Set[FilePlace]
 
 
 class ObjectBackend:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FsspecStore) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._written: dict[str, set[str]] = {}
@@ -214,7 +214,7 @@ def _files_folder(folder: str) -> str:
     return layout.target(folder) or folder
 
 
-def sweep(store: Store) -> None:
+def sweep(store: FsspecStore) -> None:
     """Deletes what nothing refers to.
 
     If a manifest cannot be read, it is unknown what it refers to, so nothing is deleted.
@@ -227,7 +227,7 @@ def sweep(store: Store) -> None:
     request_all(store.delete, names)
 
 
-def find_unneeded(store: Store) -> list[str]:
+def find_unneeded(store: FsspecStore) -> list[str]:
     """Objects to delete: files in folders that hold no checkpoint, and markers of committed saves.
 
     Raises CheckpointError if a manifest cannot be read.
@@ -243,7 +243,7 @@ def find_unneeded(store: Store) -> list[str]:
     return names
 
 
-def find_commits(store: Store) -> dict[str, bool]:
+def find_commits(store: FsspecStore) -> dict[str, bool]:
     """The folders of checkpoints, and whether each is committed."""
     folders = [name for name in store.list()[1] if layout.parse(name)]
     are_committed = request_all(lambda folder: store.exists(f"{folder}/{manifest.NAME}"), folders)
@@ -256,7 +256,7 @@ def is_ours(folder: str) -> bool:
     return bool(name and name.token)
 
 
-def find_markers(store: Store) -> dict[str, str]:
+def find_markers(store: FsspecStore) -> dict[str, str]:
     """The markers of saves that are running, or ended without removing them; with the folder that
     each writes.
     """
@@ -273,7 +273,7 @@ def marker_content(parent: str | None, parent_manifest: bytes) -> bytes:
     return f"{parent or ''}\n".encode() + parent_manifest
 
 
-def _find_unneeded_files(store: Store, uncommitted: set[str]) -> list[str]:
+def _find_unneeded_files(store: FsspecStore, uncommitted: set[str]) -> list[str]:
     # The order matters: see the module's docstring.
     needed_before, _ = _needed_by_checkpoints(store, uncommitted)
     needed_by_saves, being_written = _needed_by_saves(store, uncommitted)
@@ -288,7 +288,9 @@ def _find_unneeded_files(store: Store, uncommitted: set[str]) -> list[str]:
     return unneeded
 
 
-def _needed_by_checkpoints(store: Store, uncommitted: set[str]) -> tuple[FilePlaces, set[str]]:
+def _needed_by_checkpoints(
+    store: FsspecStore, uncommitted: set[str]
+) -> tuple[FilePlaces, set[str]]:
     """What committed checkpoints refer to in these folders, and all folders that are committed by
     now.
     """
@@ -304,7 +306,7 @@ def _needed_by_checkpoints(store: Store, uncommitted: set[str]) -> tuple[FilePla
     return needed, committed
 
 
-def _needed_by_saves(store: Store, uncommitted: set[str]) -> tuple[FilePlaces, set[str]]:
+def _needed_by_saves(store: FsspecStore, uncommitted: set[str]) -> tuple[FilePlaces, set[str]]:
     """What running saves may refer to, and the folders that they write."""
     needed: FilePlaces = set()
     markers = find_markers(store)
@@ -327,7 +329,7 @@ def _references(
             yield home, entry.name
 
 
-def _get(store: Store, name: str) -> bytes | None:
+def _get(store: FsspecStore, name: str) -> bytes | None:
     try:
         return store.get(name)
     except FileNotFoundError:

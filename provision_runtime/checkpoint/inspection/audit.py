@@ -51,14 +51,14 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class Meter:
+class ProgressHooks:
     """Where progress goes: `start(total)` before each pass, `advance(count)` in any thread."""
 
     start: Callable[[int], None] = lambda _: None
     advance: Callable[[int], None] = lambda _: None
 
 
-def audit(backend: Backend, step: int | str, meter: Meter) -> Audit:
+def audit(backend: Backend, step: int | str, meter: ProgressHooks) -> Audit:
     """step: a number, "latest" or "all".
 
     Starts again if the checkpoint is replaced or pruned meanwhile; with "all", omits it. Raises
@@ -69,7 +69,7 @@ def audit(backend: Backend, step: int | str, meter: Meter) -> Audit:
         folders = [folder]
         if step == ALL:
             folders = [str(name) for name in catalog.committed(backend)]
-        run = _Run(backend, folders, meter)
+        run = _AuditPass(backend, folders, meter)
         verdicts = run.check_all()
         present = set(backend.folders())
         verdicts = [row for row in verdicts if row.verdict == WHOLE or row.folder in present]
@@ -81,10 +81,10 @@ def audit(backend: Backend, step: int | str, meter: Meter) -> Audit:
     return Audit(backend.root, run.bytes_read, tuple(verdicts))
 
 
-class _Run:
+class _AuditPass:
     """One pass over some checkpoints; remembers what it hashed."""
 
-    def __init__(self, backend: Backend, folders: Sequence[str], meter: Meter) -> None:
+    def __init__(self, backend: Backend, folders: Sequence[str], meter: ProgressHooks) -> None:
         self.bytes_read = 0
         self._backend = backend
         self._meter = meter

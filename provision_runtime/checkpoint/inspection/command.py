@@ -116,15 +116,15 @@ def _print(arguments: argparse.Namespace, document: dict[str, Any], code: int) -
     return code
 
 
-def _meter(arguments: argparse.Namespace) -> audit.Meter:
+def _meter(arguments: argparse.Namespace) -> audit.ProgressHooks:
     if not arguments.json:
-        return audit.Meter()
+        return audit.ProgressHooks()
 
     def report(key: str, count: int) -> None:
         sys.stderr.write(json.dumps({key: count}) + "\n")
         sys.stderr.flush()
 
-    return audit.Meter(
+    return audit.ProgressHooks(
         start=lambda total: report("total", total), advance=lambda count: report("advance", count)
     )
 

@@ -68,7 +68,7 @@ class Unfinished:
 
 
 @dataclass(frozen=True)
-class Inventory:
+class CheckpointInventory:
     """bytes: on the disk, every file counted once."""
 
     root: str
@@ -100,7 +100,7 @@ class Cleanup:
     single_copy_bytes: int = 0
 
 
-def take_inventory(backend: Backend) -> Inventory:
+def take_inventory(backend: Backend) -> CheckpointInventory:
     for _ in range(TRIES):
         before = catalog.committed(backend)
         inventory = _take_inventory(backend)
@@ -128,7 +128,7 @@ def describe_unfinished(backend: Backend, name: str) -> Unfinished:
     )
 
 
-def _take_inventory(backend: Backend) -> Inventory:
+def _take_inventory(backend: Backend) -> CheckpointInventory:
     unfinished_names = list_unfinished(backend)
     names = catalog.committed(backend)
     usages = {str(name): disk_usage.usage(backend, str(name)) for name in names}
@@ -158,7 +158,7 @@ def _take_inventory(backend: Backend) -> Inventory:
             unfinished.append(describe_unfinished(backend, unfinished_name))
     all_usages = list(usages.values())
     all_usages += [disk_usage.usage(backend, row.name) for row in unfinished]
-    return Inventory(
+    return CheckpointInventory(
         root=backend.root,
         latest=next((row.step for row in checkpoints if row.latest), None),
         bytes=disk_usage.total_bytes(all_usages),

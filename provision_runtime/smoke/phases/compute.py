@@ -1,9 +1,10 @@
-"""Phase compute: how fast does each rank multiply and copy, and does one fall behind the others?
+"""Phase compute: does each rank multiply without error, how fast does it multiply and copy, and does
+one fall behind the others?
 
-A rank is judged against the median of the ranks, never against a table: we cannot know which CPU or
-clock is right. Every rate is the best of several windows. A window is longer than the period of a
-CPU quota (0.1 s), so that a throttled rank cannot look fast between two throttlings. If a rank
-looks slow, all ranks measure again.
+A rank is judged against the median of the ranks; a GPU also against its data sheet and its PCIe
+link, and by what its driver says while it is busy. Every rate is the best of several windows. If a
+rank looks slow, all ranks measure again. On CPUs the time is the processor's own: what else runs on
+a rank's core is no fault of it, and differs between cores.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from .. import measurement
+from ...checks import gpus as gpu_checks
+from ...facts import gpu_health, libraries, wires
+from ...report.text import format_count
+from .. import device_rates, measurement
 from ..outcome import Finding, Outcome, combine
+from . import exact_product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +29,13 @@ WINDOW_S = 0.12
 WINDOWS = {"quick": 3, "default": 5, "full": 8}
 # Side of the matrices: large enough to be compute-bound, small enough to finish on one slow core.
 SIDE = {"cpu": 384, "cuda": 8192}
+# How long a GPU computes without a pause, so that power and heat show; the driver is asked
+# halfway.
+BUSY_S = {"quick": 0.0, "default": 10.0, "full": 30.0}
 COPIED_BYTES = {"cpu": 32 * MIB, "cuda": 1024 * MIB}
+HOST_COPIED_BYTES = 256 * MIB
+# Calls that are queued before the GPU is awaited: half a second of work on the slowest.
+BUSY_CALLS = 50
 # Share of the median. GPUs of one model differ by a few percent; CPUs share cores, caches and
 # clocks with everything else that runs.
 SLOW = {"cpu": 1 / 3, "cuda": 0.85}
@@ -34,12 +45,105 @@ MATMUL, COPY = "matmul", "copy"
 def run(context: RankContext) -> Outcome:
     rank_cpus = context.exchange("who computes", measurement.own_cpus(context.env.host))
     reason = why_not_judged(rank_cpus, context.on_gpu)
+    wrong_before = _wrong_elements(context)
     rates = context.exchange("compute", _measure(context))
     kind = _kind(context)
     if not reason and stragglers(rates, SLOW[kind]):
         repeated = context.exchange("compute again", _measure(context))
         rates = [best_rates(first, second) for first, second in zip(rates, repeated)]
-    return _conclude(rates, kind, reason) if context.env.rank == 0 else Outcome()
+    busy_gpus = context.exchange("compute busy", _busy_gpus(context))
+    wrong = context.exchange("products", wrong_before + _wrong_elements(context))
+    own = _own_findings(context, rates[context.env.rank])
+    if context.env.rank != 0:
+        return Outcome("", own)
+    outcome = _conclude(rates, kind, reason)
+    findings = (
+        *outcome.findings,
+        *own,
+        *_wrong_products(wrong),
+        *_health_findings([gpus for gpus in busy_gpus if gpus is not None]),
+    )
+    data = {**outcome.data, "wrong_elements": wrong, "busy_gpus": busy_gpus}
+    return Outcome(outcome.message, findings, data)
+
+
+def _wrong_products(wrong: Sequence[int]) -> list[Finding]:
+    findings = []
+    for rank, count in enumerate(wrong):
+        if count:
+            message = f"{format_count(count, 'element')} wrong in matrix products"
+            findings.append(Finding("wrong-product", message, (rank,)))
+    return findings
+
+
+def _health_findings(gpus_by_host: Sequence[Sequence[dict[str, Any]]]) -> list[Finding]:
+    findings = []
+    for gpus in gpus_by_host:
+        findings += gpu_checks.gpu_findings(gpus)
+    return findings
+
+
+def _own_findings(context: RankContext, rates: dict[str, float]) -> tuple[Finding, ...]:
+    """What only this rank's GPU can be compared with: its data sheet and its PCIe link."""
+    if not context.on_gpu:
+        return ()
+    import torch
+
+    index = torch.cuda.current_device()
+    address = libraries.gpu_pci_address(index)
+    pcie = None
+    for link in wires.pcie_links():
+        if link.address == address:
+            pcie = {"generation": link.generation, "lanes": link.lanes, "gb_s": link.gb_s}
+    rank = context.env.rank
+    device = str(torch.cuda.get_device_name())
+    return (
+        *device_rates.slow_operations(device, rates, rank),
+        *device_rates.slow_host_copies(rates, pcie, rank),
+    )
+
+
+def _wrong_elements(context: RankContext) -> int:
+    """Of a product of each type that is measured."""
+    import torch
+
+    count = 0
+    for dtype in _types(context):
+        side = SIDE[_kind(context)]
+        left, right, product = exact_product.matrices(
+            side, getattr(torch, dtype), context.device, context.options.seed
+        )
+        if context.options.fault("wrong-product", context.env.rank):
+            product[side // 2, side // 3] += 1
+        count += exact_product.wrong_elements(left, right, product)
+    return count
+
+
+def _busy_gpus(context: RankContext) -> list[dict[str, Any]] | None:
+    """Keeps this rank's GPU busy. On the first rank of each host, what the driver then says."""
+    busy_s = BUSY_S[context.options.profile]
+    if not context.on_gpu or not busy_s:
+        return None
+    import torch
+
+    side = SIDE["cuda"]
+    matrix = torch.randn(side, side, dtype=torch.bfloat16, device=context.device)
+    result = torch.empty_like(matrix)
+    started, answer = time.perf_counter(), None
+    has_asked = context.env.local_rank != 0
+    while time.perf_counter() - started < busy_s:
+        for _ in range(BUSY_CALLS):
+            torch.mm(matrix, matrix, out=result)
+        if not has_asked and time.perf_counter() - started > busy_s / 2:
+            # The queued calls keep the GPU busy while the driver answers.
+            answer, has_asked = wires.smi(*gpu_health.QUERY), True
+        torch.cuda.synchronize()
+    if not answer:
+        return None
+    try:
+        return list(gpu_health.parse(answer)["gpus"])
+    except ValueError:
+        return None
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
@@ -116,7 +220,7 @@ def _rounded(rates: dict[str, float]) -> dict[str, float]:
 
 
 def _unit(operation: str) -> str:
-    return "GB/s" if operation == COPY else "TFLOP/s"
+    return "TFLOP/s" if operation.startswith(MATMUL) else "GB/s"
 
 
 def _kind(context: RankContext) -> str:
@@ -124,20 +228,38 @@ def _kind(context: RankContext) -> str:
 
 
 def _measure(context: RankContext) -> dict[str, float]:
-    """TFLOP/s and GB/s, the best of several windows."""
+    """TFLOP/s and GB/s, the best of several windows; on CPUs per second of processor time."""
     kind, windows = _kind(context), WINDOWS[context.options.profile]
-    types = ("float32", "bfloat16") if context.on_gpu else ("float32",)
     rates = {}
-    for dtype in types:
+    for dtype in _types(context):
         rates[f"{MATMUL}_{dtype}"] = _matmul_tflop_s(context, SIDE[kind], dtype, windows)
     rates[COPY] = _copy_gb_s(context, COPIED_BYTES[kind], windows)
+    if context.on_gpu:
+        rates.update(_host_copies_gb_s(context, windows))
     return rates
+
+
+def _types(context: RankContext) -> tuple[str, ...]:
+    return ("float32", "bfloat16") if context.on_gpu else ("float32",)
+
+
+def _host_copies_gb_s(context: RankContext, windows: int) -> dict[str, float]:
+    """Between pinned memory of the host and the GPU, in each direction."""
+    import torch
+
+    on_host = torch.zeros(HOST_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+    on_gpu = torch.empty_like(on_host, device=context.device)
+    size_gb = HOST_COPIED_BYTES / 1e9
+    to_gpu = _calls_per_second(context, lambda: on_gpu.copy_(on_host, non_blocking=True), windows)
+    to_host = _calls_per_second(context, lambda: on_host.copy_(on_gpu, non_blocking=True), windows)
+    return {"host_to_device": to_gpu * size_gb, "device_to_host": to_host * size_gb}
 
 
 def _matmul_tflop_s(context: RankContext, side: int, dtype: str, windows: int) -> float:
     import torch
 
-    matrix = torch.ones(side, side, dtype=getattr(torch, dtype), device=context.device)
+    # Random values: those of a matrix of ones toggle no bits, and take less power.
+    matrix = torch.randn(side, side, device=context.device).to(getattr(torch, dtype))
     result = torch.empty_like(matrix)
     per_second = _calls_per_second(context, lambda: torch.mm(matrix, matrix, out=result), windows)
     return per_second * 2 * side**3 / 1e12
@@ -160,13 +282,15 @@ def _calls_per_second(context: RankContext, work: Callable[[], Any], windows: in
 
 
 def _window(context: RankContext, work: Callable[[], Any]) -> float:
+    clock = time.perf_counter if context.on_gpu else time.process_time
     calls, started = 0, time.perf_counter()
+    clock_started = clock()
     _synchronize(context)
     while time.perf_counter() - started < WINDOW_S:
         work()
         calls += 1
         _synchronize(context)
-    return calls / (time.perf_counter() - started)
+    return calls / (clock() - clock_started)
 
 
 def _synchronize(context: RankContext) -> None:

@@ -11,8 +11,10 @@ import ctypes
 import os
 import re
 import signal
+import tempfile
 import time
 from collections import Counter
+from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
 from ...report.text import format_count
@@ -37,7 +39,6 @@ BATCH = 4
 # 64 KiB per sample: the batches in flight overflow a /dev/shm that is much too small, and fit into
 # any other.
 NUMBERS = 16 << 10
-LIMIT_S = 30.0
 PR_SET_PDEATHSIG = 1
 # Process numbers differ between ranks that have the same problem.
 PIDS = re.compile(r" ?\(pid(\(s\))? [\d, ]+\)")
@@ -111,8 +112,13 @@ def check_loader(context: RankContext) -> Outcome:
     exchanged afterwards."""
     workers = WORKERS_QUICK if context.options.quick else WORKERS
     started = time.monotonic()
+    finding_id = "dataloader-failed"
     try:
         problem = _loader_problem(context, workers)
+    except SocketsUnusable as error:
+        finding_id = "tmpdir-unusable"
+        # The text of a worker's exception ends with `module.SocketsUnusable: problem`.
+        problem = str(error).strip().splitlines()[-1].partition(": ")[2]
     except Exception as error:  # a worker's exception is raised here with its own type
         problem = describe_loader_error(error)
     data = {
@@ -120,19 +126,42 @@ def check_loader(context: RankContext) -> Outcome:
         "pinned": context.on_gpu,
         "seconds": round(time.monotonic() - started, 3),
     }
-    finding = loader_finding(context.exchange("ddp/loader", problem), workers)
-    message = f"{format_count(workers, 'loader worker')} per rank"
-    return Outcome(message, (finding,) if finding else (), data)
+    failure = (finding_id, problem) if problem else None
+    findings = loader_findings(context.exchange("ddp/loader", failure), workers)
+    return Outcome(f"{format_count(workers, 'loader worker')} per rank", findings, data)
 
 
-def loader_finding(problems: Sequence[str | None], workers: int) -> Finding | None:
-    """One finding, with the text of the first rank: too little memory fails at a different place on
-    each rank."""
-    failed = tuple(rank for rank, problem in enumerate(problems) if problem)
-    if not failed:
-        return None
-    message = f"a DataLoader with {format_count(workers, 'loader worker')}: {problems[failed[0]]}"
-    return Finding("dataloader-failed", message, failed)
+def loader_findings(failures: Sequence[Sequence[str] | None], workers: int) -> tuple[Finding, ...]:
+    """One finding for each id, with the text of its first rank: too little memory fails at a
+    different place on each rank. failures: by rank, a finding's id and the problem, or None."""
+    messages: dict[str, str] = {}
+    ranks: dict[str, tuple[int, ...]] = {}
+    for rank, failure in enumerate(failures):
+        if failure is None:
+            continue
+        id, problem = failure
+        messages.setdefault(id, problem)
+        ranks[id] = (*ranks.get(id, ()), rank)
+    loader = f"a DataLoader with {format_count(workers, 'loader worker')}"
+    return tuple(Finding(id, f"{loader}: {messages[id]}", ranks[id]) for id in messages)
+
+
+class SocketsUnusable(OSError):
+    """A worker cannot make sockets in the folder for temporary files."""
+
+
+def socket_problem() -> str | None:
+    """Why multiprocessing cannot make a socket in the folder for temporary files, or None.
+
+    Call it in a worker, which removes the folder of its sockets when it ends; a rank does not.
+    """
+    folder = ""
+    try:
+        folder = f"{tempfile.gettempdir()}: "
+        connection.Listener(family="AF_UNIX").close()
+    except OSError as error:
+        return f"{folder}{describe_error(error)}"
+    return None
 
 
 def describe_loader_error(error: Exception) -> str:
@@ -163,6 +192,15 @@ def _loader_problem(context: RankContext, workers: int) -> str | None:
     return None
 
 
+def loader_timeout_s(remaining_s: float) -> float:
+    """How long the loader waits for a batch: half of what the phase has left, so that this rank can
+    still say that a worker hangs.
+
+    Not less: on 2 cores with a load of 25, a worker's first batch took more than 30 s.
+    """
+    return max(1.0, remaining_s / 2)
+
+
 def _loader(context: RankContext, samples: int, workers: int) -> Any:
     from torch.utils.data import DataLoader
     from torch.utils.data.distributed import DistributedSampler
@@ -178,14 +216,18 @@ def _loader(context: RankContext, samples: int, workers: int) -> Any:
         sampler=sampler,
         num_workers=workers,
         pin_memory=context.on_gpu,
-        timeout=max(1.0, min(LIMIT_S, context.remaining_s() / 2)),
-        worker_init_fn=_BindToParent(os.getpid()),
+        timeout=loader_timeout_s(context.remaining_s()),
+        worker_init_fn=_PrepareWorker(os.getpid()),
         multiprocessing_context="fork",
     )
 
 
-class _BindToParent:
-    """Makes a worker end on a signal, and die when this rank ends, however it ends."""
+class _PrepareWorker:
+    """Makes a worker end on a signal, and die when this rank ends, however it ends.
+
+    A worker hands its tensors over through a socket. If it cannot make one, torch's worker only
+    prints the error, and the loader waits until its time limit: so this raises it.
+    """
 
     def __init__(self, parent: int) -> None:
         self._parent = parent
@@ -195,3 +237,6 @@ class _BindToParent:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._parent:
             os._exit(1)
+        problem = socket_problem()
+        if problem is not None:
+            raise SocketsUnusable(problem)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
 from ...facts import environment
-from ...report.text import format_bytes, format_count
-from .. import fault_injection
-from ..checks import expectation, surroundings
+from .. import distribution_drift, fault_injection
 from ..outcome import Finding, Outcome, combine
 
 if TYPE_CHECKING:
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 SUMMARY_KEYS = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")
 # What must be the same on all ranks: otherwise they have different environments.
 COMPARED = ("python", "torch", "cuda", "nccl", "driver", "lock_hash", "backend")
-MIB = 1024**2
-# NVIDIA recommends 1 GiB in a container for the eight GPUs of a host; Docker gives 64 MiB, which
-# ends in "Bus error".
-SHM_LEAST = 256 * MIB
-SHM_PER_RANK = 64 * MIB
-SHM_ENOUGH = 1024 * MIB
 
 
 def run(context: RankContext) -> Outcome:
@@ -50,7 +44,9 @@ def run(context: RankContext) -> Outcome:
         *(Finding("backend-unusable", problem) for problem in problems),
     ]
     data = _data(context, started)
-    return Outcome(_summary(data), tuple(findings), data)
+    # Several worlds of one would all succeed, at the same files and ports.
+    is_other_world = any(finding.id == "world-size" for finding in findings)
+    return Outcome(_summary(data), tuple(findings), data, broken=is_other_world)
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
@@ -61,6 +57,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     for outcome in outcomes:
         rows.extend(outcome.data["ranks"])
     findings = differences_between_ranks(rows)
+    # A digest for each distribution of each host would make most of the report.
+    rows = [{key: value for key, value in row.items() if key != "installed"} for row in rows]
     data = {
         **combined.data,
         "collect_s": max(outcome.data["collect_s"] for outcome in outcomes),
@@ -153,6 +151,7 @@ def _row(context: RankContext) -> dict[str, Any]:
         "architecture": gpu.get("architecture"),
         "gpus_visible": torch.get("device_count"),
         "lock_hash": facts["lock_hash"],
+        "installed": distribution_drift.collect(env),
         "cpus": facts["limits"]["cpus"]["allowed"],
         "cpu_count": facts["limits"]["cpus"]["count"],
         "omp_num_threads": facts["environment"].get("OMP_NUM_THREADS"),
@@ -179,6 +178,7 @@ def differences_between_ranks(rows: Sequence[Mapping[str, Any]]) -> list[Finding
     result = []
     for name in COMPARED:
         result += _differing_values("environment-drift", name, rows)
+    result += distribution_drift.differences(rows)
     result += shared_gpus(rows)
     result += mixed_gpus(rows)
     result += shared_memory(rows)
@@ -212,27 +212,13 @@ def shared_memory(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
     result = []
     for sharing_rows in users.values():
         ranks = tuple(row["rank"] for row in sharing_rows)
-        problem = _shared_memory_problem(sharing_rows[0], len(ranks))
-        if problem:
-            finding_id, message = problem
-            result.append(Finding(finding_id, message, ranks))
+        first = sharing_rows[0]
+        finding = surroundings.shared_memory_finding(
+            first["shm_bytes"], first["shm_free_bytes"], len(ranks)
+        )
+        if finding is not None:
+            result.append(replace(finding, ranks=ranks))
     return result
-
-
-def shm_needed(ranks: int) -> int:
-    return min(SHM_ENOUGH, max(SHM_LEAST, SHM_PER_RANK * ranks))
-
-
-def _shared_memory_problem(row: Mapping[str, Any], ranks: int) -> tuple[str, str] | None:
-    needed, size, free = shm_needed(ranks), row["shm_bytes"], row["shm_free_bytes"]
-    need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')}"
-    if size is None:
-        return "shm-small", f"there is no /dev/shm; {need}"
-    if size < needed:
-        return "shm-small", f"/dev/shm has {format_bytes(size)}; {need}"
-    if free < needed:
-        return "shm-full", f"/dev/shm has {format_bytes(free)} of {format_bytes(size)} left; {need}"
-    return None
 
 
 def _differing_values(

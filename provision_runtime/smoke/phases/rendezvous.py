@@ -13,10 +13,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ...comm import listeners
 from ...comm.addresses import interfaces
 from ...comm.store import StoreAllGather, StoreClient
 from ...report.text import format_count
-from .. import network
+from .. import nccl_variables, network
 from ..outcome import Finding, Outcome, combine, with_finding
 
 if TYPE_CHECKING:
@@ -80,6 +81,13 @@ def run(context: RankContext) -> Outcome:
     if unusable_ranks:
         message = f"no process group was started: {context.backend} is not usable"
         return with_finding("backend-unusable", message, unusable_ranks, broken=True)
+    interface_problems = context.exchange("interfaces", network.interface_problem(context.backend))
+    if any(interface_problems):
+        own_problem = interface_problems[context.env.rank]
+        if own_problem:
+            message = f"{own_problem} on {context.env.host}"
+            return with_finding("interface-absent", message, broken=True, data=data)
+        return Outcome("a rank's network interface does not exist", data=data, broken=True)
     if len(context.hosts) > 1:
         peers = network.check_peers(context)
         if peers.broken:
@@ -152,7 +160,7 @@ def _connect(context: RankContext, is_host: bool, ends_at: float) -> Any:
         )
     except RuntimeError as error:
         if is_host and ("EADDRINUSE" in str(error) or "in use" in str(error)):
-            owner = network.listener(env.master_port) or "another process"
+            owner = listeners.listener(env.master_port) or "another process"
             message = f"port {env.master_port} of this host is in use by {owner}"
             raise PortBusy(message) from error
         raise _unreachable(env.master_addr, env.master_port, error) from error
@@ -188,8 +196,11 @@ def _start_group(context: RankContext) -> str:
     if context.on_gpu:
         torch.cuda.set_device(context.device)
     extra: dict[str, Any] = {}
-    if context.backend == "nccl" and takes_device_id(str(torch.__version__)):
-        extra["device_id"] = torch.device(context.device)
+    if context.backend == "nccl":
+        version = str(torch.__version__)
+        os.environ.update(nccl_variables.for_run(version, os.environ, context.nccl_log))
+        if takes_device_id(version):
+            extra["device_id"] = torch.device(context.device)
     context.begin_collective("init_process_group")
     torch.distributed.init_process_group(
         context.backend,

@@ -13,19 +13,23 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .... import fs
-from ... import bandwidth, baseline, measurement
-from ...checks import expectation
+from ....checks import expectation
+from ....comm.addresses import interface_with
+from ....facts import libraries, nccl_log, wires
+from ... import bandwidth, baseline, measurement, network, transport
 from ...outcome import Finding, Outcome, combine
-from . import nccl_tests, plan, results
+from ...wire_limit import HostWires, WireLimit, wire_limit
+from . import nccl_tests, pairs, plan, results
 from .measure import Sweep
 from .operations import Participants
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ...context import RankContext
 
@@ -40,15 +44,27 @@ def run(context: RankContext) -> Outcome:
     scope = _scope(context, rank_infos)
     participants = Participants(context.env.rank, context.env.world_size, context.backend)
     sweep = Sweep(context, participants)
-    pairs, unsupported = _supported(context, sweep, scope)
-    rows = plan.rows(scope, pairs)
-    measured = context.exchange("collectives measured", sweep.measure(rows))
+    supported, unsupported = _supported(context, sweep, scope)
+    rows = plan.rows(scope, supported)
+    rows, own_measured = sweep.measure(rows)
+    measured = context.exchange("collectives measured", own_measured)
+    pair_rates = _pair_rates(context)
+    transports = context.exchange("transports", _transports(context))
     if context.env.rank != 0:
         return Outcome()
     lines = results.table(rows, measured)
     _write_nccl_tests(context, started, rank_infos, rows, measured)
     return _conclude(
-        context, lines, unsupported, rank_infos, results.wrong_value_findings(rows, measured)
+        context,
+        lines,
+        unsupported,
+        rank_infos,
+        _rank_transports(rank_infos, transports),
+        (
+            *results.wrong_value_findings(rows, measured),
+            *_weak_pairs(context, pair_rates, rank_infos),
+        ),
+        pair_rates,
     )
 
 
@@ -61,6 +77,7 @@ def _rank_info(context: RankContext) -> dict[str, Any]:
     info = {
         **measurement.own_cpus(context.env.host),
         "pid": os.getpid(),
+        "local_rank": context.env.local_rank,
         "free": None,
         "device": 0,
         "bus": "0000:00:00",
@@ -78,7 +95,100 @@ def _rank_info(context: RankContext) -> dict[str, Any]:
     info["device"] = index
     info["bus"] = "{:04x}:{:02x}:{:02x}".format(*bus)
     info["info"] = properties.name
+    info["uuid"] = libraries.gpu_uuid(index)
+    info["address"] = libraries.gpu_pci_address(index) or ""
+    if context.env.local_rank == 0 and context.backend == bandwidth.NCCL:
+        # The whole host's, so one rank asks for all.
+        info["wires"] = wires.collect()
+        info["interface"] = _interface(context)
+    info["major"] = properties.major
+    if context.backend == bandwidth.NCCL:
+        nccl = expectation.nccl_version(context.facts["torch"])
+        info["may_use_nvls"] = bandwidth.may_use_nvls(os.environ, nccl)
     return info
+
+
+def _pair_rates(context: RankContext) -> dict[tuple[int, int], float]:
+    """GB/s of every pair of ranks; empty with too few or too many ranks. On processors it only
+    rehearses, which the quick profile leaves out."""
+    if not pairs.is_worthwhile(context.env.world_size):
+        return {}
+    if context.options.quick and not context.on_gpu:
+        return {}
+    return pairs.table(context.exchange("pairs", pairs.measure(context)))
+
+
+def _weak_pairs(
+    context: RankContext,
+    rates: dict[tuple[int, int], float],
+    rank_infos: Sequence[Mapping[str, Any]],
+) -> tuple[Finding, ...]:
+    """Only NCCL's: Gloo's depend on who else uses the processors."""
+    if context.backend != bandwidth.NCCL:
+        return ()
+    return tuple(pairs.weak_pairs(rates, *_places(rank_infos)))
+
+
+def _places(rank_infos: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[int]]:
+    """Host and local rank of each rank."""
+    hosts = [str(info["host"]) for info in rank_infos]
+    return hosts, [int(info["local_rank"]) for info in rank_infos]
+
+
+def _transports(context: RankContext) -> dict[str, Any] | None:
+    """What NCCL's log of this rank says; None without NCCL, or if the user has the log elsewhere."""
+    try:
+        with context.nccl_log.open(errors="replace") as lines:
+            return nccl_log.parse(lines, context.env.rank).as_json()
+    except OSError:
+        return None
+
+
+def _rank_transports(
+    rank_infos: Sequence[dict[str, Any]], transports: Sequence[dict[str, Any] | None]
+) -> list[transport.RankTransports]:
+    """Empty if the log of a rank is unknown, since half of the connections say little."""
+    wires_by_host = {info["host"]: info["wires"] for info in rank_infos if "wires" in info}
+    result = []
+    for rank, (info, log) in enumerate(zip(rank_infos, transports)):
+        if log is None or info["host"] not in wires_by_host:
+            return []
+        result.append(
+            transport.RankTransports(
+                rank=rank,
+                host=info["host"],
+                uuid=info["uuid"] or "",
+                device=info["info"],
+                major=info["major"],
+                log=log,
+                wires=wires_by_host[info["host"]],
+                may_use_nvls=info["may_use_nvls"],
+            )
+        )
+    return result
+
+
+def _interface(context: RankContext) -> str:
+    """The network interface that the backend uses for TCP; empty if that is unknown."""
+    try:
+        return interface_with(network.backend_address(context)) or ""
+    except (LookupError, OSError):
+        return ""
+
+
+def _wire_limit(rank_infos: Sequence[dict[str, Any]], device: str) -> WireLimit | None:
+    """What the slowest wire allows; None if one of them is unknown, or there is no GPU."""
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for info in rank_infos:
+        by_host.setdefault(info["host"], []).append(info)
+    hosts = []
+    for host, infos in by_host.items():
+        first = next((info for info in infos if "wires" in info), None)
+        if first is None or not all(info.get("uuid") for info in infos):
+            return None
+        gpus = tuple((info["uuid"], info["address"]) for info in infos)
+        hosts.append(HostWires(host, gpus, first["wires"], first["interface"], device))
+    return wire_limit(hosts)
 
 
 def _scope(context: RankContext, rank_infos: Sequence[dict[str, Any]]) -> plan.Scope:
@@ -102,23 +212,23 @@ def _supported(
     import torch
 
     unsupported: dict[str, str] = {}
-    pairs = []
+    offered = []
     for collective, dtype in plan.candidates(scope):
         reason = plan.why_unsuited(collective, dtype, scope.ranks)
         if reason:
             unsupported[f"{collective} {dtype}"] = reason
         else:
-            pairs.append((collective, dtype))
-    if len(pairs) > 1:
+            offered.append((collective, dtype))
+    if len(offered) > 1:
         # The first, all_reduce of float32, must work; the others are tried.
         own_unsupported = []
-        for collective, dtype in pairs[1:]:
+        for collective, dtype in offered[1:]:
             if sweep.is_unsupported(plan.smallest(scope, collective, dtype)):
                 own_unsupported.append(f"{collective} {dtype}")
         reason = f"not offered by {context.backend} of torch {torch.__version__}"
         for names in context.exchange("collectives offered", own_unsupported):
             unsupported.update(dict.fromkeys(names, reason))
-    return [pair for pair in pairs if " ".join(pair) not in unsupported], unsupported
+    return [pair for pair in offered if " ".join(pair) not in unsupported], unsupported
 
 
 def _conclude(
@@ -126,14 +236,17 @@ def _conclude(
     lines: list[dict[str, Any]],
     unsupported: dict[str, str],
     rank_infos: Sequence[dict[str, Any]],
+    rank_transports: Sequence[transport.RankTransports],
     wrong: tuple[Finding, ...],
+    pair_rates: dict[tuple[int, int], float],
 ) -> Outcome:
     """Rank 0's outcome."""
     ranks = context.env.world_size
     hosts = len({info["host"] for info in rank_infos})
     curves = bandwidth.load_curves(context.options.expect or bandwidth.SHIPPED)
     hardware = _hardware(context, hosts)
-    judged_lines, bandwidth_findings = bandwidth.judge_lines(lines, hardware, curves)
+    limit = _wire_limit(rank_infos, hardware.device) if context.backend == bandwidth.NCCL else None
+    judged_lines, bandwidth_findings = bandwidth.judge_lines(lines, hardware, curves, limit)
     comparison, regressions = _apply_baseline(context, lines, hosts)
     collectives = list(dict.fromkeys(line["collective"] for line in lines))
     data = {
@@ -149,9 +262,22 @@ def _conclude(
             "nvls": hardware.nvls,
         },
         "expected": bandwidth.expected_curves(hardware, curves, collectives),
+        "slowest_wire": None if limit is None else asdict(limit),
+        "transports": transport.summary(rank_transports) if rank_transports else None,
+        "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],
+        "rails": [
+            [rail, round(gb_s, 3)]
+            for rail, gb_s in pairs.rails(pair_rates, *_places(rank_infos)).items()
+        ],
         "baseline": comparison,
     }
-    return Outcome(results.summary(judged_lines), (*wrong, *bandwidth_findings, *regressions), data)
+    findings = (
+        *wrong,
+        *transport.findings(rank_transports),
+        *bandwidth_findings,
+        *regressions,
+    )
+    return Outcome(results.summary(judged_lines), findings, data)
 
 
 def _apply_baseline(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import test_values
 from .. import barrier
-from . import operations
+from . import operations, plan
 from .operations import IN_PLACE, OUT_OF_PLACE
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 # Here torch's call is the same in both placements, so one check holds for both.
 SAME_CALL = ("all_reduce", "broadcast")
+# The share of the phase's remaining time that may be spent on timed calls and their warm-up. The
+# rest is for checks, which cannot be fewer, and for calls that are slower than the first.
+TIMED_SHARE = 0.5
 
 
 @dataclass
@@ -39,18 +42,38 @@ class Sweep:
     # The fault other-collective replaces the first all_reduce that is checked.
     is_first_all_reduce: bool = True
 
-    def measure(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """What this rank measured, in the order of the rows."""
-        measured: dict[Row, dict[str, Any]] = {}
+    def measure(self, rows: Sequence[Row]) -> tuple[list[Row], list[dict[str, Any]]]:
+        """The rows with the repetitions that they had, the same on all ranks; and what this rank
+        measured in each."""
+        results: dict[Row, tuple[Row, dict[str, Any]]] = {}
+        pending_bytes = sum(row.bytes for row in rows)
         for dtype in dict.fromkeys(row.dtype for row in rows):
-            rows_of_dtype = [row for row in rows if row.dtype == dtype]
-            buffers = operations.Buffers(rows_of_dtype, dtype, self.context.device)
+            planned = [row for row in rows if row.dtype == dtype]
+            buffers = operations.Buffers(planned, dtype, self.context.device)
+            entries = [self._check(row, buffers) for row in planned]
+            dtype_bytes = sum(row.bytes for row in planned)
+            rows_of_dtype = self._fitted(planned, entries, dtype_bytes / pending_bytes)
+            pending_bytes -= dtype_bytes
             for row in rows_of_dtype:
-                measured[row] = self._check(row, buffers)
                 self._time_placements(row, buffers, row.warm_up)
-            for row in rows_of_dtype:
-                measured[row].update(self._time_placements(row, buffers, row.iterations))
-        return [measured[row] for row in rows]
+            for plan_row, row, entry in zip(planned, rows_of_dtype, entries):
+                entry.update(self._time_placements(row, buffers, row.iterations))
+                results[plan_row] = (row, entry)
+        in_order = [results[row] for row in rows]
+        return [row for row, _ in in_order], [entry for _, entry in in_order]
+
+    def _fitted(
+        self, rows: Sequence[Row], entries: Sequence[dict[str, Any]], share: float
+    ) -> list[Row]:
+        """The repetitions for which there is time. All ranks work it out from the same figures.
+
+        share: these rows' share of all bytes that are still to be measured.
+        """
+        own = [[entry.pop("call_s") for entry in entries], self.context.remaining_s()]
+        answers = self.context.exchange(f"time of one call, {rows[0].dtype}", own)
+        slowest = [max(times) for times in zip(*(times for times, _ in answers))]
+        remaining_s = min(remaining for _, remaining in answers)
+        return plan.fitted(rows, slowest, remaining_s * TIMED_SHARE * share)
 
     def is_unsupported(self, row: Row) -> bool:
         """Tries the call: whether the backend lacks the collective, or lacks it for this type.
@@ -74,6 +97,7 @@ class Sweep:
         placements = operations.placements(row.collective)
         checked = (OUT_OF_PLACE,) if row.collective in SAME_CALL else placements
         counts: dict[str, int] = {}
+        call_s = 0.0
         first_wrong = None
         inputs_wrong: tuple[int, Any] = (0, None)
         seed, ranks = self.context.options.seed, self.participants.size
@@ -85,7 +109,10 @@ class Sweep:
             if self.context.options.fault("wrong-value", self.participants.rank):
                 operation.inputs[operation.inputs.numel() // 2] += 1
             operation.prepare()
+            started = time.perf_counter()
             self._call_checked(row, operation)
+            self._synchronize()
+            call_s = max(call_s, time.perf_counter() - started)
             counts[placement], first = operations.count_wrong(operation, keys, row.largest)
             first_wrong = first_wrong or first
             own_key = keys[self.participants.rank]
@@ -96,11 +123,19 @@ class Sweep:
         if IN_PLACE in placements:
             in_place_count = counts.get(IN_PLACE, counts[OUT_OF_PLACE])
         return {
+            "call_s": call_s,
             "wrong": [counts[OUT_OF_PLACE], in_place_count],
             "first_wrong": first_wrong,
             "inputs_wrong": inputs_wrong[0],
             "inputs_first_wrong": inputs_wrong[1],
         }
+
+    def _synchronize(self) -> None:
+        """Returns when the work queued on a GPU is complete."""
+        if self.context.on_gpu:
+            import torch
+
+            torch.cuda.synchronize()
 
     def _call_checked(self, row: Row, operation: Operation) -> None:
         if self.is_first_all_reduce and row.collective == "all_reduce":

@@ -5,7 +5,7 @@ Pure, and the same on every rank, or the ranks would hang.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ... import test_values
@@ -81,6 +81,8 @@ REPEATS = {"quick": Repeats(2, 20, 5), "default": Repeats(5, 100, 20), "full": R
 # On CPUs a large message takes a tenth of a second and more: fewer repetitions are enough.
 LARGE_ON_CPU = 16 * MIB
 FEWEST = 3
+# Every row is timed out of place and in place.
+PLACEMENTS = 2
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,26 @@ def rows(scope: Scope, pairs: list[tuple[str, str]]) -> list[Row]:
         for size in _sizes(scope, collective, dtype):
             unique[_row(scope, collective, dtype, size)] = None
     return list(unique)
+
+
+def fitted(rows: Sequence[Row], call_s: Sequence[float], budget_s: float) -> list[Row]:
+    """The rows with as many repetitions as the time allows: all of them where the calls are fast.
+
+    call_s: seconds that one call of each row takes on the slowest rank.
+    """
+    planned_s = 0.0
+    for row, seconds in zip(rows, call_s):
+        planned_s += seconds * (row.warm_up + row.iterations) * PLACEMENTS
+    if planned_s <= budget_s:
+        return list(rows)
+    share = budget_s / planned_s
+    result = []
+    for row in rows:
+        # The call that was checked has warmed the row up once.
+        warm_up = int(row.warm_up * share)
+        iterations = max(int(row.iterations * share), FEWEST)
+        result.append(replace(row, warm_up=warm_up, iterations=iterations))
+    return result
 
 
 def smallest(scope: Scope, collective: str, dtype: str) -> Row:

@@ -1,24 +1,8 @@
-"""Every finding that the smoke test can report: how bad it is, what it means, and what to do.
-
-The ids are part of the report's contract: scripts and dashboards act on them. docs/findings.md is
-generated from this catalog; a check compares the two.
-"""
+"""What the phases of the smoke test find when ranks meet, compute and store."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..report import model
-
-FAIL, WARN, UNKNOWN = model.FAIL, model.WARN, model.UNKNOWN
-
-
-@dataclass(frozen=True)
-class Rule:
-    verdict: str
-    meaning: str
-    advice: str
-
+from .rule import FAIL, UNKNOWN, WARN, Rule
 
 # In any phase: which rank the others were waiting for.
 RUN = {
@@ -26,6 +10,11 @@ RUN = {
         FAIL,
         "the process of a rank ended",
         "see that rank's rank*.log; after SIGKILL, look for the OOM killer in dmesg",
+    ),
+    "rank-oom-killed": Rule(
+        FAIL,
+        "the kernel killed a rank because its cgroup, or the host, had no memory left",
+        "ask the scheduler or container engine for more memory, or use fewer ranks or loader workers",
     ),
     "rank-stopped": Rule(
         FAIL,
@@ -87,154 +76,6 @@ RUN = {
     ),
 }
 
-FACTS = {
-    "torch-broken": Rule(
-        FAIL,
-        "torch is missing or cannot be imported",
-        "install the locked environment again (provision env create)",
-    ),
-    "environment-unlike": Rule(
-        FAIL,
-        "the environment is not the expected one",
-        "install the locked environment again (provision env create), and start it without"
-        " variables of other environments",
-    ),
-    "cpu-build": Rule(
-        FAIL,
-        "torch is a CPU build, but CUDA was expected",
-        "install the locked environment again; an index that prefers CPU builds, or a solve without"
-        " __cuda, installs one without a warning",
-    ),
-    "environment-drift": Rule(
-        FAIL,
-        "ranks have different environments",
-        "install the same lock or image on every host",
-    ),
-    "nccl-shadowed": Rule(
-        FAIL,
-        "a libnccl that is not the environment's is loaded",
-        "unset LD_LIBRARY_PATH and LD_PRELOAD in the launcher and the kernel; load nothing that"
-        " brings its own NCCL before torch",
-    ),
-    "nccl-older": Rule(
-        WARN,
-        "the loaded NCCL is older than the one that torch was compiled with",
-        "install the locked NCCL again: functions that torch calls may be missing",
-    ),
-    "foreign-library": Rule(
-        FAIL,
-        "CUDA libraries that are not the environment's are loaded",
-        "unset LD_LIBRARY_PATH and LD_PRELOAD in the launcher and the kernel",
-    ),
-    "library-path": Rule(
-        WARN,
-        "LD_LIBRARY_PATH has CUDA libraries that may be loaded instead of the environment's",
-        "unset LD_LIBRARY_PATH in the launcher and the kernel: torch brings its own CUDA libraries",
-    ),
-    "user-site": Rule(
-        FAIL,
-        "modules from the user's home are loaded instead of the environment's",
-        "set PYTHONNOUSERSITE=1 in the launcher and the kernel, or start Python with -s",
-    ),
-    "user-site-on-path": Rule(
-        WARN,
-        "packages in the user's home may be loaded instead of the environment's",
-        "set PYTHONNOUSERSITE=1 in the launcher and the kernel, or start Python with -s",
-    ),
-    "pythonpath": Rule(
-        FAIL,
-        "modules are loaded from PYTHONPATH",
-        "unset PYTHONPATH in the launcher and the kernel; install what you need into the"
-        " environment",
-    ),
-    "pythonpath-on-path": Rule(
-        WARN,
-        "packages in PYTHONPATH may be loaded instead of the environment's",
-        "unset PYTHONPATH in the launcher and the kernel, unless this is intended",
-    ),
-    "gpu-lost": Rule(
-        FAIL,
-        "the host has a GPU that torch does not see",
-        "compare with nvidia-smi: the driver may be too old for this CUDA, or the container was"
-        " started without the GPU",
-    ),
-    "gpu-missing": Rule(
-        FAIL,
-        "a GPU is required, but there is none",
-        "run on a host with a GPU, or without --require-gpu",
-    ),
-    "gpu-shared": Rule(
-        FAIL,
-        "several ranks use the same GPU",
-        "give every rank its own GPU: check CUDA_VISIBLE_DEVICES and the launcher's GPU binding",
-    ),
-    "gpu-mixed": Rule(
-        WARN,
-        "ranks have different GPUs",
-        "the slowest GPU sets the pace: request a single GPU model",
-    ),
-    "arch-unsupported": Rule(
-        FAIL,
-        "torch has no code for this GPU",
-        "use a newer torch or CUDA: `provision matrix --gpu NAME` lists the builds that run on it",
-    ),
-    "backend-unusable": Rule(
-        FAIL,
-        "the requested backend cannot work on this host",
-        "choose another --backend, or a host with the hardware that it needs",
-    ),
-    "world-size": Rule(
-        FAIL,
-        "several tasks were started, but they do not form one world",
-        "give every task RANK, WORLD_SIZE and MASTER_ADDR, or start one torchrun per host",
-    ),
-    "shm-small": Rule(
-        FAIL,
-        "/dev/shm is too small for the ranks that share it",
-        "docker run --shm-size=1g or --ipc=host; in Kubernetes, mount an emptyDir with"
-        " medium: Memory on /dev/shm",
-    ),
-    "shm-full": Rule(
-        WARN,
-        "/dev/shm is nearly full",
-        "delete what earlier jobs left in /dev/shm, or enlarge it",
-    ),
-    "cpu-quota": Rule(
-        WARN,
-        "the CPU quota is below os.cpu_count() and the affinity",
-        "set OMP_NUM_THREADS and DataLoader's num_workers to the quota divided by the number of"
-        " ranks on the host",
-    ),
-    "omp-threads": Rule(
-        WARN,
-        "OMP_NUM_THREADS does not fit the CPUs",
-        "set it to the number of CPUs divided by the number of ranks on the host",
-    ),
-    "nofile-small": Rule(
-        WARN,
-        "the limit on open files is low",
-        "raise it (ulimit -n, LimitNOFILE, docker --ulimit nofile=65536), or use the sharing"
-        " strategy file_system",
-    ),
-    "memlock-small": Rule(
-        WARN,
-        "the limit on locked memory is too low for InfiniBand",
-        "set ulimit -l unlimited in the job step itself: docker --ulimit memlock=-1,"
-        " PropagateResourceLimits in Slurm",
-    ),
-    "iommu-on": Rule(
-        WARN,
-        "an IOMMU is between the GPUs: peer access over PCIe can be slow, wrong, or hang",
-        "boot with iommu=pt, or turn ACS off on the PCIe switches; to see whether it causes a hang,"
-        " run with NCCL_P2P_DISABLE=1",
-    ),
-    "nccl-setting": Rule(
-        WARN,
-        "a setting slows NCCL down, or hides failures",
-        "unset it, unless it is intended",
-    ),
-}
-
 RENDEZVOUS = {
     "rank-missing": Rule(
         FAIL,
@@ -245,6 +86,9 @@ RENDEZVOUS = {
         FAIL,
         "another process listens on the port of the store",
         "end that process, or set MASTER_PORT to a free port",
+        breaks="rank 0 fails: EADDRINUSE",
+        command="ss -ltnp",
+        source="https://github.com/pytorch/pytorch/issues/73320",
     ),
     "master-unresolvable": Rule(
         FAIL,
@@ -276,12 +120,18 @@ RENDEZVOUS = {
         FAIL,
         "the configured network interface does not exist",
         "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to one of the listed interfaces",
+        breaks="the backend fails at its start: no such interface",
+        command="ip -br addr",
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     ),
     "interface-loopback": Rule(
         FAIL,
         "a host's own name resolves to a loopback address, which other hosts cannot reach",
         "correct /etc/hosts, or set GLOO_SOCKET_IFNAME to the interface of the network between the"
         " hosts",
+        breaks="Gloo gives other hosts 127.0.0.1: connectFullMesh failed",
+        command="getent hosts $(hostname)",
+        source="https://github.com/aws-samples/aws-do-eks/issues/69",
     ),
     "peer-unreachable": Rule(
         FAIL,
@@ -333,6 +183,50 @@ COLLECTIVES = {
         "measure again on an idle machine; if the bandwidth is still low, follow the advice for"
         " bandwidth-low",
     ),
+    "rail-slow": Rule(
+        FAIL,
+        "between hosts, the ranks with one local rank exchange data at less than half of what the"
+        " others do",
+        "look at the network card of that number on each host (provision doctor), and at the switch"
+        " that these cards share",
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+    ),
+    "pair-slow": Rule(
+        FAIL,
+        "a pair of ranks exchanges data at less than half of what other pairs do",
+        "look at the links of these GPUs (provision doctor: NVLink, PCIe) or, between hosts, at the"
+        " network card and port of that rail",
+    ),
+    "transport-socket": Rule(
+        FAIL,
+        "NCCL uses TCP between hosts that have InfiniBand, RoCE or EFA",
+        "pass /dev/infiniband into the container; install libibverbs (for EFA: aws-ofi-nccl); unset"
+        " NCCL_IB_DISABLE and NCCL_NET; `NET/IB` and `NET/Plugin` in nccl*.log say what was missing",
+    ),
+    "p2p-absent": Rule(
+        FAIL,
+        "GPUs that NVLink joins exchange data through the host's memory or the network",
+        "unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; give the ranks of one host one container, or"
+        " shared PID and IPC namespaces; see whether all GPUs of the host are visible to each rank",
+    ),
+    "p2p-through-host": Rule(
+        WARN,
+        "GPUs of one host exchange data through its memory instead of directly over PCIe",
+        "turn off ACS on the PCIe switches (iommu=pt); unset NCCL_P2P_DISABLE; GPUs at different"
+        " processors may have no direct way (nvidia-smi topo -m)",
+    ),
+    "gdr-absent": Rule(
+        WARN,
+        "GPUDirect RDMA is not used: data pass through the host's memory on the way to the network",
+        "load nvidia_peermem (modprobe nvidia_peermem), or use a kernel and driver with DMA-BUF; see"
+        " NCCL_NET_GDR_LEVEL",
+    ),
+    "nvls-absent": Rule(
+        WARN,
+        "NCCL does not sum in the NVLink switch (NVLS), although the GPUs are at one that can",
+        "check the fabric manager (systemctl status nvidia-fabricmanager); in a container, give it"
+        " the IMEX channels; all 8 GPUs must be in the job",
+    ),
     "baseline-regressed": Rule(
         WARN,
         "a collective is slower than in the baseline, by more than noise explains",
@@ -351,13 +245,35 @@ COLLECTIVES = {
 }
 
 COMPUTE = {
+    "wrong-product": Rule(
+        FAIL,
+        "a matrix product has wrong elements",
+        "take the host out of service and test the GPU or CPU: dcgmi diag -r 3, ECC counters",
+    ),
+    "compute-slow": Rule(
+        FAIL,
+        "a GPU computes or copies at less than 40 % of its data sheet",
+        "look at clocks, power limit and throttle reasons (provision doctor, nvidia-smi -q); end"
+        " other processes on the GPU",
+    ),
+    "host-copy-slow": Rule(
+        FAIL,
+        "a GPU exchanges data with the host at less than half of what its PCIe link carries",
+        "compare the link with what card and slot can do (nvidia-smi -q, PCI); bind the rank to the"
+        " processor of the GPU's slot (numactl)",
+    ),
     "compute-straggler": Rule(
         WARN,
         "a rank computes or copies much more slowly than the median of the ranks",
-        "check that rank's host for throttling (clocks, temperature), a CPU quota, other processes"
-        " on its cores, and ECC errors",
+        "check that rank's GPU or processor for throttling (clocks, temperature), slow memory and ECC"
+        " errors",
     ),
 }
+
+# How long the path of the folder for temporary files may be, in bytes: a socket's path has at most
+# 107 (unix(7)), and multiprocessing adds `/pymp-XXXXXXXX/listener-XXXXXXXX`. Later
+# releases of Python 3.13, and 3.14, take /tmp instead of a longer path.
+TMPDIR_LENGTH = 107 - 32
 
 DDP = {
     "parameter-mismatch": Rule(
@@ -382,6 +298,16 @@ DDP = {
         FAIL,
         "DistributedSampler skips samples, or gives the same samples to several ranks",
         "install the locked torch again: its sampler is not the released one",
+    ),
+    "tmpdir-unusable": Rule(
+        FAIL,
+        "DataLoader workers cannot make sockets in the folder for temporary files",
+        "set TMPDIR to a local folder that can be written, with a path of at most"
+        f" {TMPDIR_LENGTH} characters; in a container with a read-only root, mount one at /tmp"
+        " (docker run --tmpfs /tmp)",
+        breaks="a DataLoader with workers hangs: its workers cannot hand over what they read",
+        command="echo ${#TMPDIR} $TMPDIR",
+        source="https://github.com/KaiyangZhou/deep-person-reid/issues/499",
     ),
     "dataloader-failed": Rule(
         FAIL,
@@ -460,16 +386,3 @@ CHECKPOINT = {
         "the storage or its network changed them: check its error counters",
     ),
 }
-
-BY_PHASE = {
-    "any": RUN,
-    "facts": FACTS,
-    "rendezvous": RENDEZVOUS,
-    "barrier": BARRIER,
-    "collectives": COLLECTIVES,
-    "compute": COMPUTE,
-    "ddp": DDP,
-    "filesystem": FILESYSTEM,
-    "checkpoint": CHECKPOINT,
-}
-CATALOG = {finding_id: rule for rules in BY_PHASE.values() for finding_id, rule in rules.items()}

@@ -1,21 +1,19 @@
 """Is the environment what was expected, and can it use this GPU? Pure: facts and options in,
 findings out.
 
-surroundings.py judges what is around the environment; the phase facts compares the ranks.
+surroundings.py judges what is around the environment; the smoke test compares the ranks.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..outcome import Finding
+from ..report.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from ..options import Options
 
 CPU_ONLY = "none"
 # Patterns of errors when torch is imported, and the advice for each. All were reported by users of
@@ -56,6 +54,22 @@ HINTS = (
 )
 
 
+class ExpectedEnvironment(Protocol):
+    """What a user expects of the environment; None: anything. cuda: a version, or `none`."""
+
+    @property
+    def expect_torch(self) -> str | None: ...
+
+    @property
+    def expect_cuda(self) -> str | None: ...
+
+    @property
+    def expect_nccl(self) -> str | None: ...
+
+    @property
+    def require_gpu(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class GpuCode:
     """sm_86, compute_90, sm_100a: what a build contains for a GPU, or what a GPU is."""
@@ -76,7 +90,7 @@ def broken(error: str) -> Finding:
 
 
 def differences(
-    facts: Mapping[str, Any], options: Options, device: int | None = None
+    facts: Mapping[str, Any], options: ExpectedEnvironment, device: int | None = None
 ) -> list[Finding]:
     """How this environment differs from the expected one, and why it cannot use the GPU with this
     index."""
@@ -99,7 +113,7 @@ def nccl_version(torch: Mapping[str, Any]) -> str | None:
     return nccl["loaded"] or nccl["compiled"]
 
 
-def is_rehearsal(facts: Mapping[str, Any], options: Options) -> bool:
+def is_rehearsal(facts: Mapping[str, Any], options: ExpectedEnvironment) -> bool:
     """Whether a CUDA environment, requested or built, runs on the CPU here."""
     is_cuda = facts["torch"]["cuda"] is not None or options.expect_cuda not in (None, CPU_ONLY)
     return is_cuda and not facts["torch"]["cuda_available"]
@@ -146,7 +160,7 @@ def _release_finding(name: str, expected: str | None, actual: str | None) -> Fin
     return Finding("environment-unlike", message)
 
 
-def _cuda_finding(options: Options, torch: Mapping[str, Any]) -> Finding | None:
+def _cuda_finding(options: ExpectedEnvironment, torch: Mapping[str, Any]) -> Finding | None:
     expected, actual = options.expect_cuda, torch["cuda"]
     if actual is None and expected not in (None, CPU_ONLY):
         message = f"torch {torch['version']} is a CPU build, but CUDA {expected} was expected"
@@ -186,7 +200,7 @@ def _lost_gpu_finding(facts: Mapping[str, Any]) -> Finding | None:
     return Finding("gpu-lost", message)
 
 
-def _missing_gpu_finding(options: Options, facts: Mapping[str, Any]) -> Finding | None:
+def _missing_gpu_finding(options: ExpectedEnvironment, facts: Mapping[str, Any]) -> Finding | None:
     torch = facts["torch"]
     if not options.require_gpu or torch["cuda_available"] or _lost_gpu_finding(facts):
         return None

@@ -12,6 +12,7 @@ belongs to the distribution of its source. Nothing here writes.
 from __future__ import annotations
 
 import csv
+import glob
 import hashlib
 import json
 import os
@@ -72,18 +73,21 @@ class File:
         return description
 
 
-def prefix_digests(prefix: str, deep: bool) -> dict[str, Any]:
+def prefix_digests(prefix: str, deep: bool, with_files: bool = True) -> dict[str, Any]:
     """The digest of each distribution in a prefix, by name, and of them all (`root`).
+
+    with_files: otherwise the digests cover the distributions' own records only, which are quick to
+    read from a network file system.
 
     `lock_sha256` is the lock that the prefix was made from, as far as it says so. A file of several
     distributions counts for the one that was installed last. Raises OSError for a prefix that
     cannot be read.
     """
     prefix = os.path.realpath(prefix)
-    marker = _read_marker(prefix)
+    marker = read_marker(prefix)
     distributions = {}
     root = hashlib.sha256()
-    for name, distribution, files in _inventory(prefix, with_bytecode="pack" in marker):
+    for name, distribution, files in _inventory(prefix, "pack" in marker, with_files):
         digest = hashlib.sha256(f"{distribution.identity}\n".encode())
         for file in files:
             line = f"{file.path}\0{file.describe(prefix, deep)}\n"
@@ -111,7 +115,7 @@ def file_digests(prefix: str, names: Collection[str], deep: bool) -> dict[str, d
     """
     prefix = os.path.realpath(prefix)
     described = {}
-    for name, _, files in _inventory(prefix, with_bytecode="pack" in _read_marker(prefix)):
+    for name, _, files in _inventory(prefix, with_bytecode="pack" in read_marker(prefix)):
         if name in names:
             described[name] = {file.path: file.describe(prefix, deep) for file in files}
     return described
@@ -129,11 +133,12 @@ def file_sha256(path: str) -> str:
             digest.update(buffer[:count])
 
 
-def _inventory(prefix: str, with_bytecode: bool) -> Iterator[tuple[str, Distribution, list[File]]]:
+def _inventory(
+    prefix: str, with_bytecode: bool, with_files: bool = True
+) -> Iterator[tuple[str, Distribution, list[File]]]:
     """Every distribution by a name of its own, with its files, sorted."""
-    files = sorted(_walk(prefix, ""), key=lambda file: os.fsencode(file.path))
-    if not with_bytecode:
-        files = [file for file in files if _BYTECODE not in file.path.split("/")]
+    walk = _walk(prefix, "", with_bytecode) if with_files else _wheel_records(prefix)
+    files = sorted(walk, key=lambda file: os.fsencode(file.path))
     conda = sorted(_conda_distributions(prefix), key=lambda each: each.name)
     conda_paths = {path for distribution in conda for path in distribution.paths}
     wheels = sorted(
@@ -153,22 +158,22 @@ def _inventory(prefix: str, with_bytecode: bool) -> Iterator[tuple[str, Distribu
     distributions[OTHER] = Distribution(OTHER, "", "files", "", ())
     files_of: dict[str, list[File]] = {name: [] for name in distributions}
     for file in files:
-        owner = owners.get(file.path) or owners.get(_source_of(file.path), OTHER)
+        owner = owners.get(file.path) or owners.get(_byte_code_source(file.path), OTHER)
         files_of[owner].append(file)
     for name in sorted(distributions):
         yield name, distributions[name], files_of[name]
 
 
-def _walk(prefix: str, folder: str) -> Iterator[File]:
+def _walk(prefix: str, folder: str, with_bytecode: bool) -> Iterator[File]:
     """Every file and link below a folder of the prefix, except conda-meta."""
     with os.scandir(os.path.join(prefix, folder)) as entries:
         items = list(entries)
     for item in items:
-        path = posixpath.join(folder, item.name)
-        if path == _RECORDS:
+        path = f"{folder}/{item.name}" if folder else item.name
+        if path == _RECORDS or (item.name == _BYTECODE and not with_bytecode):
             continue
         if item.is_dir(follow_symlinks=False):
-            yield from _walk(prefix, path)
+            yield from _walk(prefix, path, with_bytecode)
             continue
         status = item.stat(follow_symlinks=False)
         yield File(
@@ -180,8 +185,21 @@ def _walk(prefix: str, folder: str) -> Iterator[File]:
         )
 
 
-def _source_of(path: str) -> str:
-    """The source that a file in __pycache__ was compiled from; empty for other files."""
+def _wheel_records(prefix: str) -> Iterator[File]:
+    """The RECORDs of wheels, without looking at any other file."""
+    pattern = os.path.join(glob.escape(prefix), "lib/python3*/site-packages/*.dist-info/RECORD")
+    for path in glob.glob(pattern):
+        if os.path.islink(os.path.dirname(os.path.dirname(os.path.dirname(path)))):
+            continue  # lib/python3.1 -> python3.11
+        yield File(os.path.relpath(path, prefix), True, False, os.path.getsize(path), None)
+
+
+def _byte_code_source(path: str) -> str:
+    """The source that a file in __pycache__ was compiled from; empty for other files.
+
+    The host has the same function (provision/adapters/installed_files.py): neither package imports
+    the other here, and a test compares them.
+    """
     folder, name = posixpath.split(path)
     parent, last = posixpath.split(folder)
     if last != _BYTECODE:
@@ -222,18 +240,23 @@ def _wheel_distributions(
             content = file.read()
         rows = csv.reader(content.decode("utf-8", "surrogateescape").splitlines())
         site_packages = posixpath.dirname(posixpath.dirname(path))
-        listed = [posixpath.join(site_packages, row[0]) for row in rows if row]
+        listed = [f"{site_packages}/{row[0]}" for row in rows if row and row[0][:1] != "/"]
         name, _, version = match[1].rpartition("-")
         yield Distribution(
             name=re.sub(r"[-_.]+", "-", name).lower(),
             version=version,
             kind="wheel",
             identity=hashlib.sha256(content).hexdigest(),
-            paths=(path, *map(posixpath.normpath, listed)),
+            paths=(path, *map(_normalized, listed)),
         )
 
 
-def _read_marker(prefix: str) -> dict[str, Any]:
+def _normalized(path: str) -> str:
+    """normpath, for tens of thousands of paths that mostly are as it would make them."""
+    return posixpath.normpath(path) if "./" in path or "//" in path else path
+
+
+def read_marker(prefix: str) -> dict[str, Any]:
     """What provision wrote about the prefix when it made it; empty for other prefixes."""
     for name in _MARKERS:
         marker = _read_json(os.path.join(prefix, name))

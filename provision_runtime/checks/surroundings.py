@@ -1,5 +1,5 @@
-"""Judges the surroundings of the environment on this rank: foreign libraries and modules, settings,
-limits. Pure: facts in, findings out.
+"""Judges the surroundings of the environment on this rank or host: foreign libraries and
+modules, settings, limits. Pure: facts in, findings out.
 
 A limit is judged only if it is known to end or slow a job, not merely because it is unusual.
 """
@@ -7,25 +7,43 @@ A limit is judged only if it is known to end or slow a job, not merely because i
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...facts import libraries
-from ...report.text import format_bytes, format_count
-from ..outcome import Finding
+from ..facts import libraries
+from ..report.findings import Finding
+from ..report.findings.smoke import TMPDIR_LENGTH
+from ..report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from ..rank_env import RankEnv
 
 # Sockets to every other rank come on top of what DataLoader's workers open; 1024 is the usual
 # default.
 FILES = 1024
 FILES_PER_RANK = 16
+MIB = 1024**2
+# NVIDIA recommends 1 GiB in a container for the eight GPUs of a host; Docker gives 64 MiB, which
+# ends in "Bus error".
+SHM_LEAST = 256 * MIB
+SHM_PER_RANK = 64 * MIB
+SHM_ENOUGH = 1024 * MIB
 # More names than this make a line unreadable.
 MAX_NAMES = 5
 # Variables in which a launcher says how many tasks it started in this step.
 TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+class RankPlace(Protocol):
+    """This rank's place in the world. launched: our own launcher started it."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def local_world_size(self) -> int | None: ...
+
+    @property
+    def launched(self) -> bool: ...
 
 
 def contaminations(facts: Mapping[str, Any]) -> list[Finding]:
@@ -40,15 +58,15 @@ def contaminations(facts: Mapping[str, Any]) -> list[Finding]:
 
 
 def pitfalls(
-    facts: Mapping[str, Any], env: RankEnv, environment: Mapping[str, str]
+    facts: Mapping[str, Any], env: RankPlace, environment: Mapping[str, str]
 ) -> list[Finding]:
     """Settings and limits that make a job slow, make it fail, or make it a different job."""
     findings = [
-        _quota_finding(facts["limits"]["cpus"]),
-        _threads_finding(facts, env.local_world_size or 1),
-        _open_files_finding(facts["limits"]["nofile"], env.world_size),
-        _locked_memory_finding(facts["limits"]),
-        _iommu_finding(facts["pci_gpus"]),
+        quota_finding(facts["limits"]["cpus"]),
+        threads_finding(facts, env.local_world_size or 1),
+        open_files_finding(facts["limits"]["nofile"], env.world_size),
+        locked_memory_finding(facts["limits"]),
+        iommu_finding(facts["pci_gpus"]),
         _world_size_finding(env, environment),
     ]
     present = [finding for finding in findings if finding is not None]
@@ -88,15 +106,19 @@ def task_count(environment: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _library_path_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Libraries in LD_LIBRARY_PATH come before the environment's own unless those are bound by path
-    (RPATH); cuDNN's parts are not."""
     loadable = facts["libraries"]["loadable"]
     if facts["torch"] is None or facts["torch"]["cuda"] is None or not loadable:
         return []
+    return [library_path_finding(loadable)]
+
+
+def library_path_finding(loadable: Sequence[str]) -> Finding:
+    """Libraries in LD_LIBRARY_PATH come before the environment's own unless those are bound by path
+    (RPATH); cuDNN's parts are not."""
     folders = list(dict.fromkeys(os.path.dirname(path) for path in loadable))
     names = [os.path.basename(path) for path in loadable]
     message = f"LD_LIBRARY_PATH has {_list_names(names)} in {_list_names(folders)}"
-    return [Finding("library-path", message)]
+    return Finding("library-path", message)
 
 
 def _shadowed_nccl_finding(
@@ -156,8 +178,16 @@ def _nccl_setting_findings(facts: Mapping[str, Any]) -> list[Finding]:
     """NCCL's settings have no effect on a build without it."""
     if facts["torch"] is None or facts["torch"]["cuda"] is None:
         return []
+    findings = costly_settings(facts["nccl_settings"])
+    for name, nearest in facts.get("nccl_mistyped", {}).items():
+        message = f"{name} is no setting of this NCCL; {nearest} is"
+        findings.append(Finding("nccl-setting-mistyped", message))
+    return findings
+
+
+def costly_settings(settings: Sequence[Mapping[str, Any]]) -> list[Finding]:
     findings = []
-    for setting in facts["nccl_settings"]:
+    for setting in settings:
         if setting["is_costly"]:
             message = (
                 f"{setting['name']}={setting['value']} ({setting['source']}): {setting['effect']}"
@@ -166,7 +196,46 @@ def _nccl_setting_findings(facts: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def _quota_finding(cpus: Mapping[str, Any]) -> Finding | None:
+def shm_needed(ranks: int) -> int:
+    return min(SHM_ENOUGH, max(SHM_LEAST, SHM_PER_RANK * ranks))
+
+
+def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Finding | None:
+    """size, free: bytes of the /dev/shm that so many ranks share; None: there is none."""
+    needed = shm_needed(ranks)
+    need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')}"
+    if size is None or free is None:
+        return Finding("shm-small", f"there is no /dev/shm; {need}")
+    if size < needed:
+        return Finding("shm-small", f"/dev/shm has {format_bytes(size)}; {need}")
+    if free < needed:
+        message = f"/dev/shm has {format_bytes(free)} of {format_bytes(size)} left; {need}"
+        return Finding("shm-full", message)
+    return None
+
+
+def temporary_folder_finding(
+    folders: Sequence[tuple[str, bool]], replaces_long: bool
+) -> Finding | None:
+    """Can multiprocessing make its sockets in the folder for temporary files?
+
+    folders: those that Python tries, in its order, and whether they can be written. replaces_long:
+    Python takes another folder if the path is too long.
+    """
+    writable = [folder for folder, can_write in folders if can_write]
+    if folders and not writable:
+        tried = ", ".join(folder for folder, _ in folders)
+        return Finding("tmpdir-unusable", f"no folder for temporary files can be written: {tried}")
+    if not writable or replaces_long or len(os.fsencode(writable[0])) <= TMPDIR_LENGTH:
+        return None
+    message = (
+        f"the path of the folder for temporary files has {len(os.fsencode(writable[0]))} characters"
+        f", and sockets there need one of at most {TMPDIR_LENGTH}: {writable[0]}"
+    )
+    return Finding("tmpdir-unusable", message)
+
+
+def quota_finding(cpus: Mapping[str, Any]) -> Finding | None:
     if cpus["quota"] is None or cpus["quota"] >= cpus["affinity"]:
         return None
     message = (
@@ -176,7 +245,7 @@ def _quota_finding(cpus: Mapping[str, Any]) -> Finding | None:
     return Finding("cpu-quota", message)
 
 
-def _threads_finding(facts: Mapping[str, Any], ranks: int) -> Finding | None:
+def threads_finding(facts: Mapping[str, Any], ranks: int) -> Finding | None:
     """Judged only if a number above 1 is set: otherwise, more ranks than CPUs are the user's
     choice."""
     value = facts["environment"].get("OMP_NUM_THREADS", "")
@@ -195,7 +264,7 @@ def _threads_finding(facts: Mapping[str, Any], ranks: int) -> Finding | None:
     return None
 
 
-def _open_files_finding(limit: int | None, world_size: int) -> Finding | None:
+def open_files_finding(limit: int | None, world_size: int) -> Finding | None:
     needed = max(FILES, FILES_PER_RANK * world_size)
     if limit is None or limit >= needed:
         return None
@@ -206,7 +275,7 @@ def _open_files_finding(limit: int | None, world_size: int) -> Finding | None:
     return Finding("nofile-small", message)
 
 
-def _locked_memory_finding(limits: Mapping[str, Any]) -> Finding | None:
+def locked_memory_finding(limits: Mapping[str, Any]) -> Finding | None:
     limit, usable = limits["memlock"], limits["infiniband"]["usable"]
     if limit is None or not usable:
         return None
@@ -217,7 +286,7 @@ def _locked_memory_finding(limits: Mapping[str, Any]) -> Finding | None:
     return Finding("memlock-small", message)
 
 
-def _iommu_finding(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
+def iommu_finding(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
     """With an IOMMU, traffic between GPUs over PCIe goes through the root complex, where it is slow
     or lost."""
     translated = [gpu["address"] for gpu in gpus if (gpu["iommu"] or "").startswith("DMA")]
@@ -230,7 +299,7 @@ def _iommu_finding(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
     return Finding("iommu-on", message)
 
 
-def _world_size_finding(env: RankEnv, environment: Mapping[str, str]) -> Finding | None:
+def _world_size_finding(env: RankPlace, environment: Mapping[str, str]) -> Finding | None:
     """Separate tasks that each form a world succeed, and nobody notices that they are many jobs."""
     tasks = task_count(environment)
     if tasks is None:

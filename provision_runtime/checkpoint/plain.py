@@ -1,0 +1,71 @@
+"""Checkpoints of torch itself, for moving away from them: files of torch.save and folders of DCP."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from typing import Any
+
+from .errors import CheckpointError
+from .layout import parse
+from .manifest import NAME as MANIFEST
+
+METADATA = ".metadata"
+
+
+def read_plain(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> dict[str, Any]:
+    """What a file of torch.save or a folder of torch.distributed.checkpoint holds, in host memory.
+
+    One process calls it, for example to save the result as a checkpoint of ours:
+    `save(read_plain("old.pt"), root, step=1000)`. Nothing is verified: neither has hashes.
+
+    allow_pickle: unpickle objects, which can run code. A folder of DCP always needs it, because its
+    `.metadata` is a pickle. Raises CheckpointError if it is neither of the two or must not be read.
+    """
+    path = os.fspath(path)
+    if os.path.isdir(path):
+        return _read_folder(path, allow_pickle)
+    return _read_file(path, allow_pickle)
+
+
+def _read_file(path: str, allow_pickle: bool) -> dict[str, Any]:
+    import torch
+
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=not allow_pickle)
+    except pickle.UnpicklingError as error:
+        if allow_pickle:
+            raise CheckpointError(f"{path} cannot be unpickled: {error}") from error
+        raise CheckpointError(
+            f"{path} holds objects that must be unpickled, which can run code: "
+            "pass allow_pickle=True if you trust its author"
+        ) from error
+    except (EOFError, RuntimeError) as error:
+        raise CheckpointError(f"{path} is not what torch.save writes: {error}") from error
+    return content if isinstance(content, dict) else {"value": content}
+
+
+def _read_folder(path: str, allow_pickle: bool) -> dict[str, Any]:
+    name = os.path.basename(os.path.normpath(path))
+    if parse(name) is not None or os.path.exists(os.path.join(path, MANIFEST)):
+        raise CheckpointError(f"{path} is a checkpoint of provision: use load, with its root")
+    if not os.path.exists(os.path.join(path, METADATA)):
+        raise CheckpointError(
+            f"{path} is no checkpoint of torch.distributed.checkpoint: it has no {METADATA}"
+        )
+    if not allow_pickle:
+        raise CheckpointError(
+            f"{path}/{METADATA} is a pickle, which can run code: "
+            "pass allow_pickle=True if you trust its author"
+        )
+    try:
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+    except ImportError as error:
+        raise CheckpointError(
+            "reading a folder of DCP without its state dict needs torch 2.3 or later"
+        ) from error
+    with tempfile.TemporaryDirectory(prefix=".plain-", dir=os.path.dirname(path) or ".") as folder:
+        file = os.path.join(folder, "whole.pt")
+        dcp_to_torch_save(path, file)
+        return _read_file(file, allow_pickle)

@@ -1,0 +1,174 @@
+"""Probes: the user's home and quotas, and lines of shell start files that get in the way of
+environments."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..report.text import format_bytes
+from .probe import Observation, Probe, observation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .machine import Machine
+
+# Of a quota that is used to this share: the next download may fill it.
+NEARLY_FULL = 0.95
+# A larger file is no start file.
+START_FILE_BYTES = 1_000_000
+# Of the home, in the order in which shells read them.
+START_FILES = (
+    ".profile",
+    ".bash_profile",
+    ".bash_login",
+    ".bashrc",
+    ".zshenv",
+    ".zprofile",
+    ".zshrc",
+    ".login",
+    ".cshrc",
+    ".tcshrc",
+    ".config/fish/config.fish",
+)
+VARIABLES = {
+    "PYTHONPATH": "its packages go before those of every environment",
+    "PYTHONHOME": "no other Python starts with it",
+    "PYTHONUSERBASE": "packages in it are seen by every Python of that version",
+    "LD_LIBRARY_PATH": "its libraries (CUDA, NCCL, libstdc++) go before those of torch",
+    "LD_PRELOAD": "its libraries go before all others",
+}
+_ASSIGNMENT = re.compile(
+    r"^(?:export\s+|setenv\s+|set\s+-[gxU]+\s+|typeset\s+-x\s+)?(?:\S+=\S*\s+)*"
+    r"(" + "|".join(VARIABLES) + r")(?:\+?=|\s+)\s*(\S.*)?$"
+)
+_CONDA_BLOCKS = ("# >>> conda initialize >>>", "# >>> mamba initialize >>>")
+_CONDA_COMMAND = "conda config --set auto_activate_base false"
+_ACTIVATE = re.compile(
+    r"^(?:conda|mamba|micromamba)\s+activate\b|^(?:source|\.)\s+\S*bin/activate\b"
+)
+_MODULE = re.compile(
+    r"^(?:module|ml)\s+(?:load\s+|add\s+)?(?:\S+\s+)*?"
+    r"((?:cuda|cudnn|nccl|python|anaconda|miniconda|pytorch)\S*)",
+    re.IGNORECASE,
+)
+
+
+def home(machine: Machine) -> Iterator[Observation]:
+    folder = machine.path(machine.home)
+    problem = ""
+    if not folder.is_dir():
+        problem = "there is no such folder"
+    elif os.statvfs(folder).f_flag & os.ST_RDONLY:
+        problem = "it is mounted read-only"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        problem = "you may not write there"
+    if problem:
+        message = f"the home {machine.home} cannot be written: {problem}"
+        yield observation("home-unwritable", message, f"statvfs {machine.home}", problem)
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A user's quota of a file system, as quota(1) says it. Limits are 0 where there is none."""
+
+    file_system: str
+    used_bytes: int
+    limit_bytes: int
+    used_files: int
+    limit_files: int
+
+
+# `quota -w -p`: file system, KiB used (a star: above the soft limit), soft and hard limit, grace,
+# and the same for files (quota(1), quota-tools 4).
+_QUOTA_ROW = re.compile(
+    r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s*$"
+)
+
+
+def parse_quota(text: str) -> list[Quota]:
+    """The quotas in what `quota -w -p` printed. Of two limits, the soft one is the tighter."""
+    quotas = []
+    for line in text.splitlines():
+        match = _QUOTA_ROW.match(line)
+        if match is None:
+            continue
+        used, soft, hard, used_files, soft_files, hard_files = map(int, match.groups()[1:])
+        quotas.append(
+            Quota(
+                file_system=match[1],
+                used_bytes=used * 1024,
+                limit_bytes=(soft or hard) * 1024,
+                used_files=used_files,
+                limit_files=soft_files or hard_files,
+            )
+        )
+    return quotas
+
+
+def quotas(machine: Machine) -> Iterator[Observation]:
+    answer = machine.run("quota", "-w", "-p")
+    for quota in parse_quota(answer.text if answer else ""):
+        used, limit = format_bytes(quota.used_bytes), format_bytes(quota.limit_bytes)
+        text = f"{used} of {limit}"
+        yield from _quota_problem(quota, quota.used_bytes, quota.limit_bytes, text)
+        text = f"{quota.used_files} of {quota.limit_files} files"
+        yield from _quota_problem(quota, quota.used_files, quota.limit_files, text)
+
+
+def _quota_problem(quota: Quota, used: int, limit: int, text: str) -> Iterator[Observation]:
+    if not limit or used < NEARLY_FULL * limit:
+        return
+    id, state = ("quota-full", "used up") if used >= limit else ("quota-low", "nearly used up")
+    message = f"the quota of {quota.file_system} is {state}: {text}"
+    yield observation(id, message, "quota -w -p", text)
+
+
+def start_files(machine: Machine) -> Iterator[Observation]:
+    """Each line that changes what environments see, in every new shell."""
+    for name in START_FILES:
+        path = os.path.join(machine.home, name)
+        file = machine.path(path)
+        if not file.is_file() or file.stat().st_size > START_FILE_BYTES:
+            continue
+        for number, line in enumerate((machine.read(path) or "").splitlines(), start=1):
+            problem = line_problem(line.strip())
+            if not problem:
+                continue
+            is_conda = line.strip() in _CONDA_BLOCKS
+            editor = f"${{EDITOR:-vi}} +{number} {shlex.quote(path)}"
+            yield observation(
+                "start-file",
+                f"~/{name}:{number} {problem}",
+                f"{path}:{number}",
+                line.strip()[:80],
+                _CONDA_COMMAND if is_conda else editor,
+            )
+
+
+def line_problem(line: str) -> str:
+    """How a line of a start file gets in the way; empty if it does not."""
+    if line in _CONDA_BLOCKS:
+        return "lets conda put its own Python first in every shell"
+    if line.startswith("#"):
+        return ""
+    match = _ASSIGNMENT.match(line)
+    if match and match[2]:
+        return f"sets {match[1]}: {VARIABLES[match[1]]}"
+    if _ACTIVATE.match(line):
+        return "activates another environment in every shell"
+    match = _MODULE.match(line)
+    if match:
+        return f"loads the module {match[1]} in every shell, whose libraries go before torch's"
+    return ""
+
+
+PROBES = (
+    Probe("home", ("home-unwritable",), home),
+    Probe("quotas", ("quota-full", "quota-low"), quotas),
+    Probe("start files", ("start-file",), start_files),
+)

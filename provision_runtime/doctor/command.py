@@ -1,0 +1,142 @@
+"""The verb `doctor`: its options, its output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..report import diagnosis as reports
+from ..report import model
+from ..report.findings import CATALOG
+from ..report.table import terminal_width
+from . import catalog, machine, runner, scripts
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+USAGE = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prefix", metavar="DIR", help="also examine this environment (default: this Python's)"
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="ID", help="look only for this finding (repeatable)"
+    )
+    parser.add_argument(
+        "--explain", metavar="ID", help="say what a finding means, and look for none"
+    )
+    parser.add_argument(
+        "--deep", action="store_true", help="also import torch, and wait longer for slow tools"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="jobs of this host run on several hosts together"
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print the result as JSON")
+    output.add_argument(
+        "--nagios",
+        action="store_true",
+        help="print one line; exit with 0, 1, 2 or 3 as Nagios has it",
+    )
+    output.add_argument(
+        "--fix", action="store_true", help="print the commands that mend what is wrong; run none"
+    )
+    parser.add_argument(
+        "--script", type=Path, metavar="FILE", help="examine a batch script or program instead"
+    )
+    parser.add_argument(
+        "--root", type=Path, metavar="DIR", help="examine the files and tools below DIR instead"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the answer. The caller must end the process with os._exit: a probe may hang in the
+    kernel."""
+    for id in [*(options.only or []), *([options.explain] if options.explain else [])]:
+        if id not in CATALOG:
+            print(f"there is no finding {id}; docs/findings.md lists all", file=sys.stderr)
+            return USAGE
+    if options.prefix and options.root is None and not os.path.isdir(options.prefix):
+        print(f"there is no folder {options.prefix}", file=sys.stderr)
+        return USAGE
+    if options.explain:
+        print("\n".join(reports.explain_lines(options.explain, terminal_width())))
+        return 0
+    if options.script:
+        document = examine_script(options.script)
+    else:
+        document = examine(
+            options.prefix, options.only or (), options.deep, options.peers, options.root
+        )
+    if options.json:
+        print(json.dumps(document, indent=1))
+    elif options.nagios:
+        print(reports.nagios_line(document))
+        return reports.nagios_code(document["verdict"])
+    elif options.fix:
+        print("\n".join(reports.fix_lines(document["findings"])))
+    else:
+        print("\n".join(reports.lines(document, terminal_width())))
+    return reports.exit_code(document["verdict"])
+
+
+def examine(
+    prefix: str | None,
+    only: Sequence[str],
+    is_deep: bool,
+    has_peers: bool,
+    root: Path | None = None,
+) -> dict[str, Any]:
+    """The document of a diagnosis. prefix: "" for none, None for that of this Python. only: ids of
+    findings; empty for all."""
+    if root is None:
+        chosen = own_prefix() if prefix is None else prefix or None
+        examined = machine.this_machine(chosen, has_peers, is_deep)
+    else:
+        examined = machine.captured_machine(root.absolute(), prefix, has_peers, is_deep)
+    probes = catalog.select(examined, only)
+    result = reports.document(runner.diagnose(examined, probes))
+    if only:
+        named = {*only, "probe-late", "probe-failed"}
+        result["findings"] = [each for each in result["findings"] if each["id"] in named]
+        verdicts = [each["verdict"] for each in result["findings"]]
+        result["verdict"] = model.overall([model.PASS, *verdicts])
+    return result
+
+
+def examine_script(path: Path) -> dict[str, Any]:
+    """The document about a batch script or training program."""
+    started = time.monotonic()
+    answer = machine.this_machine().run("srun", "--version")
+    findings = scripts.examine(path, answer.text if answer else None)
+    duration_s = round(time.monotonic() - started, 3)
+    result = reports.Diagnosis(
+        host=path.name,
+        prefix=None,
+        is_root=False,
+        duration_s=duration_s,
+        findings=[finding.reported() for finding in findings],
+        notes=[],
+        probes=[reports.ProbeRun("script", "done", duration_s)],
+    )
+    return reports.document(result)
+
+
+def own_prefix() -> str | None:
+    """The environment of the Python that runs this, if it is one: the host's own Python is not."""
+    folders = Path(sys.prefix).glob("lib/python3*/site-packages/torch/version.py")
+    return sys.prefix if any(folders) else None
+
+
+def end(status: int) -> NoReturn:
+    """End the process without waiting for what hangs."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

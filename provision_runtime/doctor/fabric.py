@@ -1,0 +1,138 @@
+"""Probes: InfiniBand and RoCE adapters, and whether NCCL can use them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING
+
+from ..facts import libraries, limits
+from .probe import Observation, Probe, observation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .machine import Machine
+
+INFINIBAND = "/sys/class/infiniband"
+ROCE_V2 = "RoCE v2"
+# The first kernel that exports GPU memory to network adapters as DMA-BUF; only NVIDIA's open kernel
+# modules do it (NCCL's documentation of NCCL_DMABUF_ENABLE).
+DMABUF_KERNEL = (5, 12)
+
+
+def adapters(machine: Machine) -> Iterator[Observation]:
+    active = [port for port in _ports(machine) if "ACTIVE" in _text(port / "state")]
+    if not active:
+        return
+    facts = limits.infiniband(machine.root)
+    if not facts["usable"]:
+        names = ", ".join(sorted({port.parent.parent.name for port in active}))
+        message = f"{names} is active, but this process may open no device of /dev/infiniband"
+        yield observation("infiniband-unused", message, f"{INFINIBAND}/*/ports/*/state", "ACTIVE")
+
+
+def gid(machine: Machine) -> Iterator[Observation]:
+    """The configured GID index of each active RoCE port."""
+    value = machine.environment.get("NCCL_IB_GID_INDEX", "")
+    if not value.isdigit():
+        return
+    for port in _roce_ports(machine):
+        kind = _text(port / "gid_attrs/types" / value)
+        address = _ipv4(_text(port / "gids" / value))
+        if kind != ROCE_V2 or address is None:
+            adapter = port.parent.parent.name
+            described = f"{kind or 'no'} address" + ("" if address else " without IPv4")
+            message = f"NCCL_IB_GID_INDEX={value} is {described} on {adapter}"
+            good = _good_index(port)
+            command = f"export NCCL_IB_GID_INDEX={good}" if good else ""
+            yield observation(
+                "roce-gid", message, machine.name(port / "gids" / value), kind, command
+            )
+            return
+
+
+def rails(machine: Machine) -> Iterator[Observation]:
+    """Adapters that each lie in a network of their own, without a gateway from one to another."""
+    if machine.environment.get("NCCL_CROSS_NIC") != "1":
+        return
+    networks = _networks(machine)
+    devices = {_text(port / "gid_attrs/ndevs/0") for port in _roce_ports(machine)}
+    own = {networks[device] for device in devices if device in networks}
+    if len(devices) > 1 and len(own) == len(devices):
+        message = f"NCCL_CROSS_NIC=1, and {len(devices)} adapters are in networks of their own"
+        yield observation("cross-rail", message, "variable NCCL_CROSS_NIC", "1")
+
+
+def gpu_direct(machine: Machine) -> Iterator[Observation]:
+    active = [port for port in _ports(machine) if "ACTIVE" in _text(port / "state")]
+    if not active or not libraries.pci_gpus(machine.root):
+        return
+    modules = machine.read("/proc/modules") or ""
+    if re.search(r"^(nvidia_peermem|nv_peer_mem) ", modules, re.MULTILINE):
+        return
+    driver = machine.read("/proc/driver/nvidia/version") or ""
+    kernel = re.match(r"Linux version (\d+)\.(\d+)", machine.read("/proc/version") or "")
+    has_dmabuf = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF_KERNEL
+    if "Open Kernel Module" in driver and has_dmabuf:
+        return
+    message = "nvidia_peermem is not loaded, and this driver has no DMA-BUF"
+    yield observation("peermem-missing", message, "/proc/modules", "no nvidia_peermem")
+
+
+def _ports(machine: Machine) -> list[Path]:
+    return machine.glob(INFINIBAND, "*/ports/*")
+
+
+def _roce_ports(machine: Machine) -> list[Path]:
+    ports = []
+    for port in _ports(machine):
+        is_active = "ACTIVE" in _text(port / "state")
+        if is_active and _text(port / "link_layer") == "Ethernet":
+            ports.append(port)
+    return ports
+
+
+def _good_index(port: Path) -> str:
+    """The first GID of a port that is RoCE v2 and holds an IPv4 address."""
+    for file in sorted((port / "gids").glob("*"), key=lambda path: int(path.name)):
+        is_v2 = _text(port / "gid_attrs/types" / file.name) == ROCE_V2
+        if is_v2 and _ipv4(_text(file)) is not None:
+            return file.name
+    return ""
+
+
+def _ipv4(gid: str) -> str | None:
+    """The IPv4 address that a GID holds: 0000:...:ffff:0a00:0001."""
+    try:
+        mapped = ipaddress.IPv6Address(gid).ipv4_mapped
+    except ValueError:
+        return None
+    return str(mapped) if mapped else None
+
+
+def _networks(machine: Machine) -> dict[str, tuple[str, str]]:
+    """By interface the network that its own route leads to, without routes through a gateway."""
+    networks = {}
+    for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) >= 8 and fields[2] == "00000000" and fields[7] != "00000000":
+            networks[fields[0]] = (fields[1], fields[7])
+    return networks
+
+
+def _text(path: Path) -> str:
+    """A file of /sys; empty where there is none: an unused GID cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+PROBES = (
+    Probe("InfiniBand", ("infiniband-unused",), adapters),
+    Probe("RoCE addresses", ("roce-gid",), gid),
+    Probe("rails", ("cross-rail",), rails),
+    Probe("GPUDirect RDMA", ("peermem-missing",), gpu_direct),
+)

@@ -1,0 +1,199 @@
+"""Probes: GPUs, their links and driver, and whether containers get them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from ..checks import gpus as judge
+from ..facts import gpu_health, libraries
+from ..report.diagnosis import Evidence
+from .probe import Limitation, Observation, Probe, observation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .machine import Machine
+    from .probe import Answer
+
+# In /sys: the PCI class of NVSwitches (bridge, other).
+NVSWITCH_CLASS = "0x0680"
+# Without persistence mode the driver needs seconds to wake the GPUs.
+SMI_S = 2.5
+SMI_DEEP_S = 20.0
+IMEX_DEVICE = "nvidia-caps-imex-channels"
+# Folders in which the container toolkit writes its device specifications (CDI).
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+SMI_QUERY = "nvidia-smi -q -x"
+
+
+def health(machine: Machine) -> Iterator[Answer]:
+    """Everything that nvidia-smi says: in one probe, so that a driver that hangs costs one."""
+    on_bus = libraries.pci_gpus(machine.root)
+    answer = machine.run("nvidia-smi", *gpu_health.QUERY, timeout_s=SMI_DEEP_S)
+    if answer is None:
+        if on_bus:
+            message = f"{len(on_bus)} NVIDIA GPUs, but no driver: there is no nvidia-smi"
+            yield observation("gpu-lost", message, "/sys/bus/pci/devices", on_bus[0]["address"])
+        return
+    try:
+        facts = gpu_health.parse(answer.text)
+    except ValueError as error:
+        yield _silent_driver(str(error), answer.status)
+        return
+    gpus = facts["gpus"]
+    for finding in judge.gpu_findings(gpus):
+        yield Observation(finding, (Evidence(SMI_QUERY, finding.message),))
+    if len(gpus) < len(on_bus):
+        message = f"nvidia-smi lists {len(gpus)} GPUs, the PCI bus has {len(on_bus)}"
+        addresses = ", ".join(gpu["address"] for gpu in on_bus)
+        yield observation("gpu-off-bus", message, "/sys/bus/pci/devices", addresses)
+    if len(gpus) > 1:
+        yield from _links(machine)
+    if _has_nvswitch(machine):
+        yield from _fabric(machine, facts)
+
+
+def _silent_driver(error: str, status: int) -> Observation:
+    """nvidia-smi ended without XML; its message says why."""
+    evidence = f"status {status}: {error}"
+    if "Driver/library version mismatch" in error:
+        return observation("driver-mismatch", error, SMI_QUERY, evidence)
+    if "Unknown Error" in error:
+        message = f"nvidia-smi says: {error}"
+        return observation("gpu-revoked", message, SMI_QUERY, evidence)
+    message = f"the driver does not answer: {error}"
+    return observation("gpu-lost", message, SMI_QUERY, evidence)
+
+
+def _links(machine: Machine) -> Iterator[Observation]:
+    status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_DEEP_S)
+    errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_DEEP_S)
+    if status is None or errors is None:
+        return
+    findings = judge.nvlink_findings(
+        gpu_health.parse_nvlinks(status.text), gpu_health.parse_nvlink_errors(errors.text)
+    )
+    for finding in findings:
+        verb = "--status" if finding.id == "nvlink-down" else "-e"
+        yield Observation(finding, (Evidence(f"nvidia-smi nvlink {verb}", finding.message),))
+
+
+def kernel_log(machine: Machine) -> Iterator[Answer]:
+    if not libraries.pci_gpus(machine.root):
+        return
+    answer = machine.run("dmesg")
+    if answer is None or answer.status != 0:
+        message = "the kernel log, where the driver reports faults (Xid), is readable by root only"
+        yield Limitation(message, "sudo dmesg -T | grep -i xid")
+        return
+    for finding in judge.xid_findings(gpu_health.parse_xids(answer.text)):
+        lines = [line for _, _, line in gpu_health.parse_xids(answer.text)]
+        yield Observation(finding, (Evidence("dmesg", lines[-1]),))
+
+
+def _fabric(machine: Machine, facts: dict[str, Any]) -> Iterator[Observation]:
+    """Only hosts with NVSwitches need a fabric manager."""
+    manager = machine.run("nv-fabricmanager", "--version")
+    match = re.search(r"(\d+\.\d+(\.\d+)?)", manager.text) if manager else None
+    finding = judge.fabric_finding(facts["gpus"], facts["driver"], match[1] if match else None)
+    if finding is not None:
+        yield Observation(finding, (Evidence(SMI_QUERY, finding.message),))
+
+
+def _has_nvswitch(machine: Machine) -> bool:
+    for folder in machine.glob("/sys/bus/pci/devices", "*"):
+        vendor = (folder / "vendor").read_text().strip()
+        if vendor != libraries.NVIDIA:
+            continue
+        if (folder / "class").read_text().startswith(NVSWITCH_CLASS):
+            return True
+    return False
+
+
+def compat_library(machine: Machine) -> Iterator[Observation]:
+    """A libcuda of a compat folder that the loader takes first, and that is not the driver's."""
+    driver = libraries.driver_version(machine.root)
+    if driver is None:
+        return
+    for folder, source in _library_folders(machine):
+        for path in machine.glob(folder, "libcuda.so.[0-9]*.[0-9]*"):
+            version = path.name[len("libcuda.so.") :]
+            if "compat" in folder and version != driver:
+                message = f"{machine.name(path)} comes before the libcuda of driver {driver}"
+                yield observation("compat-library", message, source, folder)
+                return
+
+
+def _library_folders(machine: Machine) -> Iterator[tuple[str, str]]:
+    """The folders in which the loader looks, each with where it is configured."""
+    for folder in machine.environment.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":"):
+        if os.path.isabs(folder):
+            yield folder, "variable LD_LIBRARY_PATH"
+    for file in machine.glob("/etc/ld.so.conf.d", "*.conf"):
+        for line in file.read_text(errors="replace").splitlines():
+            if os.path.isabs(line.strip()):
+                yield line.strip(), machine.name(file)
+
+
+def imex(machine: Machine) -> Iterator[Observation]:
+    """Multi-node NVLink: the driver offers IMEX channels, and this process has none."""
+    devices = machine.read("/proc/devices") or ""
+    is_offered = IMEX_DEVICE in devices
+    is_disabled = machine.environment.get("NCCL_NVLS_ENABLE") == "0"
+    if is_offered and not is_disabled and not machine.glob(f"/dev/{IMEX_DEVICE}", "channel*"):
+        message = f"the driver has IMEX channels, but /dev/{IMEX_DEVICE} has none"
+        yield observation("imex-channel", message, "/proc/devices", IMEX_DEVICE)
+
+
+def container_runtime(machine: Machine) -> Iterator[Answer]:
+    if not libraries.pci_gpus(machine.root):
+        return
+    answer = machine.run("docker", "info", "--format", "{{json .Runtimes}}")
+    if answer is None:
+        return
+    if "permission denied" in answer.text:
+        yield Limitation("this user may not ask Docker for its runtimes", "sudo docker info")
+    try:
+        runtimes = sorted(json.loads(answer.text))
+    except ValueError:
+        return
+    specifications = [path for folder in CDI_FOLDERS for path in machine.glob(folder, "*nvidia*")]
+    if "nvidia" not in runtimes and not specifications:
+        message = f"Docker has only the runtimes {', '.join(runtimes)}, and there is no CDI file"
+        yield observation("docker-gpu-runtime", message, "docker info", ", ".join(runtimes))
+
+
+PROBES = (
+    Probe(
+        "GPUs",
+        (
+            "driver-mismatch",
+            "fabric-manager",
+            "gpu-clocks-limited",
+            "gpu-ecc-off",
+            "gpu-lost",
+            "gpu-memory-errors",
+            "gpu-memory-pending",
+            "gpu-memory-worn",
+            "gpu-off-bus",
+            "gpu-power-limited",
+            "gpu-revoked",
+            "gpu-throttled",
+            "mig-empty",
+            "nvlink-down",
+            "nvlink-errors",
+            "pcie-reduced",
+            "persistence-off",
+        ),
+        health,
+        deadline_s=SMI_S,
+        deep_deadline_s=SMI_DEEP_S + 2.0,
+    ),
+    Probe("kernel log", ("gpu-xid",), kernel_log),
+    Probe("CUDA compatibility library", ("compat-library",), compat_library),
+    Probe("IMEX channels", ("imex-channel",), imex),
+    Probe("GPUs in containers", ("docker-gpu-runtime",), container_runtime),
+)

@@ -1,0 +1,124 @@
+"""What probes may look at: files and tools below a root, the user's variables and home.
+
+Probes reach the machine only through this, so a folder with the files and tools of another machine
+can stand for it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REAL_ROOT = Path("/")
+# A shell that ssh or a scheduler starts often has a shorter PATH than a login shell.
+MORE_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+TOOL_S = 10.0
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """text: standard output and standard error together."""
+
+    status: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """prefix: of the environment to examine. has_peers: jobs of this host span other hosts."""
+
+    root: Path = REAL_ROOT
+    environment: Mapping[str, str] = field(default_factory=dict)
+    home: str = "/"
+    prefix: str | None = None
+    has_peers: bool = False
+    # Takes longer: runs code of the environment, asks slow tools.
+    is_deep: bool = False
+
+    @property
+    def is_real(self) -> bool:
+        """Whether this is the machine that this process runs on, and not a captured one."""
+        return self.root == REAL_ROOT
+
+    def path(self, path: str) -> Path:
+        """The real path of a path of this machine."""
+        return self.root / path.lstrip("/")
+
+    def name(self, path: Path) -> str:
+        """A real path as this machine names it."""
+        return str(path) if self.is_real else f"/{path.relative_to(self.root)}"
+
+    def read(self, path: str) -> str | None:
+        """The text of a file; None if it is not there or not readable."""
+        try:
+            return self.path(path).read_text(errors="replace")
+        except OSError:
+            return None
+
+    def glob(self, folder: str, pattern: str) -> list[Path]:
+        return sorted(self.path(folder).glob(pattern))
+
+    def which(self, name: str, only_on_path: bool = False) -> str | None:
+        """only_on_path: as the user's own programs would find it."""
+        if not self.is_real:
+            folders = [str(self.root / "bin")]
+        else:
+            more = () if only_on_path else MORE_FOLDERS
+            folders = [self.environment.get("PATH", ""), *more]
+        return shutil.which(name, path=os.pathsep.join(folders))
+
+    def run(self, name: str, *arguments: str, timeout_s: float = TOOL_S) -> ToolAnswer | None:
+        """A tool's answer in English; None if this machine lacks the tool."""
+        program = self.which(name)
+        if program is None:
+            return None
+        child = subprocess.run(
+            [program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            env={**self.environment, "LC_ALL": "C"},
+        )
+        return ToolAnswer(child.returncode, child.stdout.decode(errors="replace"))
+
+    def is_root_user(self) -> bool:
+        return os.geteuid() == 0
+
+
+def this_machine(
+    prefix: str | None = None, has_peers: bool = False, is_deep: bool = False
+) -> Machine:
+    environment = dict(os.environ)
+    return Machine(REAL_ROOT, environment, _home(environment), prefix, has_peers, is_deep)
+
+
+def captured_machine(
+    root: Path, prefix: str | None = None, has_peers: bool = False, is_deep: bool = False
+) -> Machine:
+    """The machine whose files lie below a folder; its variables are in proc/self/environ."""
+    environment = {}
+    text = (root / "proc/self/environ").read_text() if (root / "proc/self/environ").exists() else ""
+    for entry in text.replace("\n", "\0").split("\0"):
+        name, equals, value = entry.partition("=")
+        if equals:
+            environment[name] = value
+    home = environment.get("HOME", "/root")
+    return Machine(root, environment, home, prefix, has_peers, is_deep)
+
+
+def _home(environment: Mapping[str, str]) -> str:
+    if environment.get("HOME"):
+        return environment["HOME"]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # no such number in the user database
+        return "/"

@@ -1,0 +1,129 @@
+"""Probes: this host's name, routes, interfaces and ports."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
+from ..comm import listeners
+from ..comm.addresses import is_loopback
+from ..report.diagnosis import Evidence
+from ..report.findings import Finding
+from .probe import Observation, Probe, observation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .machine import Machine
+
+# torchrun's default.
+DEFAULT_PORT = 29500
+# The flag of a route that is in use (linux/route.h, RTF_UP).
+ROUTE_UP = 0x1
+
+
+def own_name(machine: Machine) -> Iterator[Observation]:
+    name, addresses = _own_addresses(machine)
+    if not addresses:
+        message = f"{name} does not resolve on this host"
+        yield observation("own-name-unresolvable", message, f"getaddrinfo({name})", "no address")
+    elif has_peers(machine) and all(is_loopback(address) for address in addresses):
+        message = f"{name} resolves to {addresses[0]} on this host"
+        yield observation(
+            "interface-loopback", message, f"getaddrinfo({name})", ", ".join(addresses)
+        )
+
+
+def has_peers(machine: Machine) -> bool:
+    """Whether jobs here span hosts: only then a loopback address is wrong."""
+    nodes = machine.environment.get("SLURM_JOB_NUM_NODES", "1")
+    return machine.has_peers or (nodes.isdigit() and int(nodes) > 1)
+
+
+def _own_addresses(machine: Machine) -> tuple[str, list[str]]:
+    """A captured machine has no resolver: only its hosts file counts."""
+    if machine.is_real:
+        name = socket.gethostname()
+        try:
+            answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except socket.gaierror:
+            return name, []
+        return name, [str(answer[4][0]) for answer in answers]
+    name = (machine.read("/etc/hostname") or "localhost").strip()
+    addresses = []
+    for line in (machine.read("/etc/hosts") or "").splitlines():
+        fields = line.partition("#")[0].split()
+        if name in fields[1:]:
+            addresses.append(fields[0])
+    return name, addresses
+
+
+def routes(machine: Machine) -> Iterator[Observation]:
+    """Two routes with the same network, mask and metric: the kernel takes whichever came first."""
+    interfaces: dict[tuple[str, str, str], list[str]] = {}
+    for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or not int(fields[3], 16) & ROUTE_UP:
+            continue
+        key = (fields[1], fields[7], fields[6])
+        interfaces.setdefault(key, []).append(fields[0])
+    for (destination, mask, _), names in interfaces.items():
+        if len(set(names)) > 1:
+            network = f"{_dotted(destination)}/{_bits(mask)}"
+            message = f"{' and '.join(sorted(set(names)))} both lead to {network}"
+            yield observation("routes-duplicate", message, "/proc/net/route", network)
+
+
+def _dotted(text: str) -> str:
+    """/proc/net/route has addresses in the machine's byte order."""
+    return socket.inet_ntoa(int(text, 16).to_bytes(4, "little"))
+
+
+def _bits(mask: str) -> int:
+    return bin(int(mask, 16)).count("1")
+
+
+def interfaces(machine: Machine) -> Iterator[Observation]:
+    available = [path.name for path in machine.glob("/sys/class/net", "*")]
+    for backend, variable in INTERFACE_VARIABLES.items():
+        try:
+            configured_interface(backend, machine.environment, available)
+        except LookupError as error:
+            evidence = (
+                Evidence(f"variable {variable}", machine.environment[variable]),
+                Evidence("/sys/class/net", " ".join(available)),
+            )
+            yield Observation(
+                Finding("interface-absent", str(error)), evidence, f"unset {variable}"
+            )
+
+
+def port(machine: Machine) -> Iterator[Observation]:
+    """MASTER_PORT, or torchrun's own port if a process of this user listens there: somebody else's
+    may be a job that is as it should be."""
+    if not machine.is_real:
+        return
+    variable = machine.environment.get("MASTER_PORT", "")
+    number = int(variable) if variable.isdigit() else DEFAULT_PORT
+    if not listeners.listening_inodes(number):
+        return
+    owner = listeners.listener(number)
+    is_rank_zero = machine.environment.get("RANK", "0") == "0"
+    if variable and is_rank_zero:
+        source = "variable MASTER_PORT"
+    elif owner and os.getuid() != 0:
+        source = "torchrun's default port"
+    else:
+        return
+    message = f"{owner or 'a process of another user'} listens on port {number}"
+    yield observation("port-busy", message, source, str(number), f"ss -ltnp 'sport = :{number}'")
+
+
+PROBES = (
+    Probe("own name", ("own-name-unresolvable", "interface-loopback"), own_name),
+    Probe("routes", ("routes-duplicate",), routes),
+    Probe("interfaces", ("interface-absent",), interfaces),
+    Probe("port", ("port-busy",), port),
+)

@@ -1,0 +1,85 @@
+"""What a probe is, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+from ..report.diagnosis import Evidence, ObservedFinding
+from ..report.findings import CATALOG, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .machine import Machine
+
+DEADLINE_S = 2.0
+DEEP_DEADLINE_S = 8.0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A finding with what shows it. command: more exact than the registry's."""
+
+    finding: Finding
+    evidence: tuple[Evidence, ...]
+    command: str = ""
+
+    def reported(self) -> ObservedFinding:
+        rule = CATALOG[self.finding.id]
+        return ObservedFinding(
+            id=self.finding.id,
+            verdict=rule.verdict,
+            message=self.finding.message,
+            evidence=list(self.evidence),
+            breaks=rule.breaks,
+            advice=self.finding.advice or rule.advice,
+            command=self.command or rule.command,
+            source=rule.source,
+        )
+
+
+@dataclass(frozen=True)
+class Limitation:
+    """What could not be seen, and the command with which someone else, such as root, can."""
+
+    message: str
+    command: str = ""
+
+
+Answer = Union[Observation, Limitation]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """ids: all findings that it can report. deep: runs only on request."""
+
+    name: str
+    ids: tuple[str, ...]
+    run: Callable[[Machine], Iterable[Answer]]
+    deadline_s: float = DEADLINE_S
+    deep_deadline_s: float = DEEP_DEADLINE_S
+    needs_prefix: bool = False
+    deep: bool = False
+
+    def limit_s(self, machine: Machine) -> float:
+        return self.deep_deadline_s if machine.is_deep else self.deadline_s
+
+
+def observe(probe: Probe, machine: Machine) -> dict[str, Any]:
+    """What a probe reports, as JSON can hold it."""
+    findings, notes = [], []
+    for answer in probe.run(machine):
+        if isinstance(answer, Limitation):
+            notes.append([answer.message, answer.command])
+            continue
+        assert answer.finding.id in probe.ids, answer.finding.id
+        findings.append(answer.reported().as_json())
+    return {"findings": findings, "notes": notes}
+
+
+def observation(
+    id: str, message: str, source: str, value: object, command: str = ""
+) -> Observation:
+    """An observation with one piece of evidence."""
+    return Observation(Finding(id, message), (Evidence(source, str(value)),), command)

@@ -1,0 +1,133 @@
+"""Probes: what this process may use (CPUs, memory, open files), and settings that change it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..checks import surroundings
+from ..facts import libraries, limits, nccl
+from ..report.diagnosis import Evidence
+from ..report.findings import Finding
+from ..report.text import format_bytes, format_count
+from .probe import Observation, Probe, observation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .machine import Machine
+
+# How near to its limit the kubelet lets a node's memory come before it evicts pods
+# (https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/).
+MEMORY_LEFT = 100 << 20
+
+
+def local_ranks(machine: Machine) -> int:
+    """How many ranks a job would start on this host: one per GPU."""
+    gpus = len(libraries.device_nodes(machine.root)) or len(libraries.pci_gpus(machine.root))
+    return max(1, gpus)
+
+
+def shared_memory(machine: Machine) -> Iterator[Observation]:
+    shm = limits.shared_memory(machine.root)
+    size, free = (shm["bytes"], shm["free_bytes"]) if shm else (None, None)
+    finding = surroundings.shared_memory_finding(size, free, local_ranks(machine))
+    if finding is not None:
+        value = f"{size} bytes, {free} free"
+        yield Observation(finding, (Evidence("statvfs /dev/shm", value),))
+
+
+def temporary_folder(machine: Machine) -> Iterator[Observation]:
+    folders = limits.temporary_folders(machine.environment, machine.root)
+    finding = surroundings.temporary_folder_finding(folders, _replaces_long_folder(machine))
+    if finding is not None:
+        text = ", ".join(
+            f"{folder} {'writable' if can_write else 'not writable'}"
+            for folder, can_write in folders
+        )
+        yield Observation(finding, (Evidence("folders for temporary files", text),))
+
+
+def _replaces_long_folder(machine: Machine) -> bool:
+    """Later releases of Python 3.13, and 3.14, take /tmp if sockets do not fit into TMPDIR
+    (https://github.com/python/cpython/pull/134085). The smoke test tries it."""
+    if machine.prefix is None:
+        return False
+    for folder in machine.glob(machine.prefix, "lib/python3.*"):
+        minor = folder.name.rpartition(".")[2]
+        if minor.isdigit() and int(minor) >= 13:
+            return True
+    return False
+
+
+def process_limits(machine: Machine) -> Iterator[Observation]:
+    facts = limits.collect(machine.root)
+    finding = surroundings.open_files_finding(facts["nofile"], local_ranks(machine))
+    if finding is not None:
+        evidence = Evidence("/proc/self/limits, Max open files", str(facts["nofile"]))
+        yield Observation(finding, (evidence,))
+    finding = surroundings.locked_memory_finding(facts)
+    if finding is not None:
+        evidence = Evidence("/proc/self/limits, Max locked memory", str(facts["memlock"]))
+        yield Observation(finding, (evidence,))
+
+
+def cpus(machine: Machine) -> Iterator[Observation]:
+    facts = limits.cpus(machine.root)
+    finding = surroundings.quota_finding(facts)
+    if finding is not None:
+        yield Observation(finding, (Evidence("quota of the cgroup, CPUs", str(facts["quota"])),))
+    variables = {"environment": machine.environment, "limits": {"cpus": facts}}
+    finding = surroundings.threads_finding(variables, local_ranks(machine))
+    if finding is not None:
+        value = machine.environment["OMP_NUM_THREADS"]
+        yield Observation(finding, (Evidence("variable OMP_NUM_THREADS", value),))
+
+
+def memory(machine: Machine) -> Iterator[Observation]:
+    for group in limits.memory_groups(machine.root):
+        folder = group["folder"]
+        if group["oom_kills"]:
+            message = f"out of memory {format_count(group['oom_kills'], 'time')} in this group"
+            yield observation("oom-killed", message, folder, f"oom_kill {group['oom_kills']}")
+        limit, usage = group["limit"], group["usage"]
+        if limit is not None and usage is not None and limit - usage < MEMORY_LEFT:
+            message = f"{format_bytes(usage)} of {format_bytes(limit)} are in use"
+            yield observation("memory-limit", message, folder, f"{usage} of {limit} bytes")
+
+
+def iommu(machine: Machine) -> Iterator[Observation]:
+    finding = surroundings.iommu_finding(libraries.pci_gpus(machine.root))
+    if finding is not None:
+        yield Observation(
+            finding, (Evidence("/sys/bus/pci/devices/*/iommu_group/type", finding.message),)
+        )
+
+
+def nccl_settings(machine: Machine) -> Iterator[Observation]:
+    # NCCL takes the home from the user database, not from $HOME.
+    home = nccl.home() if machine.is_real else Path(machine.home)
+    texts = []
+    for path in nccl.files(machine.environment, home):
+        texts.append((str(path), machine.read(str(path)) or ""))
+    for setting in nccl.effective(machine.environment, texts):
+        if setting.is_costly:
+            message = f"{setting.name}={setting.value} ({setting.source}): {setting.effect}"
+            command = f"unset {shlex.quote(setting.name)}"
+            if setting.source != nccl.ENVIRONMENT:
+                pattern = shlex.quote(f"/^{setting.name}=/d")
+                command = f"sed -i {pattern} {shlex.quote(setting.source)}"
+            evidence = Evidence(setting.source, f"{setting.name}={setting.value}")
+            yield Observation(Finding("nccl-setting", message), (evidence,), command)
+
+
+PROBES = (
+    Probe("shared memory", ("shm-small", "shm-full"), shared_memory),
+    Probe("temporary files", ("tmpdir-unusable",), temporary_folder),
+    Probe("limits", ("nofile-small", "memlock-small"), process_limits),
+    Probe("CPUs", ("cpu-quota", "omp-threads"), cpus),
+    Probe("memory", ("oom-killed", "memory-limit"), memory),
+    Probe("IOMMU", ("iommu-on",), iommu),
+    Probe("NCCL settings", ("nccl-setting",), nccl_settings),
+)

@@ -1,0 +1,169 @@
+"""Runs probes side by side, each in a child process that is left behind if it hangs.
+
+Processes, not threads: a thread that waits for a dead file server in the kernel cannot be ended,
+and keeps its process, and the pipes that others read from it, alive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..report.diagnosis import Diagnosis, Evidence, ObservedFinding, ProbeRun
+from ..report.findings import Finding
+from .probe import Observation, observe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .machine import Machine
+    from .probe import Probe
+
+READ_BYTES = 1 << 16
+
+
+@dataclass
+class _Child:
+    probe: Probe
+    pid: int
+    descriptor: int
+    started: float
+    ends_at: float
+    data: bytes = b""
+
+
+def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
+    """Run probes and put their answers together, in the order of the probes; first, as one finding,
+    which gave no answer."""
+    started = time.monotonic()
+    answers, durations, waits = _run_isolated(machine, probes)
+    late = [probe for probe in probes if probe.name in waits]
+    findings = [_late_finding(machine, late, waits)] if late else []
+    notes: list[list[str]] = []
+    runs = []
+    for probe in probes:
+        if probe.name in waits:
+            runs.append(ProbeRun(probe.name, "late", probe.limit_s(machine)))
+            continue
+        answer = answers.get(probe.name) or _failed(
+            probe, f"the process of the probe {probe.name} was killed"
+        )
+        runs.append(ProbeRun(probe.name, answer.get("state", "done"), durations[probe.name]))
+        for document in answer["findings"]:
+            findings.append(ObservedFinding.from_json(document))
+        notes += [note for note in answer["notes"] if note not in notes]
+    return Diagnosis(
+        host=os.uname().nodename,
+        prefix=machine.prefix,
+        is_root=machine.is_root_user(),
+        duration_s=round(time.monotonic() - started, 3),
+        findings=findings,
+        notes=notes,
+        probes=runs,
+    )
+
+
+def _run_isolated(
+    machine: Machine, probes: Sequence[Probe]
+) -> tuple[dict[str, dict[str, Any]], dict[str, float], dict[str, str]]:
+    """The answers of the probes that gave one, the seconds of those that ended, and in which
+    function of the kernel each of the others waits."""
+    answers: dict[str, dict[str, Any]] = {}
+    durations: dict[str, float] = {}
+    waits: dict[str, str] = {}
+    with selectors.DefaultSelector() as selector:
+        for probe in probes:
+            child = _start(machine, probe)
+            selector.register(child.descriptor, selectors.EVENT_READ, child)
+        while selector.get_map():
+            for child in [key.data for key in selector.get_map().values()]:
+                if time.monotonic() >= child.ends_at:
+                    selector.unregister(child.descriptor)
+                    os.close(child.descriptor)
+                    waits[child.probe.name] = _waits_in(child.pid)
+                    _end(child.pid)
+            if not selector.get_map():
+                break
+            next_end = min(key.data.ends_at for key in selector.get_map().values())
+            for key, _ in selector.select(max(0.0, next_end - time.monotonic())):
+                child = key.data
+                data = os.read(child.descriptor, READ_BYTES)
+                child.data += data
+                if data:
+                    continue
+                selector.unregister(child.descriptor)
+                os.close(child.descriptor)
+                os.waitpid(child.pid, 0)
+                durations[child.probe.name] = round(time.monotonic() - child.started, 3)
+                if child.data:
+                    answers[child.probe.name] = json.loads(child.data)
+    return answers, durations, waits
+
+
+def _start(machine: Machine, probe: Probe) -> _Child:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.setsid()
+            # What hangs must not hold the terminal or pipe of whoever reads our answer.
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(null, descriptor)
+            answer = _observe_or_explain(probe, machine)
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(json.dumps(answer).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    started = time.monotonic()
+    return _Child(probe, pid, reading, started, started + probe.limit_s(machine))
+
+
+def _observe_or_explain(probe: Probe, machine: Machine) -> dict[str, Any]:
+    try:
+        return observe(probe, machine)
+    except Exception as error:  # one probe's mistake must not cost the others
+        text = f"the probe {probe.name} failed: {type(error).__name__}: {error}"
+        return _failed(probe, text)
+
+
+def _failed(probe: Probe, message: str) -> dict[str, Any]:
+    evidence = (Evidence("probe", probe.name),)
+    finding = Observation(Finding("probe-failed", message), evidence).reported()
+    return {"findings": [finding.as_json()], "notes": [], "state": "failed"}
+
+
+def _late_finding(
+    machine: Machine, late: Sequence[Probe], waits: Mapping[str, str]
+) -> ObservedFinding:
+    """One for all: what hangs is often one file server."""
+    limit_s = max(probe.limit_s(machine) for probe in late)
+    names = ", ".join(probe.name for probe in late)
+    message = f"no answer within {limit_s:g} s: {names}"
+    evidence = [Evidence(f"/proc/PID/wchan, {probe.name}", waits[probe.name]) for probe in late]
+    return Observation(Finding("probe-late", message), tuple(evidence)).reported()
+
+
+def _waits_in(pid: int) -> str:
+    """Such as fuse_get_req (FUSE) or rpc_wait_bit_killable (NFS)."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            return file.read() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+def _end(pid: int) -> None:
+    """Kill a probe and what it started. It may be stuck in the kernel, so nobody waits for it."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,226 @@
+"""The wires of this host: what NVLink, PCIe and the network cards can carry, as the driver and the
+kernel report it.
+
+Rates are GB/s (1e9 bytes per second) in one direction. Nothing here is measured; the smoke test
+compares what it measures with these rates. A rate that cannot be read is absent, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import libraries
+
+SMI_TIMEOUT_S = 10.0
+# "GPU 0: NVIDIA GB200 (UUID: GPU-d1b9...)" and "  Link 0: 53.125 GB/s", which is one direction
+# (output of `nvidia-smi nvlink -s` in NVIDIA/k8s-test-infra#371, NVIDIA/nccl#1054).
+SMI_GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-f-]+)\)")
+SMI_LINK = re.compile(r"\s+Link (\d+): ([\d.]+) GB/s")
+# A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
+BONDED_LINKS = re.compile(r"NV(\d+)$")
+# PCI Express Base Specification: gigatransfers per second and lane, and the share that is data:
+# 8b/10b up to generation 2, 128b/130b up to 5, and FLITs of 256 bytes with 242 of data since 6.
+PCIE_DATA_SHARE = {2.5: 0.8, 5.0: 0.8, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130}
+PCIE_FLIT_SHARE = 242 / 256
+PCIE_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+GIGATRANSFERS = re.compile(r"([\d.]+) GT/s")
+PORT_ACTIVE = "ACTIVE"
+# "400 Gb/sec (4X NDR)" in /sys/class/infiniband/*/ports/*/rate.
+PORT_RATE = re.compile(r"([\d.]+) Gb/sec")
+
+
+@dataclass(frozen=True)
+class PcieLink:
+    """A card's link. `generation` is the lower of the card's and its slot's best: both fall while
+    the card is idle, so the current one says nothing."""
+
+    address: str
+    generation: int
+    lanes: int
+    card_generation: int
+    card_lanes: int
+
+    @property
+    def gb_s(self) -> float:
+        return pcie_gb_s(self.generation, self.lanes)
+
+
+@dataclass(frozen=True)
+class NetworkPort:
+    """A port of an RDMA card that is up."""
+
+    name: str
+    port: int
+    gb_s: float
+    link_layer: str
+    driver: str
+
+
+def collect(root: Path = Path("/")) -> dict[str, Any]:
+    """All wires of this host, as JSON. Takes up to SMI_TIMEOUT_S twice if nvidia-smi hangs."""
+    return {
+        "nvlink": nvlink(smi("nvlink", "-s"), smi("topo", "-m")),
+        "pcie": [_pcie_json(link) for link in pcie_links(root)],
+        "ports": [asdict(port) for port in network_ports(root)],
+        "interfaces": interface_rates(root),
+    }
+
+
+def nvlink(links_text: str, topology_text: str) -> dict[str, Any]:
+    """By the GPU's UUID: the rate of each active link, and how many links lead to each other GPU.
+
+    Through an NVSwitch all links lead to every GPU; in a mesh each leads to one.
+    """
+    rates = parse_nvlink_rates(links_text)
+    peers = parse_topology(topology_text)
+    result = {}
+    for index, (uuid, link_rates) in rates.items():
+        links_to = {}
+        for peer, count in peers.get(index, {}).items():
+            if peer in rates:
+                links_to[rates[peer][0]] = count
+        result[uuid] = {"links_gb_s": link_rates, "links_to": links_to}
+    return result
+
+
+def parse_nvlink_rates(text: str) -> dict[int, tuple[str, list[float]]]:
+    """nvidia-smi's index of each GPU, its UUID, and the rates of its active links in GB/s."""
+    result: dict[int, tuple[str, list[float]]] = {}
+    rates: list[float] = []
+    for line in text.splitlines():
+        gpu = SMI_GPU.match(line)
+        link = SMI_LINK.match(line)
+        if gpu:
+            rates = []
+            result[int(gpu[1])] = (gpu[2], rates)
+        elif link:
+            rates.append(float(link[2]))
+    return result
+
+
+def parse_topology(text: str) -> dict[int, dict[int, int]]:
+    """For each GPU, how many NVLinks lead to each other GPU, by nvidia-smi's index."""
+    # The header is underlined on a terminal.
+    rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
+    if not rows or not rows[0]:
+        return {}
+    columns = [name for name in rows[0] if re.fullmatch(r"GPU\d+", name)]
+    result: dict[int, dict[int, int]] = {}
+    for row in rows[1:]:
+        if not row or not re.fullmatch(r"GPU\d+", row[0]):
+            continue
+        counts = {}
+        for column, cell in zip(columns, row[1:]):
+            bonded = BONDED_LINKS.match(cell)
+            if bonded:
+                counts[int(column[3:])] = int(bonded[1])
+        result[int(row[0][3:])] = counts
+    return result
+
+
+def pcie_gb_s(generation: int, lanes: int) -> float:
+    """What a link of this generation and width carries in one direction."""
+    for gigatransfers, number in PCIE_GENERATIONS.items():
+        if number == generation:
+            share = PCIE_DATA_SHARE.get(gigatransfers, PCIE_FLIT_SHARE)
+            return gigatransfers * share * lanes / 8
+    raise ValueError(f"no such generation of PCIe: {generation}")
+
+
+def pcie_links(root: Path = Path("/")) -> list[PcieLink]:
+    """The links of this host's NVIDIA GPUs, by address."""
+    links = []
+    for gpu in libraries.pci_gpus(root):
+        folder = root / "sys/bus/pci/devices" / gpu["address"]
+        link = _pcie_link(folder)
+        if link is not None:
+            links.append(link)
+    return links
+
+
+def _pcie_link(folder: Path) -> PcieLink | None:
+    card = _generation(folder / "max_link_speed")
+    card_lanes = _number(folder / "max_link_width")
+    lanes = _number(folder / "current_link_width")
+    if card is None or card_lanes is None or not lanes:
+        return None
+    # The folder is a link into the tree of devices: the slot's port is the folder above.
+    slot = _generation(folder.resolve().parent / "max_link_speed")
+    generation = card if slot is None else min(card, slot)
+    return PcieLink(folder.name, generation, lanes, card, card_lanes)
+
+
+def _pcie_json(link: PcieLink) -> dict[str, Any]:
+    return {**asdict(link), "gb_s": round(link.gb_s, 3)}
+
+
+def _generation(path: Path) -> int | None:
+    match = GIGATRANSFERS.match(_read(path))
+    return PCIE_GENERATIONS.get(float(match[1])) if match else None
+
+
+def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
+    """The ports of RDMA cards that are up and whose rate the kernel tells."""
+    ports = []
+    for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
+        rate = PORT_RATE.match(_read(folder / "rate"))
+        if rate is None or PORT_ACTIVE not in _read(folder / "state"):
+            continue
+        card = folder.parent.parent
+        driver = (card / "device" / "driver").resolve().name
+        ports.append(
+            NetworkPort(
+                name=card.name,
+                port=int(folder.name),
+                gb_s=float(rate[1]) / 8,
+                link_layer=_read(folder / "link_layer"),
+                driver=driver,
+            )
+        )
+    return ports
+
+
+def interface_rates(root: Path = Path("/")) -> dict[str, float]:
+    """GB/s of each network interface whose driver tells it. A virtual one says -1, or nothing."""
+    rates = {}
+    for folder in sorted((root / "sys/class/net").glob("*")):
+        megabits = _number(folder / "speed")
+        if megabits is not None and megabits > 0:
+            rates[folder.name] = megabits / 8000
+    return rates
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path)
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def smi(*arguments: str) -> str:
+    """What nvidia-smi prints with these arguments; empty if it is absent, fails or hangs."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    try:
+        answer = subprocess.run(
+            [program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=SMI_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""

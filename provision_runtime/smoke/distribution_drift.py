@@ -1,0 +1,96 @@
+"""Do the ranks' environments hold the same distributions? The lock's hash says what was installed;
+this says what is there now.
+
+One rank of each host looks. Where the environment lies on a disk of the host, a distribution's
+digest covers its files' names, sizes and permissions; on a network file system, where looking at
+every file is slow, only its own record. Contents are compared by `provision drift --deep`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..comm.rank_names import name_ranks
+from ..facts.digests import prefix_digests
+from ..fs import mounts
+from .outcome import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .rank_env import RankEnv
+
+# More make a report unreadable: the environments are then different as a whole.
+MAX_FINDINGS = 5
+DIGEST_DIGITS = 12
+
+Distributions = dict[str, list[str]]
+
+
+def collect(env: RankEnv, prefix: str = sys.prefix) -> dict[str, Any] | None:
+    """What this rank's environment holds: version and digest by name, and what the digests cover.
+
+    None on a rank that need not look, and if the environment cannot be read.
+    """
+    if env.local_rank or env.all_local:
+        return None
+    try:
+        mount = mounts.locate(Path(prefix)).mount
+        with_files = mount is None or not mount.is_network
+        digests = prefix_digests(prefix, deep=False, with_files=with_files)
+    except OSError:
+        return None
+    distributions: Distributions = {}
+    for name, entry in digests["distributions"].items():
+        distributions[name] = [entry["version"], entry["digest"][:DIGEST_DIGITS]]
+    return {"with_files": with_files, "distributions": distributions}
+
+
+def differences(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Findings from comparing what ranks hold. rows: `rank`, and `installed` as `collect` gives it."""
+    findings = []
+    for with_files in (True, False):
+        comparable: dict[int, Distributions] = {}
+        for row in rows:
+            installed = row.get("installed")
+            if installed and installed["with_files"] == with_files:
+                comparable[row["rank"]] = installed["distributions"]
+        findings += _compare(comparable)
+    return findings
+
+
+def _compare(by_rank: Mapping[int, Distributions]) -> list[Finding]:
+    names = sorted({name for distributions in by_rank.values() for name in distributions})
+    differing = []
+    for name in names:
+        ranks_by_entry: dict[tuple[str, ...], list[int]] = {}
+        for rank, distributions in by_rank.items():
+            ranks_by_entry.setdefault(tuple(distributions.get(name, ())), []).append(rank)
+        if len(ranks_by_entry) > 1:
+            differing.append(_finding(name, ranks_by_entry))
+    if len(differing) <= MAX_FINDINGS:
+        return differing
+    message = f"{len(differing) - MAX_FINDINGS} more distributions differ between ranks"
+    return [*differing[:MAX_FINDINGS], Finding("environment-drift", message, tuple(by_rank))]
+
+
+def _finding(name: str, ranks_by_entry: Mapping[tuple[str, ...], list[int]]) -> Finding:
+    """Names the ranks that do not have what most have; all ranks if there is no majority."""
+    versions = {entry[0] for entry in ranks_by_entry if entry}
+    has_absent = () in ranks_by_entry
+    only_files = len(versions) == 1 and len(ranks_by_entry) - has_absent > 1
+    texts = []
+    for entry, ranks in ranks_by_entry.items():
+        text = entry[0] if entry else "absent"
+        if entry and only_files:
+            text = f"{text} with files {entry[1]}" if text else f"files {entry[1]}"
+        texts.append(f"{text} on {name_ranks(ranks)}")
+    count = sum(len(ranks) for ranks in ranks_by_entry.values())
+    usual = max(ranks_by_entry.values(), key=len)
+    deviating = []
+    for ranks in ranks_by_entry.values():
+        if ranks is not usual or len(usual) * 2 <= count:
+            deviating += ranks
+    return Finding("environment-drift", f"{name}: {'; '.join(texts)}", tuple(sorted(deviating)))

@@ -1,0 +1,223 @@
+"""The ranks of one host as processes, from the first start to the last end. None outlives this
+process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..comm import processes
+from ..facts import oom
+from . import last_states, rank_env, runner
+from .watchdog import PEER_LOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .options import Options
+
+LOOPBACK = "127.0.0.1"
+# Rarely: polling takes time from a core that is being measured.
+POLL_S = 0.1
+# How long rank 0 may go on after a rank failed: it may find that out itself and report. When it is
+# ended, it still collects the other ranks' last states (last_states.GRACE_S) and writes the report.
+GRACE_S = 4.0
+# Once rank 0 has ended, only the other ranks' last states are awaited.
+SHORT_GRACE_S = 1.2
+PR_SET_PDEATHSIG = 1
+NO_SUCH_HOST = "no-such-host.invalid"  # RFC 6761: never resolves
+
+
+class LaunchedRanks:
+    """Starts the ranks, each as a process; `wait` returns when all have ended."""
+
+    def __init__(self, options: Options, arguments: Sequence[str], ranks: int, port: int) -> None:
+        self._out = options.out
+        self._ends_at = time.monotonic() + options.timeout_s
+        self._received: int | None = None
+        self.started = time.time()
+        self.ranks = ranks
+        self.children: dict[int, subprocess.Popen[bytes]] = {}
+        # How the ranks ended that ended by themselves.
+        self.failures: dict[int, str] = {}
+        # Of this process's cgroup, which the ranks inherit.
+        self._oom_counter = oom.own_counter()
+        self._previous_handlers = {
+            number: signal.signal(number, self._receive)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        master = NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK
+        for rank in range(ranks):
+            if not options.fault("absent", rank):
+                environment = _rank_environment(rank, ranks, master, port, self._ends_at)
+                self.children[rank] = self._start(arguments, environment, rank)
+
+    @property
+    def codes(self) -> dict[int, int | None]:
+        return {rank: child.poll() for rank, child in self.children.items()}
+
+    @property
+    def oom_kills(self) -> int:
+        """How many processes of this cgroup the kernel has killed since the start."""
+        return self._oom_counter.rise() if self._oom_counter else 0
+
+    def wait(self) -> str:
+        """Returns when all ranks have ended: the reason why they had to be ended, or an empty
+        text."""
+        try:
+            reason = self._watch()
+            self._stop()
+            return reason
+        finally:
+            for number, handler in self._previous_handlers.items():
+                signal.signal(number, handler)
+
+    def _start(
+        self, arguments: Sequence[str], environment: dict[str, str], rank: int
+    ) -> subprocess.Popen[bytes]:
+        package = str(Path(__file__).resolve().parent.parent)
+        command = [sys.executable, *_interpreter_flags(), package, *arguments]
+        with log_path(self._out, rank).open("wb") as log:
+            child = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                preexec_fn=_bind_to_parent(os.getpid()),
+            )
+        self._write_location(child, environment, rank)
+        return child
+
+    def _write_location(
+        self, child: subprocess.Popen[bytes], environment: dict[str, str], rank: int
+    ) -> None:
+        """In place of the rank, which may be stopped or killed before it can."""
+        env = rank_env.from_environment({**os.environ, **environment})
+        assert env is not None
+        location = last_states.location(env, processes.identity(child.pid), self._oom_counter)
+        with suppress(OSError):  # the rank reports what is wrong with its folder
+            last_states.write_location(self._out, rank, location)
+
+    def _watch(self) -> str:
+        """Returns when all ranks have ended, or with the reason not to wait any longer."""
+        failed_since: float | None = None
+        while self._living():
+            time.sleep(POLL_S)
+            now = time.monotonic()
+            failures = {}
+            for rank, code in self.codes.items():
+                if code not in (None, 0):
+                    failures[rank] = describe_exit(code)
+            if failures and failed_since is None:
+                failed_since = now
+                self.failures.update(failures)
+            if self.codes.get(0) == runner.PORT_BUSY:
+                self._kill()
+            elif self._received is not None:
+                return f"ended by {signal.Signals(self._received).name}"
+            elif failed_since is not None and now > failed_since + self._grace_s():
+                rank, failure = next(iter(failures.items()))
+                return f"rank {rank} {failure}"
+            elif now > self._ends_at + GRACE_S:
+                return "the time of the whole run is over"
+        return ""
+
+    def _stop(self) -> None:
+        """Asks the remaining ranks for their last states and a report; then kills what is left."""
+        for rank, child in self._living().items():
+            if _is_stopped(child):
+                self.failures[rank] = "is stopped"
+                child.kill()
+        if self.codes.get(0, 0) is None:
+            for child in self._living().values():
+                child.send_signal(PEER_LOST if self._received is None else self._received)
+            end = time.monotonic() + GRACE_S
+            while self._living() and time.monotonic() < end:
+                time.sleep(POLL_S)
+                if self.codes[0] is not None:
+                    end = min(end, time.monotonic() + SHORT_GRACE_S)
+        self._kill()
+
+    def _kill(self) -> None:
+        for child in self._living().values():
+            child.kill()
+        for child in self.children.values():
+            child.wait()
+
+    def _grace_s(self) -> float:
+        """Rank 0 needs longer than the others: it reports for all."""
+        first = self.children.get(0)
+        if first is None or first.poll() is not None or _is_stopped(first):
+            return SHORT_GRACE_S
+        return GRACE_S
+
+    def _living(self) -> dict[int, subprocess.Popen[bytes]]:
+        return {rank: child for rank, child in self.children.items() if child.poll() is None}
+
+    def _receive(self, number: int, _: object) -> None:
+        self._received = number
+
+
+def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
+    return processes.state(processes.identity(child.pid)) == processes.STOPPED
+
+
+def _interpreter_flags() -> list[str]:
+    """The ranks must see the same modules as this process."""
+    flags = []
+    if sys.flags.dont_write_bytecode:
+        flags.append("-B")
+    if sys.flags.no_user_site:
+        flags.append("-s")
+    if sys.flags.ignore_environment:
+        flags.append("-E")
+    if sys.flags.isolated:
+        flags.append("-I")
+    return flags
+
+
+def _rank_environment(
+    rank: int, ranks: int, master: str, port: int, ends_at: float
+) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(port),
+        rank_env.ENDS_AT: repr(ends_at),
+        # As torchrun does: ranks that each use all cores slow one another down.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def _bind_to_parent(parent: int) -> Callable[[], None]:
+    """For the child between fork and exec: the kernel kills it when this process ends, however it
+    ends."""
+    libc = ctypes.CDLL(None)
+
+    def bind() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return bind
+
+
+def log_path(out: Path, rank: int) -> Path:
+    return out / f"rank{rank}.log"
+
+
+def describe_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with status {code}"

@@ -1,0 +1,35 @@
+"""One run at a time has a folder for its report: two worlds would mix their files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from .options import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Held open, and so locked, until this process ends.
+_claimed: list[int] = []
+
+
+def claim(out: Path) -> None:
+    """Locks the folder for this run. Raises UsageError if another run has it.
+
+    flock(2) on the folder itself leaves no file behind. A file system without locks cannot tell.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(str(out), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(folder)
+        raise UsageError(
+            f"--out {out}: another smoke test is writing there; give each run a folder of its own"
+        ) from error
+    except OSError:
+        os.close(folder)
+        return
+    _claimed.append(folder)
