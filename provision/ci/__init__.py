@@ -1,24 +1,41 @@
-"""CI on self-hosted GPU runners: runners.yml -> the runner of each environment's job, with reasons
--> the values of the templates.
+"""CI on self-hosted GPU runners: runners.yml -> the runners of each environment, with reasons ->
+the values of the templates.
 
 Reads only runners.yml; contacts no runner and no CI service.
 """
 
 from __future__ import annotations
 
-from provision.ci.assignment import CiTarget, Job, assign, misfits
+from provision.ci.assignment import Across, Assignment, CiTarget, Job, assign, misfits
 from provision.ci.runners import Runner, read_runners
-from provision.ci.workflow import FORMATS, WorkflowFormat, WorkflowSettings, template_values
+from provision.ci.workflow import (
+    FORMATS,
+    RETENTION_DAYS,
+    WorkflowFormat,
+    WorkflowSettings,
+    check_jobs,
+    github_matrices,
+    gitlab_values,
+    summary,
+    template_values,
+)
 
 __all__ = [
     "FORMATS",
+    "RETENTION_DAYS",
+    "Across",
+    "Assignment",
     "CiTarget",
     "Job",
     "Runner",
     "WorkflowFormat",
     "WorkflowSettings",
     "assign",
+    "check_jobs",
+    "github_matrices",
+    "gitlab_values",
     "misfits",
     "read_runners",
+    "summary",
     "template_values",
 ]

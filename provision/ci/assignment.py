@@ -1,14 +1,15 @@
-"""Which runner gets a job: the first of runners.yml that fits the environment, else a CPU runner,
-and why the other runners do not fit.
+"""Which runners test an environment: the first of runners.yml that fits, or one of each GPU
+architecture; else a CPU runner; and why the others do not fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from provision import catalog, sources
-from provision.catalog import version_key
+from provision.catalog import Build, version_key
 from provision.catalog.mismatches import (
     Mismatch,
     certain_mismatch,
@@ -20,6 +21,10 @@ from provision.core.platforms import Platform
 from provision.core.types import Resolution
 
 REHEARSAL_RANKS = 2  # on the CPU: one rank alone reduces nothing
+RANKS_MAX = 8  # by default, however many GPUs a runner has
+Across = Literal["first", "gpu"]
+# A runner, and why it does not fit or may not.
+Fit = tuple[Runner, Sequence[Mismatch]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +54,21 @@ class Job:
     notes: tuple[str, ...]
 
 
-def assign(target: CiTarget, runners: Sequence[Runner], *, gpus: int) -> Job:
-    """The job of a target. gpus: how many the smoke test uses.
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """The jobs of a target, and a line for each GPU on which it could run and will not be tested."""
 
+    jobs: tuple[Job, ...]
+    untested: tuple[str, ...] = ()
+
+
+def assign(
+    target: CiTarget, runners: Sequence[Runner], *, gpus: int | None, across: Across = "first"
+) -> Assignment:
+    """The jobs of a target.
+
+    gpus: how many the smoke test uses; None: as many as the runner has, at most RANKS_MAX. across:
+    `first` for one job on the first runner that fits, `gpu` for one job on each GPU architecture.
     A runner that certainly fits is preferred to one that may fit; among equals, the order of
     runners.yml decides.
     """
@@ -61,18 +78,45 @@ def assign(target: CiTarget, runners: Sequence[Runner], *, gpus: int) -> Job:
     for runner in runners:
         if runner.gpu is None:
             continue
-        mismatches = misfits(target, runner, gpus=gpus)
+        mismatches = misfits(target, runner, gpus=_ranks_on(runner, gpus))
         considered.append((runner, mismatches))
         if not mismatches:
             certain_fits.append((runner, mismatches))
         elif not any(mismatch.certain for mismatch in mismatches):
             possible_fits.append((runner, mismatches))
     fits = certain_fits + possible_fits
-    if target.resolution.cuda is not None and fits:
-        runner, uncertainties = fits[0]
-        notes = tuple(f"{runner.name}: {mismatch.why}" for mismatch in uncertainties)
-        return Job(target=target, runner=runner, on_gpu=True, ranks=gpus, notes=notes)
-    ranks = max(REHEARSAL_RANKS, gpus)
+    untested = tuple(_untested(target, considered, fits)) if across == "gpu" else ()
+    if target.resolution.cuda is None or not fits:
+        return Assignment(jobs=(_rehearsal(target, runners, considered, gpus),), untested=untested)
+    if across == "first":
+        fits = fits[:1]
+    jobs: dict[str, Job] = {}
+    for runner, uncertainties in fits:
+        assert runner.gpu is not None
+        if runner.gpu.architecture not in jobs:
+            jobs[runner.gpu.architecture] = Job(
+                target=target,
+                runner=runner,
+                on_gpu=True,
+                ranks=_ranks_on(runner, gpus),
+                notes=tuple(f"{runner.name}: {mismatch.why}" for mismatch in uncertainties),
+            )
+    return Assignment(jobs=tuple(jobs.values()), untested=untested)
+
+
+def _ranks_on(runner: Runner, gpus: int | None) -> int:
+    """The ranks of a smoke test: one for each GPU that it uses."""
+    if gpus is not None:
+        return gpus
+    ranks = min(runner.gpus, RANKS_MAX)
+    return ranks if runner.cpus is None else min(ranks, runner.cpus)
+
+
+def _rehearsal(
+    target: CiTarget, runners: Sequence[Runner], considered: Sequence[Fit], gpus: int | None
+) -> Job:
+    """The job on a CPU."""
+    ranks = max(REHEARSAL_RANKS, gpus or 1)
     cpu_runner = None
     for runner in runners:
         if runner.gpu is None and not misfits(target, runner, gpus=ranks):
@@ -82,9 +126,7 @@ def assign(target: CiTarget, runners: Sequence[Runner], *, gpus: int) -> Job:
     return Job(target=target, runner=cpu_runner, on_gpu=False, ranks=ranks, notes=notes)
 
 
-def _why_on_cpu(
-    target: CiTarget, considered: Sequence[tuple[Runner, Sequence[Mismatch]]]
-) -> Iterator[str]:
+def _why_on_cpu(target: CiTarget, considered: Sequence[Fit]) -> Iterator[str]:
     if target.resolution.cuda is None:
         yield "a build without CUDA, which needs only a CPU runner"
         return
@@ -93,6 +135,24 @@ def _why_on_cpu(
     for runner, mismatches in considered:
         certain = [mismatch.why for mismatch in mismatches if mismatch.certain]
         yield f"{runner.name}: {'; '.join(certain)}"
+
+
+def _untested(target: CiTarget, considered: Sequence[Fit], fits: Sequence[Fit]) -> Iterator[str]:
+    """Which GPUs of the lab do not fit, and for which GPUs of the build the lab has no runner."""
+    if target.resolution.cuda is None:
+        return
+    tested = {runner.gpu.architecture for runner, _ in fits if runner.gpu}
+    for runner, mismatches in considered:
+        assert runner.gpu is not None
+        # With no job on a GPU, the rehearsal's notes say it.
+        if fits and runner.gpu.architecture not in tested:
+            certain = [mismatch.why for mismatch in mismatches if mismatch.certain]
+            yield f"not on {runner.name}: {'; '.join(certain)}"
+    owned = {runner.gpu.architecture for runner, _ in considered if runner.gpu}
+    built = _build(target).for_platform(target.platform).architectures or ()
+    absent = [architecture for architecture in built if architecture not in owned]
+    if absent:
+        yield f"no runner has {', '.join(absent)}, for which this build has code"
 
 
 def misfits(target: CiTarget, runner: Runner, *, gpus: int) -> tuple[Mismatch, ...]:
@@ -117,11 +177,16 @@ def _gpu_mismatches(target: CiTarget, runner: Runner, gpus: int) -> Iterator[Mis
     if cuda is None or runner.gpu is None or runner.driver is None:
         return
     yield from driver_mismatches(cuda, runner.driver, runner.platform)
-    # A resolution with a CUDA version always has a build.
-    source = sources.by_name(target.resolution.source)
-    builds = source.builds(catalog.releases()[target.resolution.torch])
-    build = next(build for build in builds if build.cuda == cuda)
-    yield from code_mismatches(build.for_platform(target.platform), runner.gpu, runner.driver)
+    yield from code_mismatches(
+        _build(target).for_platform(target.platform), runner.gpu, runner.driver
+    )
     if runner.gpus < gpus:
         count = f"{runner.gpus} GPU{'s' if runner.gpus > 1 else ''}"
         yield certain_mismatch(f"{count}; {gpus} are requested")
+
+
+def _build(target: CiTarget) -> Build:
+    """The build of a target with a CUDA version, which always has one."""
+    source = sources.by_name(target.resolution.source)
+    builds = source.builds(catalog.releases()[target.resolution.torch])
+    return next(build for build in builds if build.cuda == target.resolution.cuda)

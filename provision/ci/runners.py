@@ -20,7 +20,7 @@ from provision.core.schema import (
     schema_document,
     schema_violations,
 )
-from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml
+from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
 
 TIMEOUT_MIN = 120  # minutes; a build from an empty cache downloads several GB
 MAX_VALUE_SHOWN = 60  # characters
@@ -43,6 +43,7 @@ class Runner:
     timeout_min: int = TIMEOUT_MIN
     cache: str | None = None  # a folder of the machine that outlives jobs
     image: str | None = None  # GitLab's docker executor runs jobs in it
+    engine: bool = False  # whether jobs may use a Docker engine there
 
 
 @dataclass(frozen=True, order=True)
@@ -57,7 +58,7 @@ def read_runners(path: Path) -> tuple[Runner, ...]:
     Raises InvalidSpec with all mistakes at once, each with its line.
     """
     try:
-        text = path.read_bytes()
+        text = read_source(path)
         document, root = parse_yaml(text), compose_yaml(text)
     except FileNotFoundError as error:
         raise InvalidSpec(f"There is no {path}.", advice=_ADVICE) from error
@@ -199,4 +200,5 @@ def _runner(entry: Mapping[str, Any]) -> Runner:
         timeout_min=entry.get("timeout", TIMEOUT_MIN),
         cache=entry.get("cache"),
         image=entry.get("image"),
+        engine=entry.get("engine", False),
     )

@@ -11,20 +11,22 @@ from __future__ import annotations
 from typing import Any
 
 from provision.report import charts
-from provision.report.load import Evidence, load, load_nodes
+from provision.report.load import EvidenceFile, load, load_nodes
+from provision.report.markdown import markdown_summary
 from provision.report.model import Page
 from provision.report.nodes import NodesPage, build_nodes_page, nodes_template_values
 from provision.report.page import build_page
 from provision_runtime.report.table import name_ranks
 
 __all__ = [
-    "Evidence",
+    "EvidenceFile",
     "NodesPage",
     "Page",
     "build_nodes_page",
     "build_page",
     "load",
     "load_nodes",
+    "markdown_summary",
     "nodes_template_values",
     "template_values",
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from provision.report.measures import (
     Band,
-    Curve,
+    MeasuredCurve,
     Point,
     RankColumn,
     RankValue,
@@ -136,7 +136,7 @@ class Axis:
 
 def figures(page: Page) -> list[Figure]:
     """A figure for each collective, with the curves of every run in it."""
-    curves_by_collective: dict[str, list[Curve]] = {}
+    curves_by_collective: dict[str, list[MeasuredCurve]] = {}
     for curve in page.curves:
         curves_by_collective.setdefault(curve.collective, []).append(curve)
     figures = []
@@ -163,7 +163,7 @@ def figures(page: Page) -> list[Figure]:
     return figures
 
 
-def _bandwidth_chart(curves: Sequence[Curve], styles: Sequence[Style]) -> Chart | None:
+def _bandwidth_chart(curves: Sequence[MeasuredCurve], styles: Sequence[Style]) -> Chart | None:
     sizes = {point.bytes for curve in curves for point in curve.points}
     large_sizes = [size for size in sizes if size >= BANDWIDTH_BYTES]
     title, min_bytes = "Bus bandwidth in GB/s", 0
@@ -184,7 +184,7 @@ def _bandwidth_chart(curves: Sequence[Curve], styles: Sequence[Style]) -> Chart 
     )
 
 
-def _notes(page: Page, curves: Sequence[Curve]) -> list[str]:
+def _notes(page: Page, curves: Sequence[MeasuredCurve]) -> list[str]:
     """Each note once, with the labels of its runs unless it is about all of them."""
     runs = list(dict.fromkeys(curve.measurement for curve in curves))
     runs_by_note: dict[str, list[int]] = {}
@@ -203,7 +203,7 @@ def _notes(page: Page, curves: Sequence[Curve]) -> list[str]:
     return notes
 
 
-def _styles(page: Page, curves: Sequence[Curve]) -> list[Style]:
+def _styles(page: Page, curves: Sequence[MeasuredCurve]) -> list[Style]:
     """One style for each curve.
 
     With several runs the color stands for the run and the dashes for the type.
@@ -225,7 +225,7 @@ def _styles(page: Page, curves: Sequence[Curve]) -> list[Style]:
 
 
 def _chart(
-    curves: Sequence[Curve],
+    curves: Sequence[MeasuredCurve],
     styles: Sequence[Style],
     *,
     title: str,
@@ -276,7 +276,7 @@ def _chart(
     )
 
 
-def _visible_bands(curves: Sequence[Curve], x: Axis) -> list[tuple[Band, ...]]:
+def _visible_bands(curves: Sequence[MeasuredCurve], x: Axis) -> list[tuple[Band, ...]]:
     """The bands of each curve within the axis, without repeats."""
     bands_by_curve = []
     for curve in curves:
@@ -374,7 +374,7 @@ def _round_up(value: float) -> float:
     return 10 * decade
 
 
-def _rows(page: Page, curves: Sequence[Curve]) -> list[tuple[str, ...]]:
+def _rows(page: Page, curves: Sequence[MeasuredCurve]) -> list[tuple[str, ...]]:
     """The table of values, with the columns of VALUES_HEAD."""
     rows: list[tuple[str, ...]] = []
     for curve in curves:

@@ -43,7 +43,7 @@ class SmokeRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class EvidenceFile:
     """The content of one file. passport: None for a smoke report without one."""
 
     source: str
@@ -51,7 +51,7 @@ class Evidence:
     runs: tuple[SmokeRun, ...]
 
 
-def load(path: Path) -> Evidence:
+def load(path: Path) -> EvidenceFile:
     """The evidence in a file.
 
     Raises InvalidSpec if there is no such file, IntegrityError if it is damaged or of another
@@ -71,10 +71,10 @@ def load(path: Path) -> Evidence:
             host=", ".join(document["hosts"]),
             report=document,
         )
-        return Evidence(source=str(path), passport=None, runs=(run,))
+        return EvidenceFile(source=str(path), passport=None, runs=(run,))
     _check(document, PASSPORT, str(path))
     runs = [_smoke_run(path, place, verdict) for place, verdict in document["smoke"].items()]
-    return Evidence(source=str(path), passport=document, runs=tuple(runs))
+    return EvidenceFile(source=str(path), passport=document, runs=tuple(runs))
 
 
 def load_nodes(path: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class MeasuredCurve:
     """One collective with one element type, measured by one run of the test."""
 
     measurement: int  # index into the page's measurements
@@ -101,7 +101,7 @@ def phase_data(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return {}
 
 
-def curves(measurement: int, report: Mapping[str, Any]) -> list[Curve]:
+def curves(measurement: int, report: Mapping[str, Any]) -> list[MeasuredCurve]:
     """A curve for each collective and element type, in the order in which they were measured."""
     data = phase_data(report, "collectives")
     rows_by_curve: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -128,7 +128,7 @@ def curves(measurement: int, report: Mapping[str, Any]) -> list[Curve]:
             if row.get("expected_gb_s"):
                 bands.append(_band(row, judged_from))
         result.append(
-            Curve(
+            MeasuredCurve(
                 measurement=measurement,
                 collective=collective,
                 dtype=dtype,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from provision.report.measures import Curve, RankTable
+from provision.report.measures import MeasuredCurve, RankTable
 
 # A fact as text, or a list of texts.
 Fact = str | tuple[str, ...]
@@ -86,6 +86,27 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TestedNode:
+    """One node of a smoke test over nodes. about: findings and what is wrong, if anything is."""
+
+    node: str
+    host: str
+    state: str
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesTest:
+    """The latest smoke test of an environment over nodes. on: the nodes, as --on named them."""
+
+    environment: str
+    on: str
+    started_at: str
+    verdict: str
+    nodes: tuple[TestedNode, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportDifference:
     """One thing that differs. kind: environment or measurement. values: one for each of them."""
 
@@ -102,8 +123,9 @@ class Page:
     verdict: str
     environments: tuple[EnvironmentRecord, ...]
     measurements: tuple[Measurement, ...]
-    curves: tuple[Curve, ...]
+    curves: tuple[MeasuredCurve, ...]
     ranks: tuple[RankTable, ...]
     differences: tuple[ReportDifference, ...]
     same: int  # facts that all measurements have in common
     missing: tuple[str, ...]
+    node_tests: tuple[NodesTest, ...] = ()

@@ -5,7 +5,7 @@ The page invents nothing: `missing` lists what the evidence lacks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provision.report import measures
@@ -16,23 +16,25 @@ from provision.report.comparison import (
     format_value,
     labels,
 )
-from provision.report.load import Evidence, SmokeRun
-from provision.report.measures import Curve, RankTable
+from provision.report.load import EvidenceFile, SmokeRun
+from provision.report.measures import MeasuredCurve, RankTable
 from provision.report.model import (
     EnvironmentRecord,
     Measurement,
+    NodesTest,
     Page,
     PhaseFinding,
     PhaseResult,
     ReasonedChoice,
     ReasonedPin,
+    TestedNode,
 )
 
 LEFT_OUT = "left out when the test was started"
 WORST_FIRST = ("fail", "unknown", "warn", "pass")
 
 
-def build_page(evidence: Sequence[Evidence]) -> Page:
+def build_page(evidence: Sequence[EvidenceFile]) -> Page:
     """The page of some files, in their order."""
     runs = []
     identities = []
@@ -62,15 +64,36 @@ def build_page(evidence: Sequence[Evidence]) -> Page:
         ranks=tuple(tables),
         differences=(*compare_environments(environments), *differences),
         same=same,
+        node_tests=tuple(_node_tests(evidence)),
         missing=tuple(_missing(evidence, measurements, curves, tables)),
     )
 
 
-def _name(evidence: Evidence) -> str:
+def _node_tests(evidence: Sequence[EvidenceFile]) -> Iterator[NodesTest]:
+    for each in evidence:
+        test = each.passport.get("smoke_nodes") if each.passport else None
+        if test is None:
+            continue
+        nodes = []
+        for row in test["nodes"]:
+            about = ": ".join(filter(None, [", ".join(row["findings"]), row["message"]]))
+            nodes.append(
+                TestedNode(node=row["node"], host=row["host"], state=row["state"], about=about)
+            )
+        yield NodesTest(
+            environment=_name(each),
+            on=test["on"],
+            started_at=test["started_at"],
+            verdict=test["verdict"],
+            nodes=tuple(nodes),
+        )
+
+
+def _name(evidence: EvidenceFile) -> str:
     return str(evidence.passport["name"]) if evidence.passport else "smoke test"
 
 
-def _title(evidence: Sequence[Evidence], measurements: Sequence[Measurement]) -> str:
+def _title(evidence: Sequence[EvidenceFile], measurements: Sequence[Measurement]) -> str:
     names = list(dict.fromkeys(_name(each) for each in evidence))
     hosts = {measurement.host for measurement in measurements}
     if len(names) > 1:
@@ -80,7 +103,7 @@ def _title(evidence: Sequence[Evidence], measurements: Sequence[Measurement]) ->
     return names[0]
 
 
-def _environments(evidence: Sequence[Evidence]) -> tuple[EnvironmentRecord, ...]:
+def _environments(evidence: Sequence[EvidenceFile]) -> tuple[EnvironmentRecord, ...]:
     """The environments. Passports of the same name, lock and request are one environment."""
     groups: dict[tuple[str, str, str], list[tuple[str, Mapping[str, Any]]]] = {}
     for each in evidence:
@@ -143,7 +166,7 @@ def _products(passport: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _measurement(label: str, evidence: Evidence, run: SmokeRun) -> Measurement:
+def _measurement(label: str, evidence: EvidenceFile, run: SmokeRun) -> Measurement:
     report = run.report
     return Measurement(
         label=label,
@@ -216,9 +239,9 @@ def _phases(report: Mapping[str, Any]) -> list[PhaseResult]:
 
 
 def _missing(
-    evidence: Sequence[Evidence],
+    evidence: Sequence[EvidenceFile],
     measurements: Sequence[Measurement],
-    curves: Sequence[Curve],
+    curves: Sequence[MeasuredCurve],
     tables: Sequence[RankTable],
 ) -> list[str]:
     """What the evidence lacks, and why."""

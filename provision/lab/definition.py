@@ -1,0 +1,210 @@
+"""lab.yml -> Lab. provision/schemas/lab.schema.json defines its keys and values, and
+docs/onboarding.md describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from provision.adapters import clustershell
+from provision.core.errors import InvalidSpec
+from provision.core.mirrors import parse_mirror
+from provision.core.schema import location, schema_violations
+from provision.core.settings import place_path
+from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
+
+FILE = "lab.yml"
+ENVS = "envs"
+INVENTORY = "nodes.yml"
+ADVICE = "docs/onboarding.md describes lab.yml, with an example."
+# Time limit of the first job. On a quiet node it takes a minute; a cold file system needs more.
+JOB_MINUTES = 5
+QUEUE_MINUTES = 10
+# A clone of a lab's repository, settings, kernels and jobs' logs are small; environments are not.
+HOME_FREE_GIB = 1.0
+
+Engine = Literal["slurm", "ssh", "kubernetes"]
+EnvironmentSource = Literal["lock", "image"]
+FailOn = Literal["fail", "warn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """login: the ssh names of its login hosts; empty if members sit at one of its hosts. nodes: what
+    `--on` takes. account: of Slurm; empty for the member's default."""
+
+    name: str
+    engine: Engine
+    nodes: str
+    login: tuple[str, ...] = ()
+    account: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabEnvironment:
+    """An environment that every member gets. image: in a registry, by digest."""
+
+    name: str
+    source: EnvironmentSource = "lock"
+    image: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The lab's rules. umask: None if it has none. fail_on: what fails the first job; "warn" adds
+    warnings about speed."""
+
+    groups: tuple[str, ...] = ()
+    umask: int | None = None
+    home_free_gib: float = HOME_FREE_GIB
+    test_here: bool = True
+    job_s: float = JOB_MINUTES * 60.0
+    queue_s: float = QUEUE_MINUTES * 60.0
+    fail_on: FailOn = "fail"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """A lab's repository. places: folders for the member who reads this, by their settings key.
+    mirrors: as `--mirror` takes them, paths absolute."""
+
+    name: str
+    folder: Path
+    contact: str
+    clusters: tuple[Cluster, ...] = ()
+    known_hosts: Path | None = None
+    places: Mapping[str, Path] = field(default_factory=dict)
+    mirrors: tuple[str, ...] = ()
+    environments: tuple[LabEnvironment, ...] = ()
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def envs(self) -> Path:
+        return self.folder / ENVS
+
+    @property
+    def inventory(self) -> Path | None:
+        path = self.folder / INVENTORY
+        return path if path.is_file() else None
+
+
+def read_lab(folder: Path) -> Lab:
+    """The lab of a repository. Raises InvalidSpec with all mistakes of lab.yml, each with its
+    line."""
+    path = folder / FILE
+    try:
+        text = read_source(path)
+        document, lines = parse_yaml(text), YamlLines(compose_yaml(text))
+    except FileNotFoundError as error:
+        raise InvalidSpec(
+            f"There is no {path}.",
+            advice="Name a lab's repository, or a folder of one; `provision lab init` writes a "
+            "lab.yml.",
+        ) from error
+    except YamlError as error:
+        raise InvalidSpec(error.in_file(path)) from error
+    mistakes = _mistakes(document, lines, folder)
+    if mistakes:
+        sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]
+        raise InvalidSpec(" ".join(sentences), advice=ADVICE)
+    return _lab(document, folder)
+
+
+def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, str]]:
+    """What is wrong, with lines: by the schema; if that is content, by what values mean."""
+    mistakes = []
+    for violation in schema_violations(document, "lab"):
+        place = location(document, violation.path)
+        mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
+    for section in ("clusters", "environments", "paths", "policy"):
+        keys = lines.keys((section,))
+        last_lines = dict(keys)
+        for name, line in keys:
+            if line != last_lines[name]:
+                mistakes.append((line, f"{section}: `{name}` is repeated."))
+    if mistakes:
+        return mistakes
+    for name, cluster in document.get("clusters", {}).items():
+        if "login" in cluster:
+            problem = _refusal(lambda text=cluster["login"]: clustershell.expand(text))
+            if problem:
+                line = lines.line(("clusters", name, "login"))
+                mistakes.append((line, f"clusters.{name}.login: {problem}"))
+    for index, text in enumerate(document.get("mirrors", ())):
+        problem = _refusal(lambda text=text: parse_mirror(text, folder))
+        if problem:
+            mistakes.append((lines.line(("mirrors", index)), f"mirrors[{index}]: {problem}"))
+    for key, text in document.get("paths", {}).items():
+        try:
+            place_path(text, folder)
+        except ValueError as error:
+            mistakes.append((lines.line(("paths", key)), f"paths.{key}: {error}."))
+    known_hosts = document.get("known_hosts")
+    if known_hosts:
+        line = lines.line(("known_hosts",))
+        path = folder / known_hosts
+        if not path.is_file():
+            mistakes.append((line, f"known_hosts: there is no {path}."))
+        elif not path.resolve().is_relative_to(folder.resolve()):
+            mistakes.append((line, f"known_hosts: {path} is not in this repository."))
+    return mistakes
+
+
+def _refusal(check: Any) -> str:
+    """Why a value is refused; empty if it is not."""
+    try:
+        check()
+    except InvalidSpec as error:
+        return error.message
+    return ""
+
+
+def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
+    policy = document.get("policy", {})
+    known_hosts = document.get("known_hosts")
+    mirrors = []
+    for text in document.get("mirrors", ()):
+        setting = parse_mirror(text, folder)
+        mirrors.append(f"{setting.name}={setting.url}" if setting.name else setting.url)
+    return Lab(
+        name=document["name"],
+        folder=folder,
+        contact=document["contact"],
+        clusters=tuple(
+            _cluster(name, content) for name, content in document.get("clusters", {}).items()
+        ),
+        known_hosts=folder / known_hosts if known_hosts else None,
+        places={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
+        mirrors=tuple(mirrors),
+        environments=tuple(
+            _environment(name, content or {})
+            for name, content in document.get("environments", {}).items()
+        ),
+        policy=Policy(
+            groups=tuple(policy.get("groups", ())),
+            umask=int(policy["umask"], 8) if "umask" in policy else None,
+            home_free_gib=policy.get("home_free_gib", HOME_FREE_GIB),
+            test_here=policy.get("test_here", True),
+            job_s=policy.get("job_minutes", JOB_MINUTES) * 60.0,
+            queue_s=policy.get("queue_minutes", QUEUE_MINUTES) * 60.0,
+            fail_on=policy.get("fail_on", "fail"),
+        ),
+    )
+
+
+def _cluster(name: str, content: Mapping[str, Any]) -> Cluster:
+    login = clustershell.expand(content["login"]) if "login" in content else []
+    return Cluster(
+        name=name,
+        engine=content["engine"],
+        nodes=content["nodes"],
+        login=tuple(login),
+        account=content.get("account", ""),
+    )
+
+
+def _environment(name: str, content: Mapping[str, Any]) -> LabEnvironment:
+    return LabEnvironment(name=name, source=content.get("from", "lock"), image=content.get("image"))

@@ -1,0 +1,87 @@
+"""What `provision join` remembers of a lab: where it came from, how each step ended, and the reports
+of the first job. Steps look again at what is; the record only says what was tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.core.atomic import atomic_write
+from provision.core.json_text import parse_json
+from provision.core.schema import schema_error
+
+SCHEMA = 1
+FILE = "join.json"
+REPOSITORY = "repository"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinRecord:
+    """source: the address or folder as it was given. steps: the problem of each step that is open.
+    tests: by `ENVIRONMENT here` or `ENVIRONMENT on CLUSTER`, the lock that was tested and the path
+    of the report."""
+
+    source: str
+    lab: str = ""
+    steps: Mapping[str, str] = field(default_factory=dict)
+    tests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def labs_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where clones and records are: in the data folder as variables and conventions have it, since
+    a lab's settings, which may move that, are known only from its clone."""
+    import platformdirs
+
+    data = environ.get("PROVISION_DATA") or platformdirs.user_data_path("provision")
+    return Path(data).absolute() / "labs"
+
+
+def lab_folder(labs: Path, source: str) -> Path:
+    """The folder of one lab, by its address: `vision-3f2a1c`."""
+    name = re.sub(r"\.git$", "", source.rstrip("/")).rpartition("/")[2].rpartition(":")[2]
+    plain_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "lab"
+    return labs / f"{plain_name}-{hashlib.sha256(source.encode()).hexdigest()[:6]}"
+
+
+def read_record(folder: Path) -> JoinRecord | None:
+    """The record of a lab; None if there is none, or if it is damaged: all that it says can be
+    found out again."""
+    try:
+        document = parse_json((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if schema_error(document, "join-record") is not None:
+        return None
+    return JoinRecord(
+        source=document["source"],
+        lab=document["lab"],
+        steps=document["steps"],
+        tests=document["tests"],
+    )
+
+
+def records(labs: Path) -> list[JoinRecord]:
+    """All labs that this user joined."""
+    all_records = [read_record(path.parent) for path in sorted(labs.glob(f"*/{FILE}"))]
+    return [record for record in all_records if record is not None]
+
+
+def write_record(folder: Path, record: JoinRecord) -> None:
+    """Write the record, unless it says that already."""
+    if read_record(folder) == record:
+        return
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "source": record.source,
+        "lab": record.lab,
+        "steps": dict(record.steps),
+        "tests": {name: dict(test) for name, test in record.tests.items()},
+    }
+    atomic_write(folder / FILE, json.dumps(document, indent=1, sort_keys=True) + "\n")
