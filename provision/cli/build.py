@@ -64,9 +64,11 @@ def build(
     Reuses whatever already matches the request, and writes a passport: the record of what was
     built and measured.
     """
+    from provision.cli.console import output_width
     from provision.cli.format.environment import build_lines
     from provision.commands import build as command
     from provision.core.errors import CheckFailed
+    from provision.core.host import this_machine
 
     context = context_of(console, envs, options)
     image_modes: dict[bool | None, ImageMode] = {None: "auto", True: "demand", False: "skip"}
@@ -83,7 +85,9 @@ def build(
         print_steps(console, command.preview(context, request))
         return 0
     result = command.build(context, request)
-    console.result(result, build_lines(result, command.docker_run(result)))
+    brief = console.shows_all_on_terminal
+    lines = build_lines(result, this_machine(), width=output_width(), brief=brief)
+    console.result(result, lines)
     if not result.failed:
         return 0
     error = CheckFailed(

@@ -101,11 +101,12 @@ def show(console: Console, root: str, store_options: dict[str, Any], step: int |
 
     Shows type, shape, bytes and files. --json adds the files with their hashes.
     """
+    from provision.cli.console import output_width
     from provision.cli.format.checkpoint import show_lines
     from provision.commands.checkpoint import inspect
 
     contents = inspect("show", root, store_options, ["--step", str(step)], console)
-    console.result(contents, show_lines(contents))
+    console.result(contents, show_lines(contents, width=output_width()))
 
 
 @checkpoint.command()
@@ -125,7 +126,7 @@ def verify(
     """Hash every file of a checkpoint to find damaged ones.
 
     Names each damaged file with the tensors that it holds. The exit code is 1 unless all
-    checkpoints are whole.
+    checkpoints are intact.
     """
     from provision.cli.format.checkpoint import verify_lines
     from provision.commands.checkpoint import inspect

@@ -44,14 +44,31 @@ connect_timeout_option = click.option(
 cluster_options = option_group(on_option, inventory_option, fanout_option, connect_timeout_option)
 
 
-def selection_of(envs: Path | None, options: Mapping[str, Any]) -> NodeSelection:
-    """The nodes that the options of a command select. Raises as `select_nodes` does."""
+def selection_of(
+    envs: Path | None, options: Mapping[str, Any], assumed_nodes: int = 0
+) -> NodeSelection:
+    """The nodes that the options of a command select. Raises as `select_nodes` does.
+
+    assumed_nodes: how many to assume of a partition or selector whose engine does not answer; 0
+    raises instead.
+    """
     import dataclasses
 
-    from provision.cluster.inventory import find_inventory, select_nodes
+    from provision.cluster.inventory import assume_nodes, find_inventory, select_nodes
+    from provision.core.errors import ToolMissing, Unreachable
     from provision.core.paths import default_folders
 
     inventory = find_inventory(default_folders(envs).envs, options["inventory"])
-    selection = select_nodes(options["on"], inventory)
-    given = {key: options[key] for key in ("fanout", "connect_s") if options.get(key) is not None}
-    return dataclasses.replace(selection, defaults=dataclasses.replace(selection.defaults, **given))
+    try:
+        selection = select_nodes(options["on"], inventory)
+    except (ToolMissing, Unreachable):
+        assumed = assume_nodes(options["on"], assumed_nodes, inventory) if assumed_nodes else None
+        if assumed is None:
+            raise
+        selection = assumed
+    overrides = {
+        key: options[key] for key in ("fanout", "connect_s") if options.get(key) is not None
+    }
+    return dataclasses.replace(
+        selection, defaults=dataclasses.replace(selection.defaults, **overrides)
+    )

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from provision.core.errors import ProvisionError
 from provision.core.types import MeterContext
 from provision_runtime.report.text import escape_terminal
+
+# How far what happens meanwhile is indented.
+SAY_INDENT = 2
+# Lines of a message, however wide the terminal is.
+WIDEST = 100
+# The last column of a table stays readable, even if the line then is too long for the terminal.
+NARROWEST_COLUMN = 20
 
 if TYPE_CHECKING:
     import rich.console
@@ -36,7 +47,7 @@ def to_json(value: Any) -> Any:
 
 
 class Bar:
-    """A progress bar; without a console it shows nothing."""
+    """A progress bar; without a console it shows nothing. Without a total it only moves."""
 
     def __init__(self, title: str, total: int, console: rich.console.Console | None) -> None:
         self._title, self._total, self._console = title, total, console
@@ -55,8 +66,12 @@ class Bar:
                 transient=True,
             )
             self._progress.start()
-            self._task = self._progress.add_task(self._title, total=self._total)
+            self._task = self._progress.add_task(self._title, total=self._total or None)
         return self
+
+    @property
+    def is_shown(self) -> bool:
+        return self._progress is not None
 
     def advance(self, amount: int) -> None:
         if self._progress is not None:
@@ -65,16 +80,36 @@ class Bar:
     def __exit__(self, *exc: object) -> None:
         if self._progress is not None:
             self._progress.stop()
+            self._progress = None
 
 
 class Console:
     """The output of one command.
 
-    With --json only results and errors are printed, unless -v is given.
+    With --json only results and errors are printed, unless -v is given; with -q results, warnings
+    and errors. On a terminal, paths in the user's home folder begin with `~`.
     """
 
-    def __init__(self, *, as_json: bool = False, verbose: bool = False) -> None:
-        self.as_json, self.verbose = as_json, verbose
+    def __init__(
+        self, *, as_json: bool = False, verbose: bool = False, quiet: bool = False
+    ) -> None:
+        self.as_json, self.verbose, self.quiet = as_json, verbose, quiet
+        self._bar: Bar | None = None
+
+    @property
+    def is_narrating(self) -> bool:
+        """Whether what happens meanwhile is printed."""
+        return not self.quiet and (not self.as_json or self.verbose)
+
+    @property
+    def shows_all_on_terminal(self) -> bool:
+        """Whether the results go to the terminal on which all before was shown."""
+        return self.has_watcher and sys.stdout.isatty()
+
+    @property
+    def has_watcher(self) -> bool:
+        """Whether somebody sees on a terminal what happens meanwhile."""
+        return self.is_narrating and sys.stderr.isatty()
 
     def _rich(self) -> rich.console.Console:
         from rich.console import Console as RichConsole
@@ -82,20 +117,28 @@ class Console:
         return RichConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        if not self.as_json or self.verbose:
+        if self.is_narrating:
+            text = _wrapped(for_stream(text, sys.stderr), SAY_INDENT)
             # One write, so that lines of several threads stay lines.
-            sys.stderr.write(f"  {escape_terminal(text)}\n")
+            sys.stderr.write(f"{' ' * SAY_INDENT}{text}\n")
             sys.stderr.flush()
 
     def warn(self, text: str) -> None:
-        self._rich().print(f"[yellow]warning:[/yellow] {_escape(escape_terminal(text))}")
+        text = _wrapped(for_stream(text, sys.stderr), len("warning: "))
+        self._rich().print(f"[yellow]warning:[/yellow] {_escape(text)}")
 
     def meter(self, title: str, total: int) -> MeterContext:
-        is_visible = sys.stderr.isatty() and not self.as_json
-        return Bar(title, total, self._rich() if is_visible else None)
+        is_visible = sys.stderr.isatty() and not self.as_json and not self.quiet
+        # One bar at a time: of work within other work, the outer one shows that it goes on.
+        if self._bar is not None and self._bar.is_shown:
+            is_visible = False
+        bar = Bar(title, total, self._rich() if is_visible else None)
+        if is_visible:
+            self._bar = bar
+        return bar
 
     def error(self, error: ProvisionError, *, as_object: bool = True) -> None:
-        """Print an error on one line, with a tool's own output only if verbose.
+        """Print an error, its lists on lines of their own; a tool's own output only if verbose.
 
         as_object: with --json print an object too; not to be done after a result was printed.
         """
@@ -106,8 +149,8 @@ class Console:
                 "advice": error.advice,
             }
             print(json.dumps(document))
-        line = escape_terminal(" ".join(str(error).split()))
-        self._rich().print(f"[red]error:[/red] {_escape(line)}")
+        text = _wrapped(for_stream(_tidy(str(error)), sys.stderr), len("error: "))
+        self._rich().print(f"[red]error:[/red] {_escape(text)}")
         if self.verbose and error.details:
             print(escape_terminal(error.details), file=sys.stderr)
 
@@ -118,7 +161,51 @@ class Console:
             return
         lines = text if isinstance(text, str) else "\n".join(text)
         if lines:
-            print(escape_terminal(lines))
+            print(for_stream(lines, sys.stdout))
+
+
+def for_stream(text: str, stream: IO[str]) -> str:
+    """Text as it is safe to print; on a terminal with `~` for the user's home folder.
+
+    Only where a shell also reads `~` so: at the beginning of a word, without quotes.
+    """
+    text = escape_terminal(text)
+    home = os.environ.get("HOME", "").rstrip("/")
+    if len(home) < 2 or not stream.isatty():
+        return text
+    return re.sub(rf"(^|[\s(]){re.escape(home)}(?=/)", r"\1~", text, flags=re.MULTILINE)
+
+
+def _tidy(text: str) -> str:
+    """Each line without needless white space; its indent stays."""
+    lines = []
+    for line in text.splitlines():
+        words = line.split()
+        if words:
+            indent = len(line) - len(line.lstrip(" "))
+            lines.append(" " * indent + " ".join(words))
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, label_width: int) -> str:
+    """A text for the terminal of standard error, of which the first line begins with a label.
+    Elsewhere a line stays a line, so that it can be searched for."""
+    if not sys.stderr.isatty():
+        return text
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    lines = []
+    for number, line in enumerate(text.splitlines()):
+        label = " " * label_width if number == 0 else ""
+        indent = " " * (len(line) - len(line.lstrip(" ")) + SAY_INDENT)
+        pieces = textwrap.wrap(
+            label + line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines.append("\n".join(pieces)[len(label) :])
+    return "\n".join(lines)
 
 
 def _escape(text: str) -> str:
@@ -127,12 +214,34 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
-def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
-    """Aligned columns of plain text."""
+def table(rows: Sequence[Sequence[str]], head: Sequence[str], *, width: int | None = None) -> str:
+    """Aligned columns of plain text.
+
+    width: of the terminal; the last column is then wrapped to fit. None: every row is one line.
+    """
     all_rows = [head, *rows]
     widths = [max(len(row[column]) for row in all_rows) for column in range(len(head))]
+    indent = sum(widths[:-1]) + 2 * (len(widths) - 1)
+    room = max(NARROWEST_COLUMN, width - indent) if width else max(widths[-1], 1)
     lines = []
     for row in all_rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
-        lines.append("  ".join(cells).rstrip())
+        cells = [cell.ljust(columns) for cell, columns in zip(row[:-1], widths)]
+        pieces = wrap(row[-1], room) if width else [row[-1]]
+        lines.append("  ".join([*cells, pieces[0]]).rstrip())
+        lines += [" " * indent + piece for piece in pieces[1:]]
     return "\n".join(lines)
+
+
+def wrap(text: str, width: int | None) -> list[str]:
+    """A text in lines of at most that width; paths and other long words stay whole."""
+    if width is None:
+        return [text]
+    pieces = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return pieces or [""]
+
+
+def output_width() -> int | None:
+    """The columns of the terminal that results go to; None if they go to a file or a pipe."""
+    from provision_runtime.report.table import terminal_width
+
+    return terminal_width()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from provision.cli.options import (
     build_request,
     common_options,
+    confirm,
     context_of,
     dry_run_option,
     name_argument,
@@ -19,10 +21,12 @@ from provision.cli.options import (
     relock_option,
     request_options,
     verb,
+    yes_option,
 )
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
+    from provision.commands.env import Product
 
 
 @click.group()
@@ -68,39 +72,93 @@ def create(
 @common_options
 @verb
 def list_(console: Console, envs: Path | None) -> None:
-    """List environments: prefix, lock state, kernel, smoke verdicts."""
-    from provision.cli.console import table
-    from provision.commands.env import environments
+    """List environments: state, size, age, image, kernel, smoke verdicts.
+
+    The state is `current`; `differs` (packages were changed by hand); `stale` (the lock or spec.yml
+    is newer than what is installed); `damaged`; `no lock`; or `not installed`.
+    """
+    from provision.cli.console import output_width
+    from provision.cli.format.inventory import environment_lines
+    from provision.commands.env_list import environments
 
     listed = environments(context_of(console, envs))
-    rows = []
-    for row in listed:
-        kernel = "yes" if row.kernel else "-"
-        rows.append((row.name, str(row.prefix or "-"), row.lock, kernel, row.smoke or "-"))
-    text = "no environments"
-    if rows:
-        text = table(rows, ("name", "prefix", "lock", "kernel", "smoke"))
-    console.result(listed, text)
+    console.result(listed, environment_lines(listed, width=output_width()))
+
+
+@env.command("show")
+@click.argument("name")
+@common_options
+@verb
+def show(console: Console, name: str, envs: Path | None) -> None:
+    """Show what an environment is, where it is, and the reason for each requirement."""
+    from provision.cli.console import output_width
+    from provision.cli.format.inventory import details_lines
+    from provision.commands.env_show import show_environment
+
+    details = show_environment(context_of(console, envs), name)
+    lines = details_lines(details, width=output_width(), sources=console.verbose)
+    console.result(details, lines)
+
+
+@env.command("tree")
+@click.argument("name")
+@click.argument("package", required=False)
+@click.option(
+    "--depth", type=click.IntRange(0), metavar="N", help="Levels to show.  [default: all]"
+)
+@common_options
+@verb
+def tree(
+    console: Console, name: str, package: str | None, envs: Path | None, depth: int | None
+) -> None:
+    """Show which package needs which.
+
+    Lists what each requested package needs; with PACKAGE, what needs that package.
+    """
+    from provision.cli.console import output_width
+    from provision.cli.format.inventory import tree_lines
+    from provision.commands.env_show import package_tree
+
+    roots = package_tree(context_of(console, envs), name, package, depth=depth)
+    console.result(roots, tree_lines(roots, width=output_width()))
 
 
 @env.command("remove")
 @click.argument("name")
+@yes_option
 @dry_run_option
 @no_wait_option
 @common_options
 @verb
-def remove(console: Console, name: str, envs: Path | None, dry_run: bool, **options: Any) -> None:
+def remove(
+    console: Console, name: str, envs: Path | None, yes: bool, dry_run: bool, **options: Any
+) -> int:
     """Remove an environment's prefix, kernel, image and packs.
 
-    Its folder in envs stays.
+    Lists what it would remove, with sizes, and asks. Its folder in envs stays.
     """
+    from provision.cli.console import output_width
+    from provision.cli.format.inventory import product_lines
     from provision.commands import env as command
 
-    removed = command.remove(context_of(console, envs, options), name, dry_run=dry_run)
-    verb_form = "would remove" if dry_run else "removed"
-    console.result(
-        {"removed": removed, "dry_run": dry_run}, [f"{verb_form} {product}" for product in removed]
-    )
+    context = context_of(console, envs, options)
+    if dry_run:
+        listed = command.products(context, name)
+        result = {"removed": listed, "dry_run": True}
+        console.result(result, product_lines(listed, "would remove", width=output_width()))
+        return 0
+
+    def ask(products: Sequence[Product]) -> bool:
+        lines = product_lines(products, "would remove", width=output_width())
+        return confirm(f"Remove environment {name}?", lines, yes=yes)
+
+    removed = command.remove(context, name, confirm=ask)
+    if not removed:
+        console.say("nothing was removed")
+        return 1
+    lines = product_lines(removed, "removed", width=output_width())
+    console.result({"removed": removed, "dry_run": False}, lines)
+    return 0
 
 
 @env.command("diff")

@@ -163,7 +163,8 @@ def build(
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
     if not outputs or any(output.path is None for output in outputs):
         lines += [f"tagged {tag}" for tag in tags]
-        lines.append(shlex.join(launch.run_command(plan.resolution, built.reference)))
+        argv = command.run_argv(context, plan, launch.RunOptions(), (), terminal=True)
+        lines.append(shlex.join(argv))
     console.result(built, lines)
 
 

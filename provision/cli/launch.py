@@ -137,12 +137,12 @@ def launch(
 ) -> None:
     """Write a job for the nodes' own engine, and submit it.
 
-    Writes an sbatch script, an Indexed Job of Kubernetes, or a plan for plain hosts over ssh; every
-    setting has its reason. --dry-run prints it and submits nothing.
+    Writes an sbatch script, an Indexed Job of Kubernetes, or a plan for plain hosts over ssh, with
+    a reason for each setting. --dry-run prints it and submits nothing.
 
     COMMAND, after --, runs in the environment NAME. Python code (train.py or -m MODULE) is started
     with torchrun, once for each GPU of each node; anything else once on each node. First the nodes
-    compare environment, driver, GPUs and NCCL settings: one that differs ends the job by name.
+    compare environment, driver, GPUs and NCCL settings. If one differs, the job ends and names it.
 
     \b
     provision launch torch2.3-cuda12.1 --on slurm:gpu --nodes 4 --gpus 8 -- train.py --lr 3e-4
@@ -152,8 +152,13 @@ def launch(
     from provision.commands import launch as command
     from provision.core.atomic import atomic_write
 
-    request = _request(name, envs, options)
+    request = _request(name, envs, options, dry_run)
     context = context_of(console, envs)
+    if request.selection.is_assumed:
+        console.warn(
+            f"the engine of `{options['on']}` does not answer here: its nodes, their GPUs and cores "
+            "are not checked, and settings that depend on them are left out"
+        )
     planned = command.plan_job(context, request, ["provision", *sys.argv[1:]])
     if out is not None:
         atomic_write(out, planned.text)
@@ -170,7 +175,7 @@ def launch(
     console.result(job, lines)
 
 
-def _request(name: str, envs: Path | None, options: dict[str, Any]) -> LaunchRequest:
+def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: bool) -> LaunchRequest:
     from provision import launch as stage
     from provision.commands.launch import LaunchRequest
 
@@ -185,7 +190,7 @@ def _request(name: str, envs: Path | None, options: dict[str, Any]) -> LaunchReq
     time = options["time"]
     return LaunchRequest(
         name=name,
-        selection=selection_of(envs, options),
+        selection=selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0),
         command=options["command"],
         job_name=options["job_name"],
         nodes=options["nodes"],
@@ -224,7 +229,7 @@ jobs_options = option_group(
 
 @click.group()
 def jobs() -> None:
-    """List, read and cancel launched jobs. Only asks the engine; provision keeps no list."""
+    """List, read and cancel launched jobs. Asks only the engine; provision keeps no list of its own."""
 
 
 @jobs.command("list")
@@ -237,7 +242,7 @@ def list_(console: Console, envs: Path | None, namespace: str | None, **options:
     Says why a job waits, is held or was requeued.
     """
     from provision.cli.format.launch import host_job_lines, kubernetes_lines, slurm_lines
-    from provision.commands import launch as command
+    from provision.commands import jobs as command
 
     kind, selection = _jobs_engine(envs, options)
     result: dict[str, Any] = {}
@@ -271,7 +276,7 @@ def log(
     JOB is what `launch` printed: a number of Slurm, or k8s:NAME. For jobs on plain hosts, name the
     hosts with --on.
     """
-    from provision.commands import launch as command
+    from provision.commands import jobs as command
 
     kind, selection = _jobs_engine(envs, options, job)
     text = command.read_log(kind, job, selection, namespace)
@@ -290,7 +295,7 @@ def cancel(
 
     JOB is what `launch` printed. For jobs on plain hosts, name the hosts with --on.
     """
-    from provision.commands import launch as command
+    from provision.commands import jobs as command
 
     kind, selection = _jobs_engine(envs, options, job)
     command.cancel(kind, job, selection, namespace)
@@ -299,7 +304,7 @@ def cancel(
 
 def _jobs_engine(envs: Path | None, options: dict[str, Any], job: str | None = None) -> Any:
     """The engine that knows the job, and the nodes of --on; without both, every engine here."""
-    from provision.commands import launch as command
+    from provision.commands import jobs as command
     from provision.core.errors import InvalidSpec
 
     if options["on"]:

@@ -41,7 +41,6 @@ class DefaultCommandGroup(click.Group):
     def __init__(self, default: click.Command) -> None:
         super().__init__(name=default.name, help=default.help)
         self.default = default
-        default.format_help = self.format_help  # type: ignore[method-assign]
 
     def make_context(
         self,
@@ -58,6 +57,7 @@ class DefaultCommandGroup(click.Group):
         is_completion = not args and extra.get("resilient_parsing")
         if is_verb or is_completion:
             return super().make_context(info_name, args, parent, **extra)
+        self.default.format_help = self.format_help  # type: ignore[method-assign]
         return self.default.make_context(info_name, args, parent, **extra)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -69,7 +69,11 @@ class DefaultCommandGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         verbs = super().shell_complete(ctx, incomplete)
-        return [*verbs, *self.default.shell_complete(ctx, incomplete)]
+        items = [*verbs, *self.default.shell_complete(ctx, incomplete)]
+        for parameter in self.default.params:
+            if isinstance(parameter, click.Argument):
+                items += parameter.shell_complete(ctx, incomplete)
+        return items
 
 
 @click.command("lock")
@@ -80,7 +84,7 @@ class DefaultCommandGroup(click.Group):
     "--update",
     multiple=True,
     metavar="PKG",
-    help="Update only this package, and others as far as it requires. Repeatable.",
+    help="Update only this package, and others only if it requires that. Repeatable.",
 )
 @click.option(
     "--solver",
@@ -137,9 +141,9 @@ def make_lock(
 def _update(
     console: Console, context: Context, name: str | None, options: dict[str, Any], dry_run: bool
 ) -> None:
-    from provision.cli.format.lock import diff_lines
     from provision.commands import lock as command
     from provision.core.errors import InvalidSpec
+    from provision.lockfile import describe_diff
 
     flags = {"relock": "--relock", "every": "--all", "solver": "--solver"}
     conflicting = [flag for option, flag in flags.items() if options[option]]
@@ -151,7 +155,7 @@ def _update(
         )
     request = build_request(name, options)
     diff = command.update(context, request, options["update"], dry_run=dry_run)
-    console.result(diff, diff_lines(diff))
+    console.result(diff, describe_diff(diff))
 
 
 lock = DefaultCommandGroup(make_lock)
@@ -197,11 +201,11 @@ def verify(
 @verb
 def diff(console: Console, before: str, after: str, envs: Path | None, exit_code: bool) -> int:
     """Show what changed from one lock to another, package by package."""
-    from provision.cli.format.lock import diff_lines
     from provision.commands.lock_inspect import diff_locks
+    from provision.lockfile import describe_diff
 
     result = diff_locks(context_of(console, envs), before, after)
-    console.result(result, diff_lines(result))
+    console.result(result, describe_diff(result))
     return int(exit_code and not result.same)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import io
+import keyword
 import os
 import signal
 import sys
@@ -21,26 +22,39 @@ from provision import __version__
 
 # Verb -> the module of provision.cli that has it, and what `provision --help` says about it.
 VERBS = {
-    "activate": ("ship", "Activate an environment that nodes have already."),
+    "activate": ("ship", "Activate an environment that nodes already have."),
+    "add": ("change", "Add packages to an environment."),
     "build": ("build", "Build an environment: lock, prefix, image, smoke test, kernel."),
     "channel": ("channel", "Make local conda channels and mirrors."),
     "checkpoint": ("checkpoint", "Inspect and prune the checkpoints of training jobs."),
+    "clean": ("inventory", "Remove caches, and what no environment needs any more."),
+    "doctor": ("doctor", "Look for known faults of a machine, nodes, or a script."),
     "drift": ("drift", "Compare nodes and name those that deviate."),
     "env": ("env", "Create, list, remove and compare environments on this machine."),
     "image": ("image", "Build, push, pull, inspect and run images of environments."),
+    "join": ("join", "Join a lab: its environments, kernels, folders, and a first job."),
+    "import": ("init", "Make a spec.yml from another tool's file."),
+    "init": ("init", "Propose a spec.yml for this repository."),
     "jobs": ("launch", "List, read and cancel launched jobs."),
     "kernel": ("kernel", "Add, list and remove the Jupyter kernels of environments."),
+    "lab": ("lab", "Write and check lab.yml, from which members join a lab."),
     "launch": ("launch", "Write a job for the nodes' own engine, and submit it."),
     "lock": ("lock", "Lock every conda and pip package by URL and hash."),
     "matrix": ("matrix", "Show which PyTorch builds exist, and what each needs."),
     "nodes": ("nodes", "List and check the nodes of a cluster."),
+    "notebook": ("notebook", "Start JupyterLab for an environment, on loopback."),
     "pack": ("pack", "Pack a locked environment into one file for nodes."),
     "passport": ("report", "Show the record of what was built and measured."),
+    "remove": ("change", "Remove packages from an environment."),
     "render": ("render", "Write the generated files of an environment."),
     "report": ("report", "Make an HTML report of environments and smoke tests."),
     "rollback": ("ship", "Go back to the environment that was active on nodes before."),
-    "ship": ("ship", "Bring a packed environment to nodes, verify and activate it."),
+    "run": ("run", "Run a command in an environment."),
+    "shell": ("run", "Start a shell in an environment."),
+    "ship": ("ship", "Send a packed environment to nodes, verify it, and activate it."),
     "smoke": ("smoke", "Run the DDP smoke test."),
+    "status": ("inventory", "Show this machine at a glance: GPUs, Docker, disk, environments."),
+    "update": ("change", "Update packages of an environment, all of them if none is named."),
 }
 
 
@@ -111,8 +125,13 @@ class VerbGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def _import(self, name: str) -> None:
-        module, _ = VERBS[name]
-        self.add_command(getattr(importlib.import_module(f"provision.cli.{module}"), name))
+        from provision.cli.help import dressed
+
+        if name not in self.commands:
+            module, _ = VERBS[name]
+            attribute = f"{name}_" if keyword.iskeyword(name) else name
+            command = getattr(importlib.import_module(f"provision.cli.{module}"), attribute)
+            self.add_command(dressed(command, name), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         summaries = {name: summary for name, (_, summary) in VERBS.items()}
@@ -147,3 +166,24 @@ def completion(shell: str) -> None:
     completion_class = get_completion_class(shell)
     assert completion_class is not None
     click.echo(completion_class(cli, {}, "provision", "_PROVISION_COMPLETE").source())
+
+
+@cli.command("help")
+@click.argument("verb", nargs=-1, metavar="[VERB]...")
+@click.pass_context
+def help_(ctx: click.Context, verb: tuple[str, ...]) -> None:
+    """Show the help of a verb, like `provision VERB --help`."""
+    parent = ctx.parent
+    assert parent is not None
+    for name in verb:
+        command = parent.command
+        if not isinstance(command, click.Group):
+            raise click.UsageError(f"`{parent.command_path}` has no verbs of its own.")
+        try:
+            _, subcommand, _ = command.resolve_command(parent, [name])
+        except click.UsageError as error:
+            error.ctx = parent
+            raise
+        assert subcommand is not None
+        parent = click.Context(subcommand, parent=parent, info_name=name)
+    click.echo(parent.get_help())

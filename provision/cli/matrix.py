@@ -25,9 +25,10 @@ from provision.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from provision.ci import Job
+    from collections.abc import Sequence
+
+    from provision.ci import Assignment, Job
     from provision.cli.console import Console
-    from provision.commands.ci import Workflow
 
 
 @click.group(invoke_without_command=True)
@@ -148,11 +149,25 @@ def lock(
 @query_options
 @click.option("--newest", is_flag=True, help="Only the newest patch of each minor release.")
 @click.option(
+    "--across",
+    type=click.Choice(["first", "gpu"]),
+    default="first",
+    show_default=True,
+    help="Test each environment on the first runner that fits, or on one of each GPU architecture.",
+)
+@click.option(
     "--gpus",
     type=click.IntRange(1),
-    default=1,
+    help="GPUs that each smoke test uses.  [default: all of the runner, up to 8]",
+)
+@click.option(
+    "--image", is_flag=True, help="Also build and test images, on GPU runners with an engine."
+)
+@click.option(
+    "--strict/--no-strict",
+    default=True,
     show_default=True,
-    help="GPUs that each smoke test uses.",
+    help="Whether smoke tests on GPUs fail if something works but is slower than it should be.",
 )
 @click.option(
     "--install",
@@ -164,6 +179,14 @@ def lock(
 )
 @click.option(
     "--schedule", metavar="CRON", help="When the workflow runs on its own.  [default: 17 4 * * 1]"
+)
+@click.option(
+    "--retention-days",
+    metavar="N",
+    type=click.IntRange(1, 400),
+    default=30,
+    show_default=True,
+    help="How long the CI service keeps reports and logs.",
 )
 @click.option(
     "-o",
@@ -180,6 +203,17 @@ def lock(
     help="Write nothing; compare with --output, print a diff, and exit with 1 if they differ.",
 )
 @click.option("--force", is_flag=True, help="Replace a file that was edited by hand.")
+@click.option(
+    "--jobs",
+    is_flag=True,
+    help="Print the jobs of today's environments and runners; the workflow's first job does that.",
+)
+@click.option(
+    "--summary",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="With --jobs: append what runs where to FILE, as Markdown.",
+)
 @dry_run_option
 @common_options
 @verb
@@ -189,54 +223,77 @@ def ci(
     output: Path | None,
     check: bool,
     dry_run: bool,
+    jobs: bool,
+    summary: Path | None,
     **options: Any,
 ) -> int:
     """Write a CI workflow that builds and tests environments.
 
-    Each runs on the first runner that fits it.
+    It stays valid when environments and runners change: its first job reads them.
 
     \b
     Builds that options select, instead of the environments in the envs folder:
-    provision matrix ci --format github --install tools/provision.whl --torch '>=2.6'
+    provision matrix ci --format github --install . --torch '>=2.6'
     """
     from provision.commands import ci as command
 
     if check and output is None:
         raise click.UsageError("--check compares with a file; name it with --output.")
+    if jobs and (check or output is not None):
+        raise click.UsageError("--jobs prints to standard output; leave out --output and --check.")
+    if summary is not None and not jobs:
+        raise click.UsageError("--summary goes with --jobs.")
     build_options = {name: options.pop(name) for name in QUERY_OPTIONS}
     request = command.WorkflowRequest(out=output, builds=build_options, **options)
-    workflow = command.workflow(context_of(console, envs), request)
+    context = context_of(console, envs)
+    if jobs:
+        assignments = command.assignments(context, request)
+        text = command.jobs_text(context, request, assignments)
+        if summary is not None:
+            command.append_summary(summary, request, assignments)
+        console.result(_document(assignments, text, None), text.rstrip("\n"))
+        return 0
+    workflow = command.workflow(context, request)
     if check and output is not None:
         diff = command.diff(output, workflow)
         text = diff.rstrip("\n") or f"{output} is current"
         console.result({"differs": bool(diff), "diff": diff}, text)
         return 1 if diff else 0
+    document = _document(workflow.assignments, workflow.text, output)
     if output is None or dry_run:
-        console.result(_document(workflow, None), workflow.text.rstrip("\n"))
+        console.result({**document, "path": None}, workflow.text.rstrip("\n"))
         return 0
     is_changed = command.write(request, workflow)
-    lines = [f"{job.target.name} ({job.target.platform}): {_place(job)}" for job in workflow.jobs]
+    lines = []
+    for assignment in workflow.assignments:
+        for job in assignment.jobs:
+            lines.append(f"{job.target.name} ({job.target.platform}): {_place(job)}")
+        lines += [f"  {line}" for line in assignment.untested]
     lines.append(f"wrote {output}" if is_changed else f"unchanged: {output}")
-    console.result(_document(workflow, output), lines)
+    console.result(document, lines)
     return 0
 
 
-def _document(workflow: Workflow, output: Path | None) -> dict[str, Any]:
-    jobs = []
-    for job in workflow.jobs:
-        jobs.append(
-            {
-                "environment": job.target.name,
-                "platform": job.target.platform,
-                "runner": job.runner.name if job.runner else None,
-                "gpu": job.on_gpu,
-                "ranks": job.ranks,
-                "notes": job.notes,
-            }
-        )
-    return {"path": output, "jobs": jobs, "text": workflow.text}
+def _document(assignments: Sequence[Assignment], text: str, output: Path | None) -> dict[str, Any]:
+    jobs, untested = [], {}
+    for assignment in assignments:
+        for job in assignment.jobs:
+            jobs.append(
+                {
+                    "environment": job.target.name,
+                    "platform": job.target.platform,
+                    "runner": job.runner.name if job.runner else None,
+                    "gpu": job.on_gpu,
+                    "ranks": job.ranks,
+                    "notes": job.notes,
+                }
+            )
+        if assignment.untested:
+            untested[assignment.jobs[0].target.name] = assignment.untested
+    return {"path": output, "jobs": jobs, "untested": untested, "text": text}
 
 
 def _place(job: Job) -> str:
     place = job.runner.name if job.runner else "a runner that the service offers"
-    return place if job.on_gpu else f"{place}, on the CPU"
+    ranks = "1 rank" if job.ranks == 1 else f"{job.ranks} ranks"
+    return f"{place}, {ranks}" if job.on_gpu else f"{place}, {ranks} on the CPU"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from provision.commands.context import Context
     from provision.commands.plan import BuildRequest, PlanStep
     from provision.core.mirrors import MirrorSetting
-    from provision.core.types import Outcome
+    from provision.core.types import EnvironmentOutcome
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,6 +46,7 @@ output_options = option_group(
     click.option(
         "-v", "--verbose", is_flag=True, help="Also show the output of solvers and other tools."
     ),
+    click.option("-q", "--quiet", is_flag=True, help="Print only results, warnings and errors."),
     click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 )
 # And these, every command about environments.
@@ -64,7 +65,25 @@ def name_argument(command: Command) -> Command:
         f"{summary}\n\nNAME is an environment with a spec.yml in the envs folder; options override "
         "what the file says. Without NAME, options describe the environment and give it its name."
     )
-    return click.argument("name", required=False)(command)
+    return click.argument("name", required=False, callback=_refuse_stray_package)(command)
+
+
+def _refuse_stray_package(
+    context: click.Context, parameter: click.Parameter, name: str | None
+) -> str | None:
+    """`--pip einops numpy` requests no environment called numpy."""
+    arguments = sys.argv
+    for number in range(2, len(arguments)):
+        option, package = arguments[number - 2], arguments[number - 1]
+        if arguments[number] != name or option not in ("--pip", "--conda"):
+            continue
+        envs = Path(context.params.get("envs") or os.environ.get("PROVISION_ENVS") or "envs")
+        if not (envs / name).exists():
+            raise click.UsageError(
+                f"`{name}` would be the name of a new environment. {option} takes one package: "
+                f"write {option} {package} {option} {name}, or put the environment's name first."
+            )
+    return name
 
 
 prefix_option = click.option(
@@ -81,6 +100,9 @@ all_option = click.option(
 )
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be done; change nothing."
+)
+yes_option = click.option(
+    "-y", "--yes", is_flag=True, help="Remove without asking; required without a terminal."
 )
 no_wait_option = click.option(
     "--no-wait",
@@ -137,6 +159,106 @@ class SourceChoice(click.Choice[str]):
         return sources.allowed_choices(self._key)
 
 
+# The build that --torch 2.3.1+cu121 names, for the callbacks of --cuda and --cpu.
+TORCH_BUILD = "provision.torch_build"
+
+
+def _take_torch(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """2.3.1 of 2.3.1+cu121, which also stands for --cuda 12.1."""
+    if text is None or context.resilient_parsing:
+        return text
+    from provision.resolver.input_forms import CPU, torch_form
+
+    form = torch_form(text)
+    normalized = form.release
+    if form.cuda:
+        context.meta[TORCH_BUILD] = (text, form.cuda)
+        normalized += " with --cpu" if form.cuda == CPU else f" with --cuda {form.cuda}"
+        _check_torch_build(
+            context, context.params.get("cuda"), is_cpu=bool(context.params.get("cpu"))
+        )
+    _say_normalized("--torch", text, normalized)
+    return form.release
+
+
+def _take_cuda(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    if context.resilient_parsing:
+        return text
+    from provision.resolver.input_forms import CPU, cuda_form
+
+    if text is None:
+        _, build = context.meta.get(TORCH_BUILD, ("", CPU))
+        return None if build == CPU else str(build)
+    version = cuda_form(text)
+    _say_normalized("--cuda", text, version)
+    _check_torch_build(context, version, is_cpu=False)
+    return version
+
+
+def _take_cpu(context: click.Context, option: click.Parameter, is_cpu: bool) -> bool:
+    from provision.resolver.input_forms import CPU
+
+    if is_cpu:
+        _check_torch_build(context, None, is_cpu=True)
+    _, build = context.meta.get(TORCH_BUILD, ("", None))
+    return is_cpu or build == CPU
+
+
+def _check_torch_build(context: click.Context, cuda: str | None, *, is_cpu: bool) -> None:
+    """Raises UsageError if --cuda or --cpu contradicts the build that --torch names."""
+    from provision.resolver.input_forms import CPU
+
+    if TORCH_BUILD not in context.meta:
+        return
+    text, build = context.meta[TORCH_BUILD]
+    named = "a CPU build" if build == CPU else f"CUDA {build}"
+    if cuda is not None and cuda != build:
+        raise click.UsageError(f"--torch {text} names {named}, and --cuda {cuda} another.", context)
+    if is_cpu and build != CPU:
+        raise click.UsageError(f"--torch {text} names {named}, and --cpu none.", context)
+
+
+def _take_python(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    if text is None or context.resilient_parsing:
+        return text
+    from provision.resolver.input_forms import python_form
+
+    version = python_form(text)
+    _say_normalized("--python", text, version)
+    return version
+
+
+def _take_gpus(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    if not texts or context.resilient_parsing:
+        return texts
+    from provision.resolver.input_forms import gpu_form
+
+    names = []
+    for text in texts:
+        name = gpu_form(text)
+        _say_normalized("--gpu", text, name)
+        names.append(name)
+    return tuple(names)
+
+
+def _say_normalized(option: str, text: str, normalized: str) -> None:
+    """Say on standard error how an option's text is read, unless it is as it was."""
+    if text.casefold() != normalized.casefold():
+        click.echo(f"  {option} {text}: taken as {normalized}", err=True)
+
+
+# Options that take more forms than a spec.yml does.
+FORGIVING_OPTIONS: Mapping[str, Callable[..., Any]] = {
+    "torch": _take_torch,
+    "cuda": _take_cuda,
+    "cpu": _take_cpu,
+    "python": _take_python,
+    "gpu": _take_gpus,
+}
+
+
 def option_of(key: SpecKey) -> Callable[[Command], Command]:
     """The option that sets a key."""
     option = key.option or f"--{key.name}"
@@ -147,6 +269,8 @@ def option_of(key: SpecKey) -> Callable[[Command], Command]:
         settings["type"] = SourceChoice(key)
     elif key.choices:
         settings["type"] = click.Choice(key.choices)
+    if key.name in FORGIVING_OPTIONS:
+        settings["callback"] = FORGIVING_OPTIONS[key.name]
     if key.is_list:
         settings["multiple"] = True
     elif key.kind == "switch":
@@ -181,6 +305,11 @@ smoke_options = option_group(
         "--require-gpu", is_flag=True, help="Fail without a GPU instead of testing on the CPU."
     ),
     click.option(
+        "--strict",
+        is_flag=True,
+        help="Fail, instead of warning, if something works but is slower than it should be.",
+    ),
+    click.option(
         "--timeout",
         "timeout_s",
         type=click.FloatRange(min=1),
@@ -196,12 +325,14 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     """Give a command its Console, and turn what it raises into one line and an exit code."""
 
     @functools.wraps(command)
-    def run(*, as_json: bool, verbose: bool, debug: bool, **options: Any) -> None:
+    def run(*, as_json: bool, verbose: bool, quiet: bool, debug: bool, **options: Any) -> None:
         from provision.cli.console import Console
+        from provision.core import settings
         from provision.core.errors import ProvisionError, from_system
 
-        console = Console(as_json=as_json, verbose=verbose or debug)
+        console = Console(as_json=as_json, verbose=verbose or debug, quiet=quiet)
         try:
+            settings.apply_places(os.environ)
             sys.exit(command(console, **options) or 0)
         except ProvisionError as error:
             if debug:
@@ -226,6 +357,24 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     return run
 
 
+def confirm(question: str, lines: Sequence[str], *, yes: bool) -> bool:
+    """Ask on the terminal, after these lines, which -q does not leave out.
+
+    Raises click.UsageError where there is no terminal: a script must say --yes.
+    """
+    if yes:
+        return True
+    if not (sys.stdin is not None and sys.stdin.isatty()):
+        raise click.UsageError(
+            "This asks before it removes, and there is no terminal to ask on. Add --yes "
+            "(or --dry-run to see what it would remove)."
+        )
+    from provision.cli.console import for_stream
+
+    click.echo(for_stream("\n".join(lines), sys.stderr), err=True)
+    return click.confirm(question, err=True)
+
+
 def context_of(
     console: Console, envs: Path | None, options: Mapping[str, Any] | None = None
 ) -> Context:
@@ -247,7 +396,21 @@ def context_of(
         progress=console,
         solver=conda.Solver(mirrors_of(mirrors)),
         wait=not options.get("no_wait"),
+        on_smoke_line=functools.partial(_show_smoke_line, console) if console.has_watcher else None,
     )
+
+
+def _show_smoke_line(console: Console, line: str) -> None:
+    """A line of a running smoke test, as wide as the terminal."""
+    from provision.cli.console import SAY_INDENT
+    from provision_runtime.report import table as report_table
+
+    width = report_table.terminal_width(2)
+    indent = report_table.FINDING_INDENT + 2
+    if line and not line.startswith(" "):
+        indent = report_table.MESSAGE_COLUMN
+    for piece in report_table.wrapped(line, width - SAY_INDENT if width else None, indent):
+        console.say(piece)
 
 
 def spec_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,7 +455,7 @@ def requests_of_all(
     return [build_request(name, options, **fields) for name in environment_names(context)]
 
 
-def print_outcomes(console: Console, outcomes: Sequence[Outcome]) -> int:
+def print_outcomes(console: Console, outcomes: Sequence[EnvironmentOutcome]) -> int:
     """Print a summary of many environments; returns 1 if any of them failed or differs."""
     from provision.cli.format.environment import outcome_lines
 

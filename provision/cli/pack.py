@@ -81,5 +81,5 @@ def pack(
         document = [{"stage": stage, "would": would} for stage, would in steps]
         console.result(document, [f"{stage}: {would}" for stage, would in steps])
         return
-    made, is_new = command.pack(context, name, pack_options, output)
-    console.result(pack_json(made, is_new), pack_lines(made, is_new))
+    image, is_new = command.pack(context, name, pack_options, output)
+    console.result(pack_json(image, is_new), pack_lines(image, is_new))

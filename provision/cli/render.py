@@ -50,7 +50,7 @@ def render(
     """Write the generated files of an environment.
 
     They are environment.yml, virtual-packages.yml and, with a current lock, the Dockerfile. All
-    follow from spec.yml.
+    are made from spec.yml.
     """
     from provision.commands import render as command
     from provision.commands.plan import make_plan

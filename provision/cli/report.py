@@ -25,11 +25,14 @@ def passport() -> None:
 @verb
 def show(console: Console, name: str, envs: Path | None) -> None:
     """Show a passport: request, reasons, lock, image, smoke verdicts."""
+    from provision.cli.console import output_width
     from provision.cli.format.environment import passport_lines
     from provision.commands.passport import read_passport
 
     document = read_passport(context_of(console, envs), name)
-    console.result(document, passport_lines(document))
+    width = output_width()
+    lines = passport_lines(document, width=width, sources=console.verbose or width is None)
+    console.result(document, lines)
 
 
 @click.command()
@@ -40,6 +43,13 @@ def show(console: Console, name: str, envs: Path | None) -> None:
     metavar="FILE",
     help="Draw nodes and facts instead: FILE is what `provision drift --output FILE` wrote.",
 )
+@click.option(
+    "--format",
+    type=click.Choice(["html", "markdown"]),
+    default="html",
+    show_default=True,
+    help="A page, or the verdicts and findings as Markdown, for the summary of a CI job.",
+)
 @output_file_option
 @click.option("--force", is_flag=True, help="Replace a file that provision did not make.")
 @common_options
@@ -48,6 +58,7 @@ def report(
     console: Console,
     targets: tuple[str, ...],
     nodes: Path | None,
+    format: str,
     envs: Path | None,
     output: Path | None,
     force: bool,
@@ -71,6 +82,10 @@ def report(
 
     if bool(targets) == bool(nodes):
         raise click.UsageError("Name passports, or a file with --nodes.")
+    if format == "markdown" and (nodes or output):
+        raise click.UsageError(
+            "--format markdown prints passports and smoke reports to standard output."
+        )
     remake = ["provision", "report", *(["--nodes", str(nodes)] if nodes else targets)]
     if envs:
         remake += ["--envs", str(envs)]
@@ -81,6 +96,9 @@ def report(
         page, text = command.render_nodes(nodes, remake)
     else:
         page = command.gather(default_folders(envs).envs, targets)
+        if format == "markdown":
+            console.result(page, command.markdown(page).rstrip("\n"))
+            return
         text = "" if console.as_json and output is None else command.render_page(page, remake)
     if output is None:
         console.result(page, text.rstrip("\n"))

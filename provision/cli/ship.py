@@ -34,7 +34,7 @@ on_or_resume_option = click.option(
     metavar="NODES",
     help=(
         "Nodes: a group of nodes.yml, a node set (`n[1-4]`, `@group`), `slurm:PARTITION`, "
-        "`ssh:HOST,...` or `local`. Only --resume can do without it."
+        "`ssh:HOST,...` or `local`. Required without --resume."
     ),
 )
 ship_cluster_options = option_group(
@@ -82,8 +82,8 @@ stage_options = option_group(
         default=120.0,
         show_default=True,
         metavar="S",
-        help="Time limit of a stage on a node, in seconds. Copying gets more, by its size, and so "
-        "does a node that takes less than three times as long as most.",
+        help="Time limit of a stage on a node, in seconds. Large files get more time, and "
+        "so do nodes that are up to three times as slow as most.",
     ),
 )
 key_option = click.option(
@@ -106,7 +106,7 @@ key_option = click.option(
     "copy from this machine.",
 )
 @click.option(
-    "--stage-only", is_flag=True, help="Bring, verify and install it, and activate nothing."
+    "--stage-only", is_flag=True, help="Send, verify and install the pack, but do not activate it."
 )
 @click.option(
     "--resume", is_flag=True, help="Go on with the last ship: finished nodes are not asked again."
@@ -118,11 +118,14 @@ key_option = click.option(
 def ship(
     console: Console, name: str, envs: Path | None, resume: bool, dry_run: bool, **options: Any
 ) -> int:
-    """Bring a packed environment to nodes, verify and activate it.
+    """Send a packed environment to nodes, verify it, and activate it.
 
     Sends the pack that `provision pack NAME` made to one node; nodes that have it pass it on. It is
-    activated when enough nodes are ready (--min). What is there already is not sent again. The exit
-    code is 1 if fewer nodes than --min are active at the end.
+    activated when enough nodes are ready (--min). Nothing is sent twice: what a node already has
+    stays. The exit code is 1 if fewer nodes than --min are active at the end.
+
+    A node is pending, fit, shipped, verified, passed (its Python starts) and at last active; or
+    failed at a stage, or unknown if it did not answer in time.
 
     \b
     provision ship train --on slurm:gpu
@@ -186,11 +189,11 @@ def ship(
 @common_options
 @verb
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
-    """Activate an environment that nodes have already.
+    """Activate an environment that nodes already have.
 
-    After `ship --stage-only`, for example. Takes the latest pack here, or --key. Sends nothing.
-    Running jobs stay in the environment that they started in. After a restart of a node it also
-    mounts the environment again.
+    Sends nothing. Use it after `ship --stage-only`, or after a node has restarted: it mounts the
+    environment there again. Without --key, it takes the latest pack that this machine made. Running
+    jobs stay in the environment that they started in.
     """
     from provision.commands import ship as command
 
@@ -210,8 +213,8 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
 def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Go back to the environment that was active on nodes before.
 
-    Nodes keep the last three. Nothing changes if fewer nodes than --min have it. A second rollback
-    goes forward again.
+    Nodes keep the last three environments of a name. Nothing changes if fewer nodes than --min have
+    the one before. A second rollback undoes the first.
     """
     from provision.commands import ship as command
 

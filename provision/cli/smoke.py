@@ -130,7 +130,7 @@ node_options = option_group(
         "queue_s",
         type=click.FloatRange(min=0, min_open=True),
         metavar="S",
-        help="How long to wait until Slurm has the nodes free, in seconds.  [default: 600]",
+        help="How long to wait for Slurm to free the nodes, in seconds.  [default: 600]",
     ),
     click.option(
         "--health-check",
@@ -193,7 +193,10 @@ def smoke(
         _refuse_on_nodes({"--in": place, "--junit": junit})
         return _smoke_nodes(console, context, request, nodes)
     results = command.smoke(context, request, PLACES[place or "prefix"], junit)
-    console.result(results, [line for result in results for line in smoke_lines(result)])
+    lines = []
+    for result in results:
+        lines += smoke_lines(result, brief=console.shows_all_on_terminal)
+    console.result(results, lines)
     return 1 if failures(results) else 0
 
 
@@ -203,20 +206,22 @@ def _nodes_request(envs: Path | None, options: dict[str, Any]) -> NodesRequest |
     from provision.core.errors import InvalidSpec
 
     names = ("on", "inventory", "connect_s", "count", "pairs", "drain", "drain_max", "queue_s")
-    given = {name: options.pop(name) for name in names}
-    given = {name: value for name, value in given.items() if value not in (None, False)}
-    if not given:
+    node_options = {name: options.pop(name) for name in names}
+    node_options = {
+        name: value for name, value in node_options.items() if value not in (None, False)
+    }
+    if not node_options:
         return None
-    if "on" not in given:
+    if "on" not in node_options:
         flags = {"connect_s": "connect-timeout", "count": "nodes", "queue_s": "queue-timeout"}
-        flag = next(iter(given))
+        flag = next(iter(node_options))
         option = flags.get(flag, flag.replace("_", "-"))
         raise InvalidSpec(f"--{option} is for tests over nodes.", advice="Name them with --on.")
-    selected = {name: given.pop(name, None) for name in ("on", "inventory", "connect_s")}
-    if "drain_max" in given and not given.get("drain"):
+    selected = {name: node_options.pop(name, None) for name in ("on", "inventory", "connect_s")}
+    if "drain_max" in node_options and not node_options.get("drain"):
         raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
-    given["pairs"] = bool(given.get("pairs") or given.get("drain"))
-    return NodesRequest(selection=selection_of(envs, selected), **given)
+    node_options["pairs"] = bool(node_options.get("pairs") or node_options.get("drain"))
+    return NodesRequest(selection=selection_of(envs, selected), **node_options)
 
 
 def _print_health_check(

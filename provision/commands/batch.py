@@ -15,8 +15,8 @@ from provision.commands.plan import BuildRequest, with_name
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.process import terminate_children
 from provision.core.types import (
+    EnvironmentOutcome,
     MeterContext,
-    Outcome,
     Progress,
 )
 
@@ -70,48 +70,48 @@ def environment_names(context: Context) -> list[str]:
 
 def lock_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
-) -> list[Outcome]:
+) -> list[EnvironmentOutcome]:
     """Several locks at a time; the outcomes are in the order of the requests."""
     return _for_each(context, requests, _preview_lock if dry_run else _lock)
 
 
-def _preview_lock(context: Context, request: BuildRequest, name: str) -> Outcome:
+def _preview_lock(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
     packages = lock_command.preview(context, request)
-    return Outcome(name=name, status="solved", detail=f"{len(packages)} packages")
+    return EnvironmentOutcome(name=name, status="solved", detail=f"{len(packages)} packages")
 
 
-def _lock(context: Context, request: BuildRequest, name: str) -> Outcome:
+def _lock(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
     lock, is_new = lock_command.lock(context, request)
     detail = f"{len(lock.packages)} packages"
     if not lock.portable:
         detail += ", not portable"
-    return Outcome(name=name, status="made" if is_new else "kept", detail=detail)
+    return EnvironmentOutcome(name=name, status="made" if is_new else "kept", detail=detail)
 
 
 def render_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
-) -> list[Outcome]:
+) -> list[EnvironmentOutcome]:
     """`provision render --all`: the generated files of each environment."""
     return _for_each(context, requests, _preview_render if dry_run else _render)
 
 
-def _preview_render(context: Context, request: BuildRequest, name: str) -> Outcome:
+def _preview_render(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
     plan, files = render_command.preview(context, request)
     if not files:
         detail = "nothing to write: all files are as rendered"
-        return Outcome(name=name, status="kept", detail=detail)
+        return EnvironmentOutcome(name=name, status="kept", detail=detail)
     detail = f"would write {', '.join(files)} in {plan.folder}"
-    return Outcome(name=name, status="pending", detail=detail)
+    return EnvironmentOutcome(name=name, status="pending", detail=detail)
 
 
-def _render(context: Context, request: BuildRequest, name: str) -> Outcome:
+def _render(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
     written = render_command.render(context, request)
     if not written:
-        return Outcome(name=name, status="kept", detail="all files are as rendered")
-    return Outcome(name=name, status="made", detail=f"wrote {', '.join(written)}")
+        return EnvironmentOutcome(name=name, status="kept", detail="all files are as rendered")
+    return EnvironmentOutcome(name=name, status="made", detail=f"wrote {', '.join(written)}")
 
 
-def check_all(context: Context, requests: Sequence[BuildRequest]) -> list[Outcome]:
+def check_all(context: Context, requests: Sequence[BuildRequest]) -> list[EnvironmentOutcome]:
     """`provision render --all --check`: for each environment what `check` says."""
     return _for_each(
         context, requests, lambda context, request, name: render_command.check(context, request)
@@ -121,8 +121,8 @@ def check_all(context: Context, requests: Sequence[BuildRequest]) -> list[Outcom
 def _for_each(
     context: Context,
     requests: Sequence[BuildRequest],
-    work: Callable[[Context, BuildRequest, str], Outcome],
-) -> list[Outcome]:
+    work: Callable[[Context, BuildRequest, str], EnvironmentOutcome],
+) -> list[EnvironmentOutcome]:
     with ThreadPoolExecutor(THREADS) as pool:
         futures = [pool.submit(_outcome, context, request, work) for request in requests]
         try:
@@ -136,8 +136,10 @@ def _for_each(
 
 
 def _outcome(
-    context: Context, request: BuildRequest, work: Callable[[Context, BuildRequest, str], Outcome]
-) -> Outcome:
+    context: Context,
+    request: BuildRequest,
+    work: Callable[[Context, BuildRequest, str], EnvironmentOutcome],
+) -> EnvironmentOutcome:
     started = time.monotonic()
     name = request.name or " ".join(
         str(request.options[key]) for key in ("torch", "cuda", "source") if request.options.get(key)
@@ -149,7 +151,7 @@ def _outcome(
         progress = PrefixedProgress(name, context.progress)
         outcome = work(dataclasses.replace(context, progress=progress), request, name)
     except ProvisionError as error:
-        outcome = Outcome(
+        outcome = EnvironmentOutcome(
             name=name,
             status="failed",
             detail=" ".join(str(error).split()),

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from provision import image as images
-from provision import launch
 from provision.adapters import uv
 from provision.commands import smoke_runner
 from provision.commands.context import Context
@@ -20,6 +19,7 @@ from provision.commands.ensure import (
     locked_plan,
 )
 from provision.commands.image import ensure_image, image_step
+from provision.commands.lock import solve_preview
 from provision.commands.passport import write_passport
 from provision.commands.plan import (
     NO_ENGINE,
@@ -37,6 +37,7 @@ from provision.core.types import (
     Image,
     Kernel,
     Lock,
+    LockedPackage,
     Place,
     Prefix,
     Progress,
@@ -45,6 +46,7 @@ from provision.core.types import (
     StageStatus,
 )
 from provision.environment import kernel as kernels
+from provision_runtime.report.text import format_bytes
 
 T = TypeVar("T")
 
@@ -79,12 +81,44 @@ class Stages:
 def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
     """What `build` would do, stage by stage.
 
-    Raises what `build` would raise before its first change.
+    Solves, and asks the engine what it has. Raises what `build` would raise before its first
+    change, and what solving raises.
     """
-    client = images.require_engine() if request.image == "demand" else None
+    client = _engine(request)
     plan = make_plan(context, request)
     check_buildable(plan)
-    return plan.steps(image_step(context, plan, client))
+    solved: tuple[LockedPackage, ...] = ()
+    if plan.reusable_lock is None:
+        solved = solve_preview(context, plan)
+    image = image_step(context, plan, client)
+    if image.action == "make":
+        image = _with_base(plan, image, client)
+    return plan.steps(image, solved)
+
+
+def _engine(request: BuildRequest) -> Any | None:
+    """The Docker engine, if the request wants an image and one answers. Raises ToolMissing if it
+    demands one and none does."""
+    if request.image == "demand":
+        return images.require_engine()
+    if request.image == "auto":
+        return images.connect_engine()[0]
+    return None
+
+
+def _with_base(plan: Plan, image: PlanStep, client: Any | None) -> PlanStep:
+    """The step that makes an image, with what the engine has of its base."""
+    reference = plan.resolution.spec.base
+    if images.is_on_disk(reference):
+        return image
+    if client is None:
+        return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
+    base = images.present_engine_base(client, reference)
+    origin = "which the engine has to pull"
+    if base is not None:
+        origin = f"which the engine has ({format_bytes(base.size)})"
+    detail = f"make and load an image based on {images.chosen_base(reference)}, {origin}"
+    return PlanStep(stage="image", action="make", detail=detail)
 
 
 def build(context: Context, request: BuildRequest) -> BuildResult:
@@ -92,11 +126,7 @@ def build(context: Context, request: BuildRequest) -> BuildResult:
 
     A smoke test that fails still leaves a passport that says so; see `failed` in the result.
     """
-    client = None
-    if request.image == "demand":
-        client = images.require_engine()
-    elif request.image == "auto":
-        client = images.connect_engine()[0]
+    client = _engine(request)
     with locked_plan(context, request) as plan:
         check_buildable(plan)
         if plan.edited:
@@ -158,6 +188,9 @@ def _image_stage(
 ) -> Image | None:
     if plan.request.image == "skip":
         stages.skip("image", NO_IMAGE)
+        return None
+    if plan.request.image == "auto" and any(package.is_editable for package in lock.packages):
+        stages.skip("image", "an image cannot hold the editable packages")
         return None
     if client is None and not images.is_on_disk(plan.resolution.spec.base):
         stages.skip("image", NO_ENGINE)
@@ -223,10 +256,3 @@ def _kernel_stage(
         lambda result: (_made_or_kept(result[1]), result[0].display_name),
     )
     return kernel
-
-
-def docker_run(result: BuildResult) -> list[str]:
-    """The `docker run` command with the flags that the environment needs; [] without image."""
-    if result.image is None:
-        return []
-    return launch.run_command(result.resolution, result.image.reference)

@@ -30,7 +30,9 @@ class WorkflowRequest:
     """What the command line requests.
 
     out: None to print the workflow. builds: options that select builds of the matrix; empty means
-    the environments of the envs folder. newest: only the newest patch of each minor release.
+    the environments of the envs folder. newest: only the newest patch of each minor release. gpus:
+    None: all of a runner, up to a limit. image: also build and test images, where there is an
+    engine. strict: warnings about speed fail jobs on GPUs.
     """
 
     format: ci.WorkflowFormat
@@ -38,9 +40,13 @@ class WorkflowRequest:
     out: Path | None = None
     builds: Mapping[str, Any] = field(default_factory=dict)
     newest: bool = False
-    gpus: int = 1
+    across: ci.Across = "first"
+    gpus: int | None = None
+    image: bool = False
+    strict: bool = True
     install: str | None = None
     schedule: str | None = None
+    retention_days: int = ci.RETENTION_DAYS
     force: bool = False
 
     def build_flags(self) -> list[str]:
@@ -54,31 +60,62 @@ class WorkflowRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Workflow:
-    """A CI workflow, and where each of its jobs runs."""
+    """A CI workflow, and where its jobs would run today."""
 
     text: str
-    jobs: tuple[ci.Job, ...]
+    assignments: tuple[ci.Assignment, ...]
 
 
-def workflow(context: Context, request: WorkflowRequest) -> Workflow:
-    """The workflow.
+def assignments(context: Context, request: WorkflowRequest) -> tuple[ci.Assignment, ...]:
+    """The jobs of each environment.
 
     Raises one error for all mistakes of runners.yml, or for all environments that do not resolve.
     """
     runners = ci.read_runners(request.runners)
     targets = list(_targets(context, request))
-    jobs = tuple(ci.assign(target, runners, gpus=request.gpus) for target in targets)
-    origin = "the matrix"
-    if not request.build_flags():
-        origin = f"{_relative(context.folders.envs)}/*/spec.yml"
+    result = []
+    for target in targets:
+        result.append(ci.assign(target, runners, gpus=request.gpus, across=request.across))
+    ci.check_jobs(request.format, _jobs(result))
+    return tuple(result)
+
+
+def workflow(context: Context, request: WorkflowRequest) -> Workflow:
+    """The workflow. Its text does not depend on the environments and runners, which its first job
+    reads; they are read here too, so that their mistakes are seen before it runs.
+    """
+    assigned = assignments(context, request)
     text = render.render_workflow(
         request.format,
-        ci.template_values(request.format, jobs, _settings(context, request)),
-        made_from=f"{origin} and {request.runners}",
+        ci.template_values(request.format, _settings(context, request)),
+        made_from="the options of this command",
         remake=_remake(context, request),
         templates=context.templates,
     )
-    return Workflow(text=text, jobs=jobs)
+    return Workflow(text=text, assignments=assigned)
+
+
+def jobs_text(context: Context, request: WorkflowRequest, assigned: Sequence[ci.Assignment]) -> str:
+    """What the workflow's first job hands to the others: GitHub's outputs, or GitLab's child
+    pipeline."""
+    jobs, settings = _jobs(assigned), _settings(context, request)
+    if request.format == "github":
+        matrices = ci.github_matrices(jobs, settings)
+        return "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
+    return render.render_gitlab_jobs(ci.gitlab_values(jobs, settings), context.templates)
+
+
+def append_summary(path: Path, request: WorkflowRequest, assigned: Sequence[ci.Assignment]) -> None:
+    """Append what runs where, as Markdown."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(ci.summary(assigned, image=request.image))
+
+
+def _jobs(assigned: Sequence[ci.Assignment]) -> list[ci.Job]:
+    jobs: list[ci.Job] = []
+    for assignment in assigned:
+        jobs += assignment.jobs
+    return jobs
 
 
 def write(request: WorkflowRequest, workflow: Workflow) -> bool:
@@ -176,8 +213,14 @@ def _settings(context: Context, request: WorkflowRequest) -> ci.WorkflowSettings
     schedule = {"schedule": request.schedule} if request.schedule else {}
     return ci.WorkflowSettings(
         install=request.install or "",
+        jobs_command=tuple(_jobs_command(context, request)),
         envs=_relative(context.folders.envs),
+        runners=_relative(request.runners),
+        retention_days=request.retention_days,
         workflow=_relative(request.out) if request.out else None,
+        is_for_builds=bool(request.build_flags()),
+        image=request.image,
+        strict=request.strict,
         **schedule,
     )
 
@@ -189,20 +232,47 @@ def _relative(path: Path) -> str:
 
 def _remake(context: Context, request: WorkflowRequest) -> list[str]:
     """The command that makes the workflow again."""
+    argv = _command(context, request)
+    if request.install:
+        argv += ["--install", request.install]
+    if request.schedule:
+        argv += ["--schedule", request.schedule]
+    if request.retention_days != ci.RETENTION_DAYS:
+        argv += ["--retention-days", str(request.retention_days)]
+    if request.out:
+        argv += ["--output", str(request.out)]
+    return argv
+
+
+def _jobs_command(context: Context, request: WorkflowRequest) -> list[str]:
+    """The command with which the workflow's first job learns the others."""
+    argv = [*_command(context, request), "--jobs"]
+    if request.format == "github":
+        return argv
+    # GitLab's other jobs are written by this command; GitHub's are in the workflow already.
+    if request.install:
+        argv += ["--install", request.install]
+    if request.retention_days != ci.RETENTION_DAYS:
+        argv += ["--retention-days", str(request.retention_days)]
+    return argv
+
+
+def _command(context: Context, request: WorkflowRequest) -> list[str]:
+    """What the workflow's own command and that of its first job have in common."""
     argv = ["provision", "matrix", "ci"]
-    argv += ["--format", request.format, "--runners", str(request.runners)]
+    argv += ["--format", request.format, "--runners", _relative(request.runners)]
     argv += request.build_flags()
     envs = _relative(context.folders.envs)
     if request.newest:
         argv += ["--newest"]
     if envs != "envs":
         argv += ["--envs", envs]
-    if request.gpus != 1:
+    if request.across != "first":
+        argv += ["--across", request.across]
+    if request.gpus is not None:
         argv += ["--gpus", str(request.gpus)]
-    if request.install:
-        argv += ["--install", request.install]
-    if request.schedule:
-        argv += ["--schedule", request.schedule]
-    if request.out:
-        argv += ["--output", str(request.out)]
+    if request.image:
+        argv += ["--image"]
+    if not request.strict:
+        argv += ["--no-strict"]
     return argv

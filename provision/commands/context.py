@@ -6,7 +6,7 @@ Also the error for an environment that does not exist, which most commands can r
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
 from provision.core.paths import SPEC, Folders
+from provision.core.similar_names import did_you_mean
 from provision.core.types import Progress
 
 # `matrix explain` needs only the errors below, and no solver.
@@ -39,6 +40,8 @@ class Context:
     progress: Progress
     solver: conda.Solver = field(default_factory=_new_solver)
     wait: bool = True  # for another process that works on the same environment
+    # Called with each line of a smoke test while it runs; None where nobody watches.
+    on_smoke_line: Callable[[str], None] | None = None
 
     @property
     def mirrors(self) -> Mirrors:
@@ -74,22 +77,45 @@ def missing_file(path: Path, *, advice: str) -> InvalidSpec:
     if path.parent.is_dir():
         return InvalidSpec(f"There is no {path}.", advice=advice)
     envs = path.parents[1]
+    name = path.parent.name
     return InvalidSpec(
-        f"There is no environment `{path.parent.name}` in {envs}.",
-        advice=f"{existing_environments(envs)} --envs names another folder.",
+        f"There is no environment `{name}` in {envs}.",
+        advice=f"{existing_environments(envs, name)} --envs names another folder.",
     )
 
 
-def existing_environments(envs: Path) -> str:
-    """A sentence with the names of all environments in a folder."""
+def existing_environments(envs: Path, mistyped: str = "") -> str:
+    """A sentence with the names of all environments in a folder, after the one that may be meant by
+    a name that is none of them."""
+    names = _environment_names(envs)
+    if not names:
+        return "There are no environments."
+    return f"{did_you_mean(mistyped, names)}Environments: {', '.join(names)}."
+
+
+def _environment_names(envs: Path) -> list[str]:
     from provision.lockfile import FILE
 
     names: set[str] = set()
     for file in (SPEC, FILE):
         names.update(path.parent.name for path in envs.glob(f"*/{file}"))
-    if not names:
-        return "There are no environments."
-    return f"Environments: {', '.join(sorted(names))}."
+    return sorted(names)
+
+
+def refuse_mistyped_name(folders: Folders, name: str) -> None:
+    """Raise InvalidSpec for the name of no environment and no pack that is almost one's.
+
+    For commands over nodes, where a name may also be known to the nodes only.
+    """
+    if (folders.envs / name).is_dir() or (folders.packs / name).is_dir():
+        return
+    packed = [path.name for path in folders.packs.glob("*")]
+    question = did_you_mean(name, [*_environment_names(folders.envs), *packed])
+    if question:
+        raise InvalidSpec(
+            f"There is no environment `{name}` here. {question.strip()}",
+            advice=existing_environments(folders.envs),
+        )
 
 
 _warnings: set[str] = set()

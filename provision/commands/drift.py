@@ -18,7 +18,7 @@ from provision.cluster.comparison import DISTRIBUTION, FILES, INSTALLED, Expecta
 from provision.cluster.drift import DriftRequest
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.pack import Pack
-from provision.commands.context import Context
+from provision.commands.context import Context, refuse_mistyped_name
 from provision.commands.report import evidence_file
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
@@ -35,7 +35,7 @@ def compare_nodes(
     context: Context, selection: NodeSelection, request: DriftRequest, expect: str | None
 ) -> dict[str, Any]:
     """The record of a comparison. expect: as `read_expectation` takes it."""
-    specs.check_name(request.name)
+    refuse_mistyped_name(context.folders, specs.check_name(request.name))
     if request.prefix and not PurePosixPath(request.prefix).is_absolute():
         raise InvalidSpec(
             f"--prefix {request.prefix} is not an absolute path.",

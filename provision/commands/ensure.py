@@ -15,15 +15,18 @@ from provision import lockfile as locks
 from provision.adapters import uv
 from provision.commands.context import Context, warn_once
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
+from provision.commands.resolution import check_host_python
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
 from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
+from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
+from provision.core.tempdirs import temporary_directory
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
+from provision.environment import activation, install_record, marker, runtime_package
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
-from provision.environment import runtime_package
 from provision.resolver import spec as specs
 
 # No environment can have this name, so waiting for it while holding an environment cannot deadlock.
@@ -161,9 +164,21 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     text, lock = locks.compose(
         path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
     )
+    if plan.lock is not None:
+        for line in locks.describe_diff(diff_with(path, text)):
+            context.progress.say(line)
     written = ensure_inputs(plan)
     atomic_write(path, text)
     return lock, True, written + ensure_dockerfile(context, plan, lock)
+
+
+def diff_with(path: Path, text: str) -> locks.LockDiff:
+    """How a lock would differ with this text."""
+    with temporary_directory("diff") as folder:
+        new = folder / path.name
+        new.write_text(text, encoding="utf-8")
+        titles = ("the lock as it was", "the new lock")
+        return locks.diff_locks(locks.read_file(path), locks.read_file(new), titles)
 
 
 def report_index_settings(context: Context) -> None:
@@ -201,23 +216,30 @@ def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, 
     external_solver = None
     if plan.request.solver:
         external_solver = locks.find_solver(plan.request.solver, context.mirrors)
-    return locks.solve(
-        plan.inputs,
-        plan.resolution,
-        local_python=local_python(context, plan, channels),
-        solver=context.solver,
-        external=external_solver,
-    )
+    python = local_python(context, plan, channels)
+    with context.progress.meter("waiting for the solvers", 0):
+        return locks.solve(
+            plan.inputs,
+            plan.resolution,
+            local_python=python,
+            solver=context.solver,
+            external=external_solver,
+        )
 
 
 def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPythonChannel | None:
-    """The channel with this machine's Python, packaged if necessary; None if not used."""
+    """The channel with this machine's Python, packaged if necessary; None if not used.
+
+    Raises ToolMissing if it is not the Python that the plan requests.
+    """
     if plan.python_from != "host":
         return None
+    check_host_python(plan.resolution.spec)
     host_channel = ensure_host_channel(context, channels)
     return locks.LocalPythonChannel(channel=host_channel.url, glibc=host_channel.glibc)
 
 
+@owner_writes_only()
 def ensure_host_channel(
     context: Context, channels: Path, *, rebuild: bool = False
 ) -> channel.HostPythonChannel:
@@ -233,16 +255,31 @@ def ensure_host_channel(
         )
 
 
-def ensure_prefix(context: Context, plan: Plan, lock: Lock) -> tuple[Prefix, bool]:
-    """The prefix of a lock, and whether it was installed now."""
+@owner_writes_only()
+def ensure_prefix(
+    context: Context, plan: Plan, lock: Lock, *, before: Lock | None = None
+) -> tuple[Prefix, bool]:
+    """The prefix of a lock, and whether it was installed now.
+
+    before: the lock that this one replaces, if the present prefix may be of that one.
+    """
     locks.require_this_platform(plan.name, lock.platforms)
     # A build killed right after the swap left the old prefix next to a current one.
     remove_leftovers(plan.prefix_path)
     prefix = plan.reusable_prefix(lock)
     if prefix is not None:
         _install_runtime(context, prefix)
+        if not install_record.is_complete(prefix.path):
+            context.progress.say(f"compiling every module of {prefix.path}")
+            install_record.complete(prefix.path, context.folders.byte_code)
         return prefix, False
     locks.require_complete(lock, plan.pins_in_environment_file())
+    added = marker.added_by_hand(plan.prefix_path)
+    if added:
+        context.progress.warn(
+            f"{plan.prefix_path} is made anew without what was installed there by hand: "
+            f"{', '.join(added)}. `provision add {plan.name} PACKAGE` makes a package part of it"
+        )
     prefix = prefixes.create(
         lock,
         plan.name,
@@ -251,32 +288,39 @@ def ensure_prefix(context: Context, plan: Plan, lock: Lock) -> tuple[Prefix, boo
         context.folders,
         context.progress,
         context.mirrors,
+        before=before,
+        warnings=[warning.what for warning in plan.resolution.warnings],
     )
     prefix_registry.record_prefix(context.folders, plan.name, plan.prefix_path)
     return prefix, True
 
 
+@owner_writes_only()
 def ensure_runtime(context: Context, prefix: Prefix) -> None:
     """Update the runtime package in a prefix, for verbs that do not hold the environment's lock.
 
     Takes the lock only if there is something to do.
     """
-    if not runtime_package.is_current(prefix.path, runtime_package.load()):
+    is_current = runtime_package.is_current(prefix.path, runtime_package.load())
+    if not is_current or not activation.has_scripts(prefix.path):
         with environment_lock(context.folders, prefix.name, context.progress, wait=context.wait):
             _install_runtime(context, prefix)
 
 
 def _install_runtime(context: Context, prefix: Prefix) -> None:
     """The same in place. The caller holds the environment's lock."""
-    prefixes.rename_earlier_marker(prefix.path)
+    marker.rename_earlier_marker(prefix.path)
+    activation.write_scripts(prefix.path)
     package = runtime_package.load()
     if not runtime_package.is_current(prefix.path, package):
         runtime_package.install(prefix.path, package)
+        install_record.compile_runtime(prefix.path, context.folders.byte_code)
         context.progress.say(
             f"installed {runtime_package.NAME} {package.version} into {prefix.path}"
         )
 
 
+@owner_writes_only()
 def ensure_kernel(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
     """The Jupyter kernel of a prefix, and whether it was registered now."""
     if not kernels.is_current(prefix, display_name):

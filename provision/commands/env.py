@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from provision import image as images
 from provision import lockfile as locks
-from provision import render
 from provision.cluster.pack import pack_path
 from provision.commands.context import Context, existing_environments, missing_file
 from provision.commands.ensure import (
@@ -21,32 +19,18 @@ from provision.commands.ensure import (
     ensure_runtime,
     locked_plan,
 )
+from provision.commands.env_list import environments
 from provision.commands.plan import BuildRequest, Plan, make_plan
-from provision.core import prefix_registry
-from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.core import disk_usage, prefix_registry
+from provision.core.atomic import remove_tree
+from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.file_locks import environment_lock
+from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, Lock, Prefix
 from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
-from provision.environment import passport as passports
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
-
-LockState = Literal["current", "other", "none", "unreadable"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """One line of `provision env list`.
-
-    lock: whether the prefix was made from the lock in the envs folder.
-    """
-
-    name: str
-    prefix: Path | None
-    lock: LockState
-    kernel: bool
-    smoke: str
 
 
 def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
@@ -57,66 +41,6 @@ def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
         return ensure_prefix(context, plan, lock)
 
 
-def environments(context: Context) -> list[Environment]:
-    """`provision env list`: every environment of the envs folder, and every prefix of this user."""
-    installed: dict[str, Prefix] = {}
-    for name, path in prefix_registry.list_prefixes(context.folders).items():
-        prefix = prefixes.find(name, path)
-        if prefix is not None:
-            installed[name] = prefix
-    described = {path.parent.name for path in context.folders.envs.glob(f"*/{render.SPEC}")}
-    with_kernel = {kernel.name for kernel in kernels.list_kernels()}
-    rows = []
-    for name in sorted(described | set(installed)):
-        prefix = installed.get(name)
-        row = Environment(
-            name=name,
-            prefix=prefix.path if prefix else None,
-            lock=_lock_state(context, name, prefix),
-            kernel=name in with_kernel,
-            smoke=_verdicts(context, name, prefix),
-        )
-        rows.append(row)
-    return rows
-
-
-def _lock_state(context: Context, name: str, prefix: Prefix | None) -> LockState:
-    path = context.folders.envs / name / locks.FILE
-    if not path.exists():
-        return "none"
-    try:
-        lock = locks.read(path)
-    except IntegrityError as error:
-        context.progress.warn(error.message)
-        return "unreadable"
-    if prefix is None:
-        return "none"
-    return "current" if prefix.lock_sha256 == lock.sha256 else "other"
-
-
-def _verdicts(context: Context, name: str, prefix: Prefix | None) -> str:
-    """The verdicts of the passport, with the host of those that were measured on another one.
-
-    None for a prefix of another lock, or at another path than the passport's: nobody tested it.
-    """
-    try:
-        passport = passports.read(context.folders.envs / name)
-    except IntegrityError as error:
-        context.progress.warn(error.message)
-        return "unreadable"
-    if passport is None or prefix is None:
-        return ""
-    tested_lock, tested_path = passport["lock"]["sha256"], passport["prefix"]["path"]
-    if tested_lock != prefix.lock_sha256 or tested_path != str(prefix.path):
-        return ""
-    verdicts = []
-    for place, result in passport["smoke"].items():
-        host = result["measured_on"]["host"]
-        where = "" if host == platform.node() else f" on {host}"
-        verdicts.append(f"{place}: {result['verdict']}{where}")
-    return ", ".join(verdicts)
-
-
 def require_prefix(context: Context, name: str, path: Path | None = None) -> Prefix:
     """The prefix of an environment. Raises ToolMissing if it is not installed."""
     specs.check_name(name)
@@ -124,7 +48,7 @@ def require_prefix(context: Context, name: str, path: Path | None = None) -> Pre
     if prefix is None:
         advice = f"`provision env create {name}` installs it."
         if not (context.folders.envs / name).is_dir():
-            advice = existing_environments(context.folders.envs)
+            advice = existing_environments(context.folders.envs, name)
         installed = ", ".join(sorted(prefix_registry.list_prefixes(context.folders))) or "none"
         raise ToolMissing(
             f"Environment `{name}` is not installed on this machine.",
@@ -147,94 +71,114 @@ def drift(
 ) -> list[drifts.Drift]:
     """`provision env diff`: how the prefix differs from the lock. files: hash every file too."""
     prefix = require_prefix(context, name, path)
-    return drifts.find_drift(prefix, require_lock(context, name), files=files)
+    lock = require_lock(context, name)
+    with context.progress.meter("hashing every file" if files else "comparing packages", 0):
+        return drifts.find_drift(prefix, lock, files=files)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Products:
-    """What exists of an environment on this machine."""
+class Product:
+    """Something of an environment on this machine, and its bytes.
 
-    prefixes: tuple[Prefix, ...]
-    kernel: Kernel | None
-    layout: Path | None
-    references: tuple[str, ...]  # of images in the Docker engine that this user loaded
-    packs: Path | None
-
-    def describe(self) -> list[str]:
-        lines = [f"prefix {prefix.path}" for prefix in self.prefixes]
-        if self.kernel:
-            lines.append(f"kernel {self.kernel.path}")
-        if self.layout:
-            lines.append(f"image layout {self.layout}")
-        lines += [f"image {reference}" for reference in self.references]
-        if self.packs:
-            lines.append(f"packs {self.packs}")
-        return lines
-
-
-def remove(context: Context, name: str, *, dry_run: bool) -> list[str]:
-    """`provision env remove`: prefixes, kernel, image and its layout, packs.
-
-    The lab's own folder in envs stays.
-
-    Returns what was, or would be, removed. Raises ToolMissing if there is nothing.
+    what: a path, or an image's reference. freed: the bytes that no other file shares; None if
+    unknown: an image in the engine may share layers with others.
     """
+
+    kind: Literal["prefix", "kernel", "image layout", "image", "packs"]
+    what: str
+    size: int = 0
+    freed: int | None = 0
+
+
+def products(context: Context, name: str) -> list[Product]:
+    """What `provision env remove` removes. Raises ToolMissing if there is nothing."""
     specs.check_name(name)
-    if dry_run:
-        return _products(context, name).describe()
     folders = context.folders
-    with environment_lock(folders, name, context.progress, wait=context.wait):
-        products = _products(context, name)
-        if products.kernel:
-            kernels.remove(name)
-        for prefix in products.prefixes:
-            prefixes.remove(prefix)
-        prefix_registry.forget_prefix(folders, name)
-        shutil.rmtree(folders.packed / name, ignore_errors=True)
-        _remove_image(folders.images / name)
-        if products.packs:
-            shutil.rmtree(products.packs)
-        return products.describe()
-
-
-def _products(context: Context, name: str) -> _Products:
-    paths = dict.fromkeys(prefix_registry.prefix_paths(context.folders, name))
-    candidates = [prefixes.find(name, path) for path in paths]
-    kernel = next((kernel for kernel in kernels.list_kernels() if kernel.name == name), None)
-    layout = context.folders.images / name
-    packs = pack_path(context.folders, name)
-    products = _Products(
-        prefixes=tuple(prefix for prefix in candidates if prefix),
-        kernel=kernel,
-        layout=layout if layout.exists() else None,
-        references=_loaded_references(layout),
-        packs=packs if packs.exists() else None,
-    )
-    if not products.describe():
-        names = ", ".join(row.name for row in environments(context)) or "none"
+    listed = []
+    for prefix in _prefixes(context, name):
+        listed.append(_product("prefix", prefix.path))
+    for kernel in kernels.list_kernels():
+        if kernel.name == name:
+            listed.append(Product(kind="kernel", what=str(kernel.path)))
+    layout = folders.images / name
+    if layout.exists():
+        listed.append(_product("image layout", layout, folders.packed / name))
+    if images.record_path(layout).exists():
+        client = images.connect_engine()[0]
+        sizes = {} if client is None else images.removable_images(layout, client)
+        for reference, size in sizes.items():
+            listed.append(Product(kind="image", what=reference, size=size, freed=None))
+    packs = pack_path(folders, name)
+    if packs.exists():
+        listed.append(_product("packs", packs))
+    if not listed:
+        rows = [row.name for row in environments(context)]
         raise ToolMissing(
             f"`{name}` has no prefix, kernel, image or pack on this machine.",
-            advice=f"Environments: {names}.",
+            advice=f"{did_you_mean(name, rows)}Environments: {', '.join(rows) or 'none'}.",
         )
-    return products
+    return listed
 
 
-def _loaded_references(layout: Path) -> tuple[str, ...]:
-    if not images.record_path(layout).exists():
-        return ()
-    client = images.connect_engine()[0]
-    return () if client is None else images.removable_references(layout, client)
+def _product(
+    kind: Literal["prefix", "image layout", "packs"], path: Path, *more_paths: Path
+) -> Product:
+    usage = disk_usage.measure(path)
+    for other in more_paths:
+        usage += disk_usage.measure(other)
+    return Product(kind=kind, what=str(path), size=usage.size, freed=usage.freed)
 
 
-def _remove_image(layout: Path) -> None:
-    """Remove an image from disk and from the engine."""
+def _prefixes(context: Context, name: str) -> list[Prefix]:
+    paths = dict.fromkeys(prefix_registry.prefix_paths(context.folders, name))
+    own_paths = [path for path in paths if not prefixes.is_shipped(path)]
+    candidates = [prefixes.find(name, path) for path in own_paths]
+    return [prefix for prefix in candidates if prefix is not None]
+
+
+def remove(
+    context: Context, name: str, *, confirm: Callable[[Sequence[Product]], bool]
+) -> list[Product]:
+    """`provision env remove`: prefixes, kernel, image and its layout, packs.
+
+    The lab's own folder in envs stays. confirm: is given what would be removed, while no other
+    process can change it, and decides. Returns what was removed; empty if nothing was to be.
+    Raises ToolMissing if there is nothing.
+    """
+    folders = context.folders
+    products(context, name)  # before a lock file is created for a name that does not exist
+    with environment_lock(folders, name, context.progress, wait=context.wait):
+        listed = products(context, name)
+        if not confirm(listed):
+            return []
+        if any(product.kind == "kernel" for product in listed):
+            kernels.remove(name)
+        for prefix in _prefixes(context, name):
+            _warn_of_link(context, prefix.path)
+            prefixes.remove(prefix)
+        prefix_registry.forget_prefix(folders, name)
+        for folder in (folders.packed / name, folders.images / name, pack_path(folders, name)):
+            _warn_of_link(context, folder)
+        remove_tree(folders.packed / name)
+        remove_image(folders.images / name)
+        remove_tree(pack_path(folders, name))
+        return listed
+
+
+def _warn_of_link(context: Context, path: Path) -> None:
+    """What a link names may be anybody's, so only the link is removed."""
+    if path.is_symlink():
+        context.progress.warn(f"{path} is a link: it is removed, and {path.resolve()} stays")
+
+
+def remove_image(layout: Path) -> None:
+    """Remove an image of this user from disk and from the engine."""
     images.remove_leftovers(layout)  # of a killed build
     if images.record_path(layout).exists():
         client = images.connect_engine()[0]
         if client is not None:
             images.remove_images(layout, client)
-    if layout.exists():
-        shutil.rmtree(layout)
+    remove_tree(layout)
 
 
 def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:

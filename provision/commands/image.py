@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from provision.commands.image_registry import registry_base
 from provision.commands.passport import write_passport
 from provision.commands.plan import NO_ENGINE, BuildRequest, Plan, PlanStep, make_plan
 from provision.core.errors import InvalidSpec
+from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM
 from provision.core.prefix_registry import prefix_path
 from provision.core.types import BuildResult, Image, Lock, Prefix
@@ -71,16 +71,11 @@ def image_step(
     to_make = plan.image_step(outputs)
     if to_make.action == "skip" or lock is None or not layout.exists():
         return to_make
-    reference = plan.resolution.spec.base
     client = client or images.connect_engine()[0]
-    if images.is_on_disk(reference):
-        base: images.BaseImage | None = images.read_disk_base(reference or "")
-    elif client is not None:
-        base = images.present_engine_base(client, reference)
-    elif plan.request.image == "auto":
+    on_disk = images.is_on_disk(plan.resolution.spec.base)
+    if client is None and plan.request.image == "auto" and not on_disk:
         return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
-    else:
-        base = None
+    base = _present_base(plan, client) or _recorded_base(plan, client, layout)
     if base is None:
         return to_make
     image = images.matching_image(
@@ -144,8 +139,9 @@ def build(
         prefix, _ = ensure_prefix(context, plan, lock)
         image, is_new = ensure_image(context, plan, lock, prefix, client, to_engine=to_engine)
         if client is not None and to_engine:
+            engine_id = images.find_engine_id(image, client)
             for tag in tags:
-                images.tag_image(client, dataclasses.replace(image, reference=tag))
+                images.tag_image(client, engine_id, tag)
         result = BuildResult(
             name=plan.name,
             folder=plan.folder,
@@ -179,6 +175,7 @@ def _export(
         context.progress.say(f"{output}: {packed.manifest_digest}, compressed with {compression}")
 
 
+@owner_writes_only()
 def ensure_image(
     context: Context,
     plan: Plan,
@@ -195,21 +192,33 @@ def ensure_image(
             "this machine.",
             advice="Use --no-image.",
         )
+    locks.require_no_editables(lock, "an image")
     layout = context.folders.images / plan.name
-    base = _base_image(context, plan, client)
     runtime = runtime_package.load().files
     epoch = images.source_date_epoch(os.environ)
-    image = images.find_image(
-        plan.resolution,
-        lock,
-        base,
-        layout=layout,
-        runtime=runtime,
-        epoch=epoch,
-        progress=context.progress,
-    )
+
+    def find(base: images.BaseImage) -> Image | None:
+        return images.find_image(
+            plan.resolution,
+            lock,
+            base,
+            layout=layout,
+            runtime=runtime,
+            epoch=epoch,
+            progress=context.progress,
+        )
+
+    image = None
+    base = _present_base(plan, client)
+    if base is None:
+        recorded = _recorded_base(plan, client, layout)
+        image = find(recorded) if recorded else None
+    if image is None:
+        base = base or _pull_base(context, plan, client)
+        image = find(base)
     is_new = image is None
     if image is None:
+        assert base is not None
         locks.require_complete(lock, plan.pins_in_environment_file())
 
         def link(staging: Path) -> None:
@@ -239,11 +248,29 @@ def ensure_image(
     return image, is_new or is_loaded
 
 
-def _base_image(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
-    """The base image: from disk, from the engine, or from its registry if no engine answers."""
+def _present_base(plan: Plan, client: Any | None) -> images.BaseImage | None:
+    """The base image, if it is on disk or in the engine."""
     reference = plan.resolution.spec.base
     if reference is not None and images.is_on_disk(reference):
         return images.read_disk_base(reference)
+    return None if client is None else images.present_engine_base(client, reference)
+
+
+def _recorded_base(plan: Plan, client: Any | None, layout: Path) -> images.BaseImage | None:
+    """The base of the existing image, if it is the one that the plan names.
+
+    A name without a digest stands for what the engine has by it; without an engine, only the
+    registry can tell.
+    """
+    name = images.chosen_base(plan.resolution.spec.base)
+    if client is None and "@" not in name:
+        return None
+    return images.recorded_base(layout, name)
+
+
+def _pull_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
+    """The base image, pulled by the engine, or from its registry if no engine answers."""
+    reference = plan.resolution.spec.base
     if client is None:
         return registry_base(context, reference)
     return images.find_engine_base(client, reference, context.progress)
@@ -332,7 +359,10 @@ def run_argv(
         f"`provision image contract {plan.name}` shows how other engines run it"
     )
     reference = _image_reference(plan, options)
-    unmet = images.unmet_requirements(client, reference)
+    if options.reference is None:
+        layout = context.folders.images / plan.name
+        reference = images.name_of_own_image(client, layout, reference)
+    unmet = images.unmet_requirements(client, reference, plan.name)
     if "gpus" in unmet and plan.resolution.cuda is not None:
         context.progress.warn(
             "this engine has no NVIDIA runtime: the container gets no GPUs and pins no memory"
@@ -345,8 +375,7 @@ def run_argv(
         command = server.command(host_network=host_network)
     if terminal:
         flags = ["--tty", *flags]
-    docker = ["docker", *images.docker_cli_flags(os.environ)]
-    return [*docker, "run", "--rm", "--interactive", *flags, reference, *command]
+    return ["docker", "run", "--rm", "--interactive", *flags, reference, *command]
 
 
 def _image_reference(plan: Plan, options: launch.RunOptions) -> str:

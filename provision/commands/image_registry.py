@@ -28,7 +28,7 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.file_locks import environment_lock
-from provision.core.paths import Folders
+from provision.core.paths import Folders, make_private_directory, owner_writes_only
 from provision.environment import passport as passports
 from provision.resolver import spec as specs
 
@@ -131,7 +131,12 @@ def _layout(folders: Folders, remote: images.RemoteImage) -> Path:
 @contextlib.contextmanager
 def _pull_lock(context: Context, layout: Path) -> Iterator[None]:
     name = f"pulled-{layout.name[:12]}"
-    with environment_lock(context.folders, name, context.progress, wait=context.wait):
+    with (
+        environment_lock(context.folders, name, context.progress, wait=context.wait),
+        owner_writes_only(),
+    ):
+        make_private_directory(context.folders.cache)
+        context.folders.pulled.mkdir(mode=0o700, exist_ok=True)
         yield
 
 
@@ -169,14 +174,14 @@ def _deliver(
         return
     is_for_engine = output.path is None
     if is_for_engine and images.has_image(client, image.image_id):
-        images.tag_image(client, image)
+        images.tag_image(client, image.image_id, image.reference)
         return
     staging = layout.with_name(f"{layout.name}.plain")
     try:
         plain = images.decompress_image(image, remote.diff_ids, staging, context.progress)
         if is_for_engine:
-            images.send_image(plain, client, context.progress)
-            images.tag_image(client, image)
+            engine_id = images.send_image(plain, client, context.progress)
+            images.tag_image(client, engine_id, image.reference)
         else:
             images.export_image(plain, output, context.progress)
     finally:

@@ -1,5 +1,4 @@
-"""`provision launch` and `provision jobs`: writing a job for the engine of the chosen nodes,
-submitting it, and asking that engine about it."""
+"""`provision launch`: writing a job for the engine of the chosen nodes, and submitting it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from provision import launch
 from provision.adapters import clustershell
@@ -22,9 +20,17 @@ from provision.adapters.slurm import jobs as slurm_jobs
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
-from provision.cluster.remote import node_argv, run_action
+from provision.cluster.remote import node_argv
 from provision.commands.context import Context
 from provision.commands.image import render_job
+from provision.commands.jobs import (
+    ASK_TIMEOUT_S,
+    KUBERNETES_PREFIX,
+    Engine,
+    cancel_on_hosts,
+    engine_of,
+    kube_context,
+)
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.core import process
 from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError, ToolMissing
@@ -32,11 +38,7 @@ from provision.core.prefix_registry import prefix_path
 from provision.core.tempdirs import temporary_directory
 from provision.launch.jobs import SIGNAL_S
 
-Engine = Literal["slurm", "kubernetes", "hosts"]
-# Of a job's id, so that `provision jobs` knows its engine.
-KUBERNETES_PREFIX = "k8s:"
 START_TIMEOUT_S = 60.0
-ASK_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,26 +152,10 @@ def submit(planned: PlannedJob) -> SubmittedJob:
         return SubmittedJob(engine="slurm", id=identity, log=log)
     if planned.engine == "kubernetes":
         with _file(planned.text, "job.yaml") as path:
-            kubernetes_jobs.submit(path, _kube_context(planned.selection), job.kubernetes.namespace)
+            kubernetes_jobs.submit(path, kube_context(planned.selection), job.kubernetes.namespace)
         return SubmittedJob(engine="kubernetes", id=KUBERNETES_PREFIX + job.name, log=None)
     _start_on_hosts(planned)
     return SubmittedJob(engine="hosts", id=job.name, log=None)
-
-
-def engine_of(selection: NodeSelection) -> Engine:
-    """The engine that starts jobs on these nodes. Raises InvalidSpec if there are several."""
-    engines = {node.engine for node in selection.nodes}
-    if engines == {"slurm"}:
-        return "slurm"
-    if engines == {"kubernetes"}:
-        return "kubernetes"
-    if engines <= {"ssh", "local", "exec"}:
-        return "hosts"
-    raise InvalidSpec(
-        f"--on `{selection.text}` has nodes of several engines ({', '.join(sorted(engines))}), and "
-        "a job has one.",
-        advice="Choose nodes of one engine.",
-    )
 
 
 def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
@@ -181,9 +167,11 @@ def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
         "--rdma": kubernetes.rdma,
         "--pull-secret": kubernetes.secret,
     }
-    given = [option for option, value in only_kubernetes.items() if value]
-    if given and engine != "kubernetes":
-        raise InvalidSpec(f"{', '.join(given)}: only Kubernetes has this.", advice="Leave it out.")
+    misplaced = [option for option, value in only_kubernetes.items() if value]
+    if misplaced and engine != "kubernetes":
+        raise InvalidSpec(
+            f"{', '.join(misplaced)}: only Kubernetes has this.", advice="Leave it out."
+        )
     if request.sbatch and engine != "slurm":
         raise InvalidSpec("--sbatch: only Slurm has this.", advice="Leave it out.")
     places = {"--prefix": request.prefix, "--squashfs": request.squashfs, "--image": request.image}
@@ -297,6 +285,9 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
             advice="Choose one partition.",
         )
     [partition] = partitions
+    if request.selection.is_assumed:
+        slurm = launch.SlurmOptions(partition=partition, exclude="", more=request.sbatch)
+        return dataclasses.replace(job, slurm=slurm)
     rows = slurm_nodes.list_nodes(partition)
     names = {node.name for node in request.selection.nodes}
     members = [row for row in rows if row.name in names]
@@ -383,145 +374,6 @@ def _start_problem(argv: Sequence[str]) -> str:
         lines = [line for line in error.details.splitlines() if line.strip()]
         return lines[-1].strip() if lines else error.message
     return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostJob:
-    """A host's part of a job."""
-
-    id: str
-    host: str
-    node: int
-    state: str
-    status: int | None
-
-
-def list_on_hosts(selection: NodeSelection) -> tuple[list[HostJob], list[str]]:
-    """The jobs of every host, and for each host that did not answer, why."""
-    jobs, problems = [], []
-    for answer in run_action(selection, "job-list", {}, stage="jobs", timeout_s=ASK_TIMEOUT_S):
-        if answer.result is None:
-            assert answer.failure is not None
-            problems.append(f"{answer.node.name}: {answer.failure.message}")
-            continue
-        for row in answer.result["jobs"]:
-            jobs.append(
-                HostJob(
-                    id=row["id"],
-                    host=answer.node.name,
-                    node=row["node"],
-                    state=row["state"],
-                    status=row["status"],
-                )
-            )
-    return jobs, problems
-
-
-def log_on_hosts(identity: str, selection: NodeSelection) -> str:
-    texts = {}
-    for answer in run_action(
-        selection, "job-log", {"id": identity}, stage="jobs", timeout_s=ASK_TIMEOUT_S
-    ):
-        for row in (answer.result or {}).get("logs", ()):
-            texts[row["node"], answer.node.name] = row["text"]
-    if not texts:
-        raise InvalidSpec(f"No node of `{selection.text}` has a job {identity}.")
-    return "\n".join(f"==> {host}\n{texts[node, host]}" for node, host in sorted(texts))
-
-
-def cancel_on_hosts(
-    identity: str, selection: NodeSelection, nodes: Sequence[Node] | None = None
-) -> int:
-    """End a job's part on every host that has one; returns how many were told to."""
-    ended = 0
-    for answer in run_action(
-        nodes or selection.nodes,
-        "job-cancel",
-        {"id": identity},
-        stage="jobs",
-        timeout_s=ASK_TIMEOUT_S,
-        defaults=selection.defaults,
-    ):
-        ended += len((answer.result or {}).get("signaled", ()))
-    return ended
-
-
-# Asking engines
-
-
-def list_slurm() -> list[slurm_jobs.SlurmJob]:
-    """This user's jobs that provision launched."""
-    prefix = "provision:"
-    return [job for job in slurm_jobs.list_jobs() if job.comment.startswith(prefix)]
-
-
-def slurm_log(identity: str) -> str:
-    """The log of a job. Raises InvalidSpec if it has none yet, or no shared file system shows it."""
-    fields = slurm_jobs.show_job(identity)
-    path = slurm_jobs.log_path(fields)
-    try:
-        return path.read_text(errors="replace")
-    except FileNotFoundError as error:
-        state = fields.get("JobState", "in an unknown state")
-        raise InvalidSpec(
-            f"Job {identity} is {state}, and there is no {path}.",
-            advice="It begins with the job; it is on the file system of the nodes.",
-        ) from error
-
-
-def list_kubernetes(
-    selection: NodeSelection | None, namespace: str | None
-) -> list[kubernetes_jobs.KubernetesJob]:
-    """The jobs that provision launched in a namespace."""
-    return kubernetes_jobs.list_jobs(_kube_context(selection), namespace)
-
-
-def read_log(
-    engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
-) -> str:
-    """What a job printed. selection: the hosts, for plain hosts."""
-    if engine == "slurm":
-        return slurm_log(job)
-    if engine == "kubernetes":
-        name = job.removeprefix(KUBERNETES_PREFIX)
-        return kubernetes_jobs.job_log(name, _kube_context(selection), namespace)
-    assert selection is not None
-    return log_on_hosts(job, selection)
-
-
-def cancel(
-    engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
-) -> None:
-    """End a job. Raises InvalidSpec if its engine does not know it."""
-    if engine == "slurm":
-        slurm_jobs.show_job(job)  # scancel says nothing about jobs that do not exist
-        slurm_jobs.cancel(job)
-    elif engine == "kubernetes":
-        name = job.removeprefix(KUBERNETES_PREFIX)
-        kubernetes_jobs.cancel(name, _kube_context(selection), namespace)
-    else:
-        assert selection is not None
-        if not cancel_on_hosts(job, selection):
-            raise InvalidSpec(f"No node of `{selection.text}` runs a job {job}.")
-
-
-def _kube_context(selection: NodeSelection | None) -> str:
-    return selection.nodes[0].context if selection else ""
-
-
-def has_command(name: str) -> bool:
-    import shutil
-
-    return shutil.which(name) is not None
-
-
-def require_engine() -> None:
-    """ToolMissing if this machine has neither Slurm's commands nor kubectl."""
-    if not has_command("squeue") and not has_command("kubectl"):
-        raise ToolMissing(
-            "There is neither `squeue` nor `kubectl` on this machine.",
-            advice="For jobs on plain hosts name them with --on.",
-        )
 
 
 @contextlib.contextmanager

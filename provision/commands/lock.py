@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 from provision import lockfile as locks
 from provision.commands.context import Context
 from provision.commands.ensure import (
+    diff_with,
     ensure_dockerfile,
     ensure_inputs,
     ensure_lock,
@@ -18,7 +18,7 @@ from provision.commands.ensure import (
     solve,
     warn_if_day_is_not_over,
 )
-from provision.commands.plan import BuildRequest, make_plan
+from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
 from provision.core.tempdirs import temporary_directory
@@ -39,16 +39,21 @@ def package_counts(lock: Lock) -> dict[str, int]:
 
 
 def preview(context: Context, request: BuildRequest) -> tuple[LockedPackage, ...]:
-    """The packages that `lock` would write.
-
-    A local channel that solving needs is made in a temporary folder.
-    """
+    """The packages that `lock` would write."""
     plan = make_plan(context, request)
     require_current_lock(plan)
     current = plan.reusable_lock
     if current is not None:
         platforms = locks.read_platforms(current.path)
         return tuple(package for platform in platforms for package in platform.packages)
+    return solve_preview(context, plan)
+
+
+def solve_preview(context: Context, plan: Plan) -> tuple[LockedPackage, ...]:
+    """The packages of a plan that has no lock yet. Changes nothing.
+
+    A local channel that solving needs is made in a temporary folder.
+    """
     with temporary_directory("preview") as folder:
         folders = dataclasses.replace(context.folders, data=folder)
         temporary = dataclasses.replace(context, folders=folders)
@@ -86,19 +91,10 @@ def update(
             solver=context.solver,
         )
         text = locks.lock_text(plan.inputs, packages, python_from=plan.python_from)
-        diff = _diff(path, text)
+        diff = diff_with(path, text)
         is_unchanged = diff.same and plan.lock_is_current
         if not dry_run and not is_unchanged:
             ensure_inputs(plan)
             atomic_write(path, text)
             ensure_dockerfile(context, plan, locks.read(path))
         return diff
-
-
-def _diff(path: Path, text: str) -> locks.LockDiff:
-    """How a lock would differ with this text."""
-    with temporary_directory("diff") as folder:
-        new = folder / path.name
-        new.write_text(text, encoding="utf-8")
-        titles = ("the lock as it was", "the new lock")
-        return locks.diff_locks(locks.read_file(path), locks.read_file(new), titles)

@@ -19,6 +19,7 @@ from provision.commands.context import Context, missing_file
 from provision.core import prefix_registry
 from provision.core.errors import InvalidSpec, Unreachable
 from provision.core.mirrors import without_login
+from provision.core.requirement_urls import is_source
 from provision.core.sbom import prefix_licenses
 from provision.resolver import spec as specs
 
@@ -67,7 +68,8 @@ def _remote_answers(context: Context, files: Sequence[locks.LockFile]) -> locks.
 
     Each file is asked for once.
     """
-    entries = [entry for file in files for entry in file.entries]
+    # A git repository or an editable folder is no file that a server has.
+    entries = [entry for file in files for entry in file.entries if not is_source(entry.url)]
     hashes = {entry.url: entry.sha256 for entry in entries}
     # An address without a channel has no records.
     conda_urls = {

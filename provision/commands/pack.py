@@ -20,6 +20,7 @@ from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.commands.smoke_runner import RUNTIME
 from provision.core.atomic import remove_leftovers_until_quiet, staging_path
 from provision.core.errors import IntegrityError, InvalidSpec, from_system
+from provision.core.paths import make_private_directory, owner_writes_only
 from provision.core.process import run
 from provision.core.types import Lock
 from provision.environment import portable, runtime_package
@@ -123,6 +124,7 @@ def _is_intact(context: Context, existing: Pack) -> bool:
 
 def _plan_pack(plan: Plan, lock: Lock, options: PackOptions) -> PackPlan:
     locks.require_this_platform(plan.name, lock.platforms)
+    locks.require_no_editables(lock, "a pack")
     key = packs.pack_key(plan.name, lock.sha256, runtime_package.load().sha256)
     return PackPlan(
         name=plan.name,
@@ -133,6 +135,7 @@ def _plan_pack(plan: Plan, lock: Lock, options: PackOptions) -> PackPlan:
     )
 
 
+@owner_writes_only()
 def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack:
     folder = packs.pack_path(context.folders, plan.name)
     with _staging(folder, pack_plan) as (tree, image):
@@ -178,7 +181,7 @@ def _staging(folder: Path, pack_plan: PackPlan) -> Iterator[tuple[Path, Path]]:
     tree = staging_path(folder / pack_plan.key)
     image = staging_path(folder / pack_plan.filename)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_directory(folder)
         packs.remove_leftovers(folder)
         yield tree, image
     except KeyboardInterrupt:

@@ -35,7 +35,7 @@ def passport_with_image(context: Context, name: str) -> dict[str, Any]:
     if not passport or not passport.get("image"):
         advice = f"`provision image build {name}` makes it."
         if not folder.is_dir():
-            advice = existing_environments(context.folders.envs)
+            advice = existing_environments(context.folders.envs, name)
         raise ToolMissing(f"Environment `{name}` has no image.", advice=advice)
     return passport
 
@@ -62,3 +62,17 @@ def record_smoke(
     if passport["lock"]["sha256"] == prefix.lock_sha256:
         updated = passports.with_smoke(passport, results, runtime_package.installed(prefix.path))
         atomic_write(folder / passports.FILE, passports.to_text(updated))
+
+
+def record_smoke_over_nodes(
+    folder: Path, document: Mapping[str, Any], tested_lock: str | None
+) -> None:
+    """Add a test over nodes to the passport, if there is one of the lock that was tested.
+
+    tested_lock: the hash that the nodes reported; None if they reported none.
+    """
+    passport = passports.read(folder)
+    if passport is None or tested_lock not in (None, passport["lock"]["sha256"]):
+        return
+    updated = passports.with_smoke_over_nodes(passport, document)
+    atomic_write(folder / passports.FILE, passports.to_text(updated))

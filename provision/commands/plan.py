@@ -15,7 +15,8 @@ from typing import Any, Literal
 from provision import image as images
 from provision import lockfile as locks
 from provision import render
-from provision.commands.context import Context, missing_file, warn_once
+from provision.commands import pitfalls
+from provision.commands.context import Context, missing_file
 from provision.commands.resolution import (
     PythonSource,
     ResolvedRequest,
@@ -31,7 +32,7 @@ from provision.core.errors import (
     StaleLock,
 )
 from provision.core.spec_fields import SPEC_KEYS, Spec
-from provision.core.types import Lock, Manager, Pin, Prefix, Resolution
+from provision.core.types import Lock, LockedPackage, Manager, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
 from provision.environment import kernel, runtime_package
 from provision.environment import prefix as prefixes
@@ -58,6 +59,8 @@ class BuildRequest:
     )
     force: bool = False
     smoke_request: SmokeRequest = field(default_factory=SmokeRequest)
+    # The text of spec.yml as it is to be, instead of the file's.
+    spec_text: str | None = None
     # Set by `with_name`, where finding the name of a new environment took a resolution.
     resolved: ResolvedRequest | None = None
 
@@ -169,14 +172,18 @@ class Plan:
             all_pins.append(pins.get((manager, requirement), written_by_hand))
         return tuple(all_pins)
 
-    def steps(self, image: PlanStep | None = None) -> list[PlanStep]:
-        """What `build` does, stage by stage. image: that step, if the engine was asked about it."""
+    def steps(
+        self, image: PlanStep | None = None, solved: Sequence[LockedPackage] = ()
+    ) -> list[PlanStep]:
+        """What `build` does, stage by stage. image: that step, if the engine was asked about it.
+        solved: the packages of the new lock, if they are known.
+        """
         lock = self.reusable_lock
         prefix = self.reusable_prefix(lock)
         image = image or self.image_step()
         return [
             self.render_step(),
-            self.lock_step(),
+            self.lock_step(solved),
             self.prefix_step(prefix),
             image,
             self.smoke_step(image),
@@ -211,7 +218,8 @@ class Plan:
             stage="render", action="make", detail=f"write {', '.join(files)} in {self.folder}"
         )
 
-    def lock_step(self) -> PlanStep:
+    def lock_step(self, solved: Sequence[LockedPackage] = ()) -> PlanStep:
+        """What becomes of the lock. solved: see `steps`."""
         lock = self.reusable_lock
         if lock is not None:
             return PlanStep(
@@ -221,9 +229,30 @@ class Plan:
         python = "this machine"
         if self.python_from == "channel":
             python = ", ".join(self.resolution.channels)
+        if solved:
+            detail = f"lock {self._described_packages(solved)}, with Python from {python}"
+            return PlanStep(stage="lock", action="make", detail=detail)
         return PlanStep(
             stage="lock", action="make", detail=f"solve {pins} with Python from {python}"
         )
+
+    def _described_packages(self, packages: Sequence[LockedPackage]) -> str:
+        """How many packages a lock holds, and the versions of those that are pinned."""
+        first_platform = self.resolution.platforms[0]
+        versions: dict[str, str] = {}
+        counts: dict[Manager, int] = {"conda": 0, "pip": 0}
+        for package in packages:
+            if package.platform == first_platform:
+                versions[package.name] = package.version
+                counts[package.manager] += 1
+        pinned = []
+        for name in dict.fromkeys(
+            specs.package_name(pin.requirement) for pin in self.resolution.pins
+        ):
+            if name in versions:
+                pinned.append(f"{name} {versions[name]}")
+        total = f"{counts['conda']} conda packages and {counts['pip']} wheels"
+        return f"{total} ({', '.join(pinned)})"
 
     def prefix_step(self, reusable: Prefix | None) -> PlanStep:
         """What becomes of the prefix. reusable: see `reusable_prefix`."""
@@ -236,7 +265,11 @@ class Plan:
             return PlanStep(stage="prefix", action="make", detail=detail)
         exists = prefixes.find(self.name, self.prefix_path) is not None
         verb = "replace" if exists else "make"
-        return PlanStep(stage="prefix", action="make", detail=f"{verb} {self.prefix_path}")
+        detail = f"{verb} {self.prefix_path}"
+        added = prefixes.added_by_hand(self.prefix_path)
+        if added:
+            detail += f", without what was installed by hand: {', '.join(added)}"
+        return PlanStep(stage="prefix", action="make", detail=detail)
 
     def image_step(self, outputs: Sequence[images.Output] = ()) -> PlanStep:
         """What becomes of an image that does not exist yet; asks no engine.
@@ -328,8 +361,8 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
     if resolved is None:
         resolved = resolve_with_python(context, spec, None if request.relock else lock)
     resolution = resolved.resolution
-    for warning in resolution.warnings:
-        warn_once(context, f"{warning.reason} ({warning.source}). {warning.value}".strip())
+    prefix_path = prefix_registry.prefix_path(context.folders, spec.name, request.prefix)
+    pitfalls.warn_of(context, resolution, folder, prefix_path)
     rendered = render.render_inputs(resolution, context.templates)
     edited = [] if request.force else render.edited_files(folder, rendered)
     if edited:
@@ -356,7 +389,7 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         lock=lock,
         lock_is_current=is_current,
         python_from=resolved.python_from,
-        prefix_path=prefix_registry.prefix_path(context.folders, spec.name, request.prefix),
+        prefix_path=prefix_path,
         templates=context.templates,
     )
 
@@ -370,7 +403,8 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
         if "torch" in request.options:  # the verb has options for a spec
             error.advice += " Or describe the environment with --torch and --cuda."
         raise error
-    return check_requirements(combine(path, request.options, name=name))
+    spec = combine(path, request.options, name=name, text=request.spec_text)
+    return check_requirements(spec)
 
 
 def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | None:
@@ -412,8 +446,8 @@ def _refuse_options_without_effect(
         return
     written = resolve(specs.combine(specs.read(path), {}, name=folder.name)).spec
     # Neither of these is part of the edited files.
-    before = dataclasses.replace(written, base=None, as_of=None)
-    after = dataclasses.replace(resolution.spec, base=None, as_of=None)
+    before = dataclasses.replace(written, base=None, as_of=None, accept=())
+    after = dataclasses.replace(resolution.spec, base=None, as_of=None, accept=())
     if before != after:
         files = ", ".join(str(folder / name) for name in edited)
         raise StaleLock(

@@ -16,7 +16,7 @@ from provision.commands.ensure import (
     locked_plan,
 )
 from provision.commands.plan import BuildRequest, Plan, make_plan
-from provision.core.types import Outcome
+from provision.core.types import EnvironmentOutcome
 
 
 def render(context: Context, request: BuildRequest) -> list[str]:
@@ -51,7 +51,7 @@ def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
     return plan, files
 
 
-def check(context: Context, request: BuildRequest) -> Outcome:
+def check(context: Context, request: BuildRequest) -> EnvironmentOutcome:
     """`provision render --check`: whether files and lock are what spec.yml comes to."""
     plan = make_plan(context, dataclasses.replace(request, force=True))
     texts = dict(plan.texts)
@@ -62,8 +62,8 @@ def check(context: Context, request: BuildRequest) -> Outcome:
     if plan.lock is not None and not plan.lock_is_current:
         differing = [*differing, f"{locks.FILE} (stale)"]
     if not differing:
-        return Outcome(name=plan.name, status="current", detail="as rendered")
-    return Outcome(
+        return EnvironmentOutcome(name=plan.name, status="current", detail="as rendered")
+    return EnvironmentOutcome(
         name=plan.name, status="differs", detail=", ".join(differing), exit_code=1, diff=diff
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from provision import render, report
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, StaleLock
+from provision.core.similar_names import did_you_mean
 from provision.environment import passport
 from provision.report import NodesPage, Page
 
@@ -39,7 +40,7 @@ def evidence_file(envs: Path, target: str) -> Path:
     raise InvalidSpec(
         f"`{target}` is neither an environment with a passport nor a file.",
         advice=(
-            f"Environments with a passport in {envs}: {', '.join(names) or 'none'}. Or name a "
+            f"{did_you_mean(target, names)}Environments with a passport in {envs}: {', '.join(names) or 'none'}. Or name a "
             "passport.json, or a smoke test's report.json."
         ),
     )
@@ -48,6 +49,11 @@ def evidence_file(envs: Path, target: str) -> Path:
 def render_page(page: Page, remake: Sequence[str]) -> str:
     """The page as HTML. remake: the command that makes it again."""
     return render.render_report(report.template_values(page), remake=remake)
+
+
+def markdown(page: Page) -> str:
+    """The page's verdicts and findings as Markdown."""
+    return report.markdown_summary(page)
 
 
 def render_nodes(file: Path, remake: Sequence[str]) -> tuple[NodesPage, str]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from provision import resolver, sources
+from provision import catalog, resolver, sources
 from provision.commands.context import Context, warn_once
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Lock, Machine, Resolution
+from provision.core.types import HostGpus, Lock, Resolution
 from provision.resolver import spec as specs
 
 if TYPE_CHECKING:
@@ -34,9 +34,13 @@ class ResolvedRequest:
     resolution: Resolution
 
 
-def combine(path: Path, options: Mapping[str, Any], *, name: str) -> Spec:
-    """Options over a spec.yml, if there is one."""
-    content = specs.read(path) if path.exists() else {}
+def combine(path: Path, options: Mapping[str, Any], *, name: str, text: str | None = None) -> Spec:
+    """Options over a spec.yml, if there is one. text: what it is to hold, instead of the file's."""
+    content: Mapping[str, Any] = {}
+    if text is not None:
+        content = specs.parse(text.encode(), path)
+    elif path.exists():
+        content = specs.read(path)
     spec = specs.combine(content, options, name=name)
     if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
         raise _auto_in_file(path, spec)
@@ -59,7 +63,7 @@ def resolve(spec: Spec) -> Resolution:
     return resolver.resolve(spec, machine_for(spec))
 
 
-def machine_for(spec: Spec) -> Machine | None:
+def machine_for(spec: Spec) -> HostGpus | None:
     """This machine, if the spec requests the newest CUDA and names no machine itself."""
     if not _depends_on_machine(spec):
         return None
@@ -101,7 +105,9 @@ def resolve_with_python(
     locked_channel = lock is not None and lock.python_from == "channel"
     if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
         return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))
-    if spec.python_from == "host" or lock is not None:
+    if lock is not None and lock.python_from == "host":
+        return ResolvedRequest(python_from="host", resolution=_resolve_as_locked(spec, lock))
+    if spec.python_from == "host":
         return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
     resolution = resolution or resolve(spec)
     silent = _unanswered(context.solver, resolution.channels, resolution.platforms[0])
@@ -130,6 +136,31 @@ def _unanswered(
     return solver.unreachable_channels(channels, platform)
 
 
+def _resolve_as_locked(spec: Spec, lock: Lock) -> Resolution:
+    """The resolution with the Python that a lock holds, whichever Python runs provision."""
+    python = lock.find("python")
+    if spec.python is None and python is not None:
+        spec = dataclasses.replace(spec, python=catalog.minor(python.version))
+    return resolve(spec)
+
+
+def check_host_python(spec: Spec) -> None:
+    """Raises ToolMissing if this machine's Python is not the one that a spec requests."""
+    from provision import channel
+
+    version = channel.host_minor()
+    if spec.python is None or spec.python == version:
+        return
+    raise ToolMissing(
+        f"Python {spec.python} was requested, but Python would have to come from this "
+        f"machine, which has {version}.",
+        advice=(
+            f"Use --python {version}, run provision with Python {spec.python}, or use "
+            "--channel to name a channel that answers."
+        ),
+    )
+
+
 def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
     """The resolution with this machine's Python: the caller's, if it has that Python already.
 
@@ -137,16 +168,8 @@ def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
     """
     from provision import channel
 
+    check_host_python(spec)
     version = channel.host_minor()
-    if spec.python is not None and spec.python != version:
-        raise ToolMissing(
-            f"Python {spec.python} was requested, but Python would have to come from this "
-            f"machine, which has {version}.",
-            advice=(
-                f"Use --python {version}, run provision with Python {spec.python}, or use "
-                "--channel to name a channel that answers."
-            ),
-        )
     if resolution is not None and resolution.spec.python == version:
         return resolution
     try:

@@ -24,7 +24,7 @@ from provision.cluster.ship_journal import RecordedShipment, ShipJournal
 from provision.cluster.shipment import Shipment, ShipOptions
 from provision.cluster.stages import RunIdentity, StageOptions, StageRun
 from provision.cluster.states import CommonFailure, NodeState, State, required_nodes
-from provision.commands.context import Context
+from provision.commands.context import Context, refuse_mistyped_name
 from provision.core.errors import InvalidSpec
 from provision.core.file_locks import environment_lock
 from provision.resolver import spec as specs
@@ -93,7 +93,8 @@ def ship(
     inventory: the nodes.yml that the selection was made with, if any. resume: go on with the latest
     ship of this environment from here.
     """
-    pack = packs.read_pack(packs.pack_path(context.folders, specs.check_name(name)))
+    refuse_mistyped_name(context.folders, specs.check_name(name))
+    pack = packs.read_pack(packs.pack_path(context.folders, name))
     _warn_if_outdated(context, pack)
     with _ship_lock(context, name):
         recorded = _recorded(context, pack) if resume else None
@@ -115,7 +116,7 @@ def ship(
                 finished=_finished_nodes(recorded, selection),
             )
             if dry_run:
-                shipment.check(shipment.in_state("absent"))
+                shipment.check(shipment.in_state("pending"), options.deadline_s)
             else:
                 shipment.ship()
     return dataclasses.replace(
@@ -176,7 +177,7 @@ def activate(
     dry_run: bool = False,
 ) -> ShipReport:
     """Make an environment that nodes have the active one. key: None for the latest pack here."""
-    specs.check_name(name)
+    refuse_mistyped_name(context.folders, specs.check_name(name))
     if key is None:
         key = packs.read_pack(packs.pack_path(context.folders, name)).key
     return _switch(context, "activate", name, selection, options, key, dry_run)
@@ -191,7 +192,7 @@ def rollback(
     dry_run: bool = False,
 ) -> ShipReport:
     """Go back to the environment that was active before. key: None for the one before."""
-    specs.check_name(name)
+    refuse_mistyped_name(context.folders, specs.check_name(name))
     return _switch(context, "rollback", name, selection, options, key, dry_run)
 
 

@@ -16,9 +16,10 @@ from provision.commands.passport import passport_with_image, record_smoke
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.core.atomic import atomic_write
 from provision.core.errors import ToolMissing
+from provision.core.paths import make_private_directory
 from provision.core.types import Image, Place, Prefix, SmokeResult
 from provision.environment import passport as passports
-from provision.environment.prefix import activation_variables
+from provision.environment.activation import activation_variables
 
 
 def smoke(
@@ -65,31 +66,36 @@ def smoke_in(
     folder = context.folders.smoke(plan.name)
     out = (request.out.absolute() if request.out else folder) / place
     baseline = folder / f"baseline-{place}.json"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_directory(folder)
     if request.out is None:
         shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps a killed one
+        make_private_directory(out)
     if request.baseline == "compare":
         _check_baseline(baseline, place, plan.name)
-    if place == "prefix":
-        activation = activation_variables(prefix)
-        return smoke_runner.in_prefix(prefix, plan.resolution, request, activation, out, baseline)
-    assert image is not None and client is not None
-    smoke_runner.remove_old_report(out)
-    status, output = images.run_smoke(
-        client,
-        image,
-        smoke_runner.arguments(plan.resolution, request),
-        out,
-        files=images.SmokeFiles(
-            folder=request.folder,
-            expect=request.expect,
-            baseline=baseline if request.baseline else None,
-            verb=request.baseline,
-        ),
-        timeout_s=request.timeout_s + smoke_runner.STARTING_S,
-        gpus=plan.resolution.cuda is not None,
-    )
-    return smoke_runner.read_report(out, "image", status, output)
+    with context.progress.meter("waiting for the next phase", 0):
+        if place == "prefix":
+            activation = activation_variables(prefix)
+            return smoke_runner.in_prefix(
+                prefix, plan.resolution, request, activation, out, baseline, context.on_smoke_line
+            )
+        assert image is not None and client is not None
+        smoke_runner.remove_old_report(out)
+        status, output = images.run_smoke(
+            client,
+            image,
+            smoke_runner.arguments(plan.resolution, request),
+            out,
+            files=images.SmokeFiles(
+                folder=request.folder,
+                expect=request.expect,
+                baseline=baseline if request.baseline else None,
+                verb=request.baseline,
+            ),
+            timeout_s=request.timeout_s + smoke_runner.STARTING_S,
+            gpus=plan.resolution.cuda is not None,
+            on_line=context.on_smoke_line,
+        )
+        return smoke_runner.read_report(out, "image", status, output)
 
 
 def _check_baseline(path: Path, place: Place, name: str) -> None:

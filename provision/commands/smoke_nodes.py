@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 
 from provision.adapters import clustershell
 from provision.adapters.slurm import allocations
-from provision.adapters.slurm import drain as slurm_drain
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import drain_policy, isolation
 from provision.cluster import smoke as groups_smoke
@@ -27,6 +26,7 @@ from provision.cluster.isolation import Group, GroupVerdict, Isolation
 from provision.cluster.smoke import GroupResult, PreparedNode
 from provision.commands import smoke_nodes_report, smoke_runner
 from provision.commands.context import Context
+from provision.commands.passport import record_smoke_over_nodes
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.commands.smoke_nodes_report import NodesResult, Round
 from provision.commands.smoke_runner import SmokeRequest
@@ -52,7 +52,7 @@ class NodesRequest:
 
     count: as many of the selection, None for all. pairs: search for the bad node or link. drain:
     take bad nodes out of service, unless there are more than drain_max. queue_s: how long to wait
-    for Slurm.
+    for Slurm. job_s: the time limit of Slurm's job; None for what the tests may need at most.
     """
 
     selection: NodeSelection
@@ -61,6 +61,7 @@ class NodesRequest:
     drain: bool = False
     drain_max: int = 1
     queue_s: float = 600.0
+    job_s: float | None = None
 
 
 def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) -> NodesResult:
@@ -78,7 +79,11 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     run = _NodesRun(context, plan, smoke_request, nodes, out, without_folder)
     with _reach(nodes, usable, plan.name, smoke_request) as (defaults, job):
         result = run.test(usable, left_out, defaults, job)
-    atomic_write(out / REPORT, json.dumps(smoke_nodes_report.document(result), indent=2) + "\n")
+    document = smoke_nodes_report.document(result)
+    atomic_write(out / REPORT, json.dumps(document, indent=2) + "\n")
+    if request.smoke_request.is_whole:
+        facts = (document["report"] or {}).get("facts", {})
+        record_smoke_over_nodes(plan.folder, document, facts.get("lock_hash"))
     return result
 
 
@@ -113,7 +118,7 @@ def _check(request: SmokeRequest, nodes: NodesRequest) -> None:
     if "kubernetes" in engines:
         raise InvalidSpec(
             "Kubernetes nodes run only pods, so the smoke test is a job there.",
-            advice="Start it with `provision launch`: docs/cluster.md has the command.",
+            advice="Start it with `provision launch`: docs/smoke-nodes.md has the command.",
         )
 
 
@@ -163,7 +168,7 @@ def _reach(
             partition=_partition(nodes),
             gpus=min(node.gpus or 0 for node in nodes),
             name=f"provision-smoke-{name}",
-            time_s=rounds * test_s + groups_smoke.PREPARE_S,
+            time_s=request.job_s or rounds * test_s + groups_smoke.PREPARE_S,
             queue_s=request.queue_s,
         )
         with allocations.allocate(wanted) as allocation:
@@ -299,7 +304,7 @@ class _NodesRun:
         decision = drain_policy.decide(found, results, left_out, self._request.drain_max)
         drained, refused = {}, {}
         for node, reason in decision.drained.items():
-            problem = slurm_drain.drain(node, reason)
+            problem = slurm_nodes.drain(node, reason)
             if problem:
                 refused[node] = problem
             else:

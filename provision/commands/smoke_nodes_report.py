@@ -37,7 +37,7 @@ class NodesResult:
 
     whole: the test of all nodes together; None if none could be tested. left_out: nodes that the
     engine has out of service. failures: nodes that could not be tested. isolation: what the search
-    found; None without one. without_folder: phases that were skipped for want of a shared folder.
+    found; None without one. without_folder: phases that were skipped because there is no shared folder.
     evidence: the folder with reports and logs.
     """
 
@@ -116,17 +116,17 @@ def _tested_row(result: NodesResult, prepared: PreparedNode) -> NodeRow:
     )
 
 
-def _state(name: str, whole: GroupResult, found: Isolation | None) -> NodeState:
+def _state(name: str, whole: GroupResult, isolation: Isolation | None) -> NodeState:
     if model.succeeded(whole.verdict):
         return "passed"
-    if found is not None:
-        if name in found.bad_nodes:
+    if isolation is not None:
+        if name in isolation.bad_nodes:
             return "bad"
-        if name in found.untested:
+        if name in isolation.untested:
             return "untested"
-        if name in found.passing:
+        if name in isolation.passing:
             return "passed"
-        if name in found.suspects:
+        if name in isolation.suspects:
             return "suspect"
         return "tested"
     if name in whole.failures:
@@ -139,7 +139,7 @@ def _state(name: str, whole: GroupResult, found: Isolation | None) -> NodeState:
 
 def document(result: NodesResult) -> dict[str, Any]:
     """The report, by provision/schemas/smoke-nodes.schema.json."""
-    found, drain = result.isolation, result.drain
+    isolation, drain = result.isolation, result.drain
     tests = []
     for round_ in result.rounds:
         tests += [_test(round_.purpose, each) for each in round_.results.values()]
@@ -154,7 +154,7 @@ def document(result: NodesResult) -> dict[str, Any]:
         "verdict": result.verdict,
         "nodes": [_as_lists(dataclasses.asdict(row)) for row in node_rows(result)],
         "tests": tests,
-        "isolation": None if found is None else _as_lists(dataclasses.asdict(found)),
+        "isolation": None if isolation is None else _as_lists(dataclasses.asdict(isolation)),
         "drained": dict(drain.drained) if drain else {},
         "not_drained": dict(drain.not_drained) if drain else {},
         "report": result.whole.report if result.whole else None,

@@ -8,7 +8,7 @@ passed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -41,7 +41,7 @@ class SmokeRequest:
 
     ranks: None starts one rank per GPU, or two without GPUs. timeout_s: for the whole test. out:
     where the test leaves everything (None: the data folder). folder: where files and checkpoints
-    are tested (None: in `out`). deadlines: seconds for a phase (`barrier=60`) or for every phase
+    are tested (None: in `out`). strict: warnings about speed are failures. deadlines: seconds for a phase (`barrier=60`) or for every phase
     (`60`). expect: a file of expected bandwidths. inject: faults to rehearse.
     baseline: save the measured bandwidths, or compare with saved ones.
     """
@@ -54,6 +54,7 @@ class SmokeRequest:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     require_gpu: bool = False
+    strict: bool = False
     inject: tuple[str, ...] = ()
     deadlines: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_S
@@ -154,6 +155,8 @@ def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:
         argv += ["--expect-nccl", resolution.nccl]
     if request.require_gpu:
         argv += ["--require-gpu"]
+    if request.strict:
+        argv += ["--strict"]
     return argv + _phase_arguments(request)
 
 
@@ -177,12 +180,13 @@ def in_prefix(
     env: Mapping[str, str],
     out: Path,
     baseline: Path,
+    on_line: Callable[[str], None] | None = None,
 ) -> SmokeResult:
     """Run the smoke test in a prefix and read its report.
 
     env: the prefix's activation. out: the folder for everything that the test leaves; an earlier
     report in it is removed. baseline: the file that `--baseline save` writes and `--baseline
-    compare` reads.
+    compare` reads. on_line: called with each line that the test prints, as it comes.
     """
     # The runtime package that is installed in the prefix: -I keeps other modules out, -B leaves no
     # byte code in it.
@@ -198,7 +202,14 @@ def in_prefix(
     environment = clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"})
     remove_old_report(out)
     deadline_s = request.timeout_s + STARTING_S
-    completed = run(command, env=environment, timeout_s=deadline_s, check=False)
+    completed = run(
+        command,
+        env=environment,
+        timeout_s=deadline_s,
+        check=False,
+        on_stdout_line=on_line,
+        owner_writes_only=True,  # the report is evidence
+    )
     return read_report(out, "prefix", completed.returncode, completed.stdout + completed.stderr)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from provision.cli.console import table
+from provision.cli.console import table, wrap
 from provision_runtime.report.text import escape_line, format_bytes
 
 # Letters shown of a file's name, which is its content's SHA-256.
@@ -33,13 +33,17 @@ def list_lines(inventory: dict[str, Any]) -> list[str]:
     return lines
 
 
-def show_lines(contents: dict[str, Any]) -> list[str]:
+def show_lines(contents: dict[str, Any], *, width: int | None) -> list[str]:
+    """What a checkpoint holds. width: of the terminal."""
     tensors, objects, files = contents["tensors"], contents["objects"], contents["files"]
     parent = f" after {contents['parent']}" if contents["parent"] else ""
     ranks = _count(contents["world_size"], "rank")
-    lines = [
+    title = (
         f"step {contents['step']} ({contents['folder']}): commit {contents['sequence']}{parent}, "
-        f"{ranks}, torch {contents['torch'] or 'unknown'}",
+        f"{ranks}, torch {contents['torch'] or 'unknown'}"
+    )
+    lines = [
+        *wrap(title, width),
         f"{_count(len(tensors), 'tensor')}, {_count(len(objects), 'object')}, "
         f"{format_bytes(contents['bytes'])} in {_count(len(files), 'file')}",
     ]
@@ -105,9 +109,9 @@ def prune_lines(cleanup: dict[str, Any]) -> list[str]:
     if not removed:
         lines.append(f"{summary}, nothing to remove")
         return lines
-    done = "to remove" if cleanup["dry_run"] else "removed"
+    verb = "to remove" if cleanup["dry_run"] else "removed"
     freed = format_bytes(cleanup["freed_bytes"])
-    lines.append(f"{summary}, {removed} {done}, which frees {freed}")
+    lines.append(f"{summary}, {removed} {verb}, which frees {freed}")
     return lines
 
 

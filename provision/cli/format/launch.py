@@ -10,7 +10,7 @@ from provision.cli.console import table
 if TYPE_CHECKING:
     from provision.adapters.kubernetes.jobs import KubernetesJob
     from provision.adapters.slurm.jobs import SlurmJob
-    from provision.commands.launch import HostJob
+    from provision.commands.jobs import HostJob
 
 
 def slurm_lines(jobs: Sequence[SlurmJob]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from provision_runtime.report.text import format_bytes
 if TYPE_CHECKING:
     from provision.commands.mirror import MirrorResult
     from provision.core.types import LockedPackage
-    from provision.lockfile import LockDiff, VerifyReport
+    from provision.lockfile import VerifyReport
 
 
 def package_lines(packages: Sequence[LockedPackage]) -> list[str]:
@@ -39,34 +38,6 @@ def verify_lines(reports: Sequence[VerifyReport]) -> list[str]:
             verdict = f"{count} finding" if count == 1 else f"{count} findings"
         lines.append(f"{report.lock}: {report.packages} packages, {verdict}")
     return lines
-
-
-def diff_lines(diff: LockDiff) -> list[str]:
-    """What changed, in a table for each platform and manager, then the number of changes."""
-    lines = list(diff.about)
-    groups = dict.fromkeys((change.platform, change.manager) for change in diff.differences)
-    for platform, manager in groups:
-        rows = []
-        for change in diff.differences:
-            if (change.platform, change.manager) == (platform, manager):
-                versions = change.before or change.after
-                if change.before and change.after:
-                    versions = f"{change.before} -> {change.after}"
-                rows.append((change.change, change.package, versions))
-        change_width = max(len(row[0]) for row in rows)
-        package_width = max(len(row[1]) for row in rows)
-        lines.append(f"{platform}, {manager}")
-        for kind, package, versions in rows:
-            lines.append(f"  {kind:{change_width}}  {package:{package_width}}  {versions}")
-    return [*lines, _summary(diff)]
-
-
-def _summary(diff: LockDiff) -> str:
-    counts = Counter(change.change for change in diff.differences)
-    if not counts:
-        return f"{diff.after} locks the same {diff.packages} packages as {diff.before}"
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    return f"{len(diff.differences)} of {diff.packages} packages differ: {kinds}"
 
 
 def mirror_lines(result: MirrorResult) -> list[str]:

@@ -98,8 +98,8 @@ def _kind(node: Node, defaults: NodeDefaults) -> tuple[str, str, str, str]:
 def _other_names(nodes: Sequence[Node]) -> str:
     from provision.adapters.clustershell import fold
 
-    others = {name for node in nodes for name in node.names.all() if name != node.name}
-    return fold(sorted(others)) if others else ""
+    aliases = {name for node in nodes for name in node.names.all() if name != node.name}
+    return fold(sorted(aliases)) if aliases else ""
 
 
 def _dashes(row: Iterable[str]) -> tuple[str, ...]:

@@ -55,11 +55,11 @@ def _advice_lines(states: Any) -> list[str]:
     return [f"{each}: {REASONS[each].meaning}. {REASONS[each].advice}" for each in reasons]
 
 
-def _key_lines(words: str, keys_of: Mapping[str, Sequence[str]]) -> list[str]:
+def _key_lines(label: str, keys_of: Mapping[str, Sequence[str]]) -> list[str]:
     from provision.cluster.folding import fold_equal
 
     keys = {name: tuple(keys) for name, keys in keys_of.items() if keys}
-    return [f"{nodes}: {words} {', '.join(values)}" for nodes, values in fold_equal(keys)]
+    return [f"{nodes}: {label} {', '.join(values)}" for nodes, values in fold_equal(keys)]
 
 
 def _result_line(report: ShipReport) -> str:

@@ -52,8 +52,8 @@ def _node_lines(rows: Sequence[NodeRow]) -> list[str]:
     groups: dict[tuple[str, tuple[str, ...], str], list[NodeRow]] = {}
     for row in rows:
         # Of nodes that could not be tested, the message begins with the reason, and names the node.
-        said = row.message.partition(":")[0] if row.state == "untested" else row.message
-        groups.setdefault((row.state, row.findings, said), []).append(row)
+        message = row.message.partition(":")[0] if row.state == "untested" else row.message
+        groups.setdefault((row.state, row.findings, message), []).append(row)
     cells = []
     for (state, findings, _), members in groups.items():
         text = members[0].message
@@ -76,8 +76,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _search_lines(result: NodesResult) -> list[str]:
-    found = result.isolation
-    if found is None:
+    isolation = result.isolation
+    if isolation is None:
         return []
     lines = [""]
     for each in result.rounds:
@@ -85,27 +85,27 @@ def _search_lines(result: NodesResult) -> list[str]:
         counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
         text = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         lines.append(f"tested {each.purpose}: {text}")
-    return lines + _conclusion(found, len(result.tested))
+    return lines + _conclusion(isolation, len(result.tested))
 
 
-def _conclusion(found: Isolation, count: int) -> list[str]:
+def _conclusion(isolation: Isolation, count: int) -> list[str]:
     lines = []
-    if found.bad_nodes:
-        lines.append(f"bad: {clustershell.fold(found.bad_nodes)}")
-    for first, second in found.bad_links:
+    if isolation.bad_nodes:
+        lines.append(f"bad: {clustershell.fold(isolation.bad_nodes)}")
+    for first, second in isolation.bad_links:
         lines.append(f"bad link: {first} - {second}; both pass with other nodes")
-    for nodes in found.bad_sets:
+    for nodes in isolation.bad_sets:
         lines.append(f"fail only together: {clustershell.fold(nodes)}")
-    if found.suspects:
-        suspects = clustershell.fold(found.suspects)
-        if len(found.suspects) == count == 2:
+    if isolation.suspects:
+        suspects = clustershell.fold(isolation.suspects)
+        if len(isolation.suspects) == count == 2:
             lines.append(f"{suspects} pass alone: the link is bad, or the network of one of them")
         else:
             lines.append(f"fail with others, cause unknown: {suspects}")
-    if found.untested:
-        lines.append(f"no result: {clustershell.fold(found.untested)}")
-    if found.passing:
-        lines.append(f"pass together: {clustershell.fold(found.passing)}")
+    if isolation.untested:
+        lines.append(f"no result: {clustershell.fold(isolation.untested)}")
+    if isolation.passing:
+        lines.append(f"pass together: {clustershell.fold(isolation.passing)}")
     return lines
 
 

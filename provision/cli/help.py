@@ -1,0 +1,177 @@
+"""How the help of a verb reads: options in groups, an example, exit codes.
+
+The verbs are made by click's decorators in their own modules. `dressed` gives each the same help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import click
+
+from provision.cli.completion import add_completion
+from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
+
+# The groups of options, in the order of the help, by the names of the parameters.
+SOURCE = ("source", "channels", "python_from", "as_of", "solver", "mirrors", "alias")
+REQUEST = tuple(key.name for key in (*SPEC_KEYS, *QUERY_KEYS) if key.name not in SOURCE)
+SMOKE = (
+    *("smoke", "ranks", "backend", "device", "quick", "full", "only", "skip", "require_gpu"),
+    *("folder", "deadlines", "timeout_s", "expect", "baseline", "out", "inject", "place", "junit"),
+    *("strict",),
+)
+NODES = (
+    *("on", "inventory", "connect_s", "count", "pairs", "drain", "drain_max", "queue_s"),
+    *("health_check",),
+)
+OUTPUT = ("dry_run", "output", "as_json", "verbose", "quiet", "debug", "envs", "help")
+GROUPS = (
+    ("Request", REQUEST),
+    ("Source", SOURCE),
+    ("Smoke", SMOKE),
+    ("Nodes", NODES),
+    ("Output", OUTPUT),
+)
+# Of fewer options the help is one list.
+GROUPED_FROM = 14
+
+EXIT_CODES = "Exit codes: 0 fine, 1 a check failed, 2 usage; the others are in docs/errors.md."
+
+# One example for each verb, as it is typed.
+EXAMPLES = {
+    "activate": "activate lab --on slurm:gpu",
+    "add": "add lab einops 'numpy<2'",
+    "build": "build --torch 2.3 --cuda 12.1",
+    "channel bootstrap": "channel bootstrap",
+    "channel mirror": "channel mirror lab /mnt/usb/mirror",
+    "checkpoint list": "checkpoint list run/ckpt",
+    "checkpoint prune": "checkpoint prune run/ckpt --keep 3 --dry-run",
+    "checkpoint show": "checkpoint show run/ckpt",
+    "checkpoint verify": "checkpoint verify run/ckpt --all",
+    "clean": "clean --dry-run",
+    "doctor": "doctor lab",
+    "drift": "drift lab --on slurm:gpu",
+    "env create": "env create lab",
+    "env diff": "env diff lab --files",
+    "env list": "env list",
+    "env remove": "env remove lab",
+    "env show": "env show lab",
+    "env tree": "env tree lab numpy",
+    "image build": "image build lab --base debian:bookworm-slim",
+    "image contract": "image contract lab --format slurm-pyxis",
+    "image pull": "image pull registry.lab:5000/ml/torch:2.3",
+    "image push": "image push lab registry.lab:5000/ml/torch:2.3",
+    "image run": "image run lab --jupyter",
+    "image sbom": "image sbom lab --format spdx",
+    "image show": "image show registry.lab:5000/ml/torch:2.3",
+    "import": "import environment.yml",
+    "init": "init",
+    "jobs cancel": "jobs cancel train-20260101",
+    "jobs list": "jobs list",
+    "jobs log": "jobs log train-20260101",
+    "join": "join https://git.lab/ml/envs.git",
+    "kernel add": "kernel add lab",
+    "kernel list": "kernel list",
+    "kernel remove": "kernel remove lab",
+    "lab check": "lab check",
+    "lab init": "lab init",
+    "launch": "launch lab --on slurm:gpu --nodes 4 --gpus 8 -- train.py",
+    "lock diff": "lock diff lab lab2",
+    "lock export": "lock export lab --format requirements",
+    "lock verify": "lock verify lab",
+    "lock": "lock lab --update numpy",
+    "matrix": "matrix --driver 535 --gpu V100",
+    "matrix ci": "matrix ci --format github --install .",
+    "matrix explain": "matrix explain --torch 2.3 --cuda 12.1",
+    "matrix lock": "matrix lock --torch 2.3 --dry-run",
+    "nodes check": "nodes check lab --on slurm:gpu",
+    "nodes list": "nodes list --on slurm:gpu",
+    "notebook": "notebook lab",
+    "pack": "pack lab",
+    "passport show": "passport show lab",
+    "remove": "remove lab einops",
+    "render": "render lab",
+    "report": "report lab -o report.html",
+    "rollback": "rollback lab --on slurm:gpu",
+    "run": "run lab -- python train.py",
+    "shell": "shell lab",
+    "ship": "ship lab --on slurm:gpu",
+    "smoke": "smoke lab --quick",
+    "status": "status",
+    "update": "update lab numpy",
+}
+
+
+class GroupedHelp(click.Command):
+    """The help that all verbs have. Put before the class of a command."""
+
+    path = ""  # as it is typed, without `provision`
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, parameters in _groups(default_command(self).get_params(ctx)):
+            rows = [parameter.get_help_record(ctx) for parameter in parameters]
+            with formatter.section(title):
+                formatter.write_dl([row for row in rows if row is not None])
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        if self.path in EXAMPLES:
+            formatter.write_text(f"Example: provision {EXAMPLES[self.path]}")
+        formatter.write_text(EXIT_CODES)
+
+
+def _groups(parameters: Sequence[click.Parameter]) -> Iterable[tuple[str, list[click.Parameter]]]:
+    """The options that `--help` shows, by group."""
+    options = [parameter for parameter in parameters if isinstance(parameter, click.Option)]
+    if len(options) < GROUPED_FROM:
+        return [("Options", list(options))]
+    names = {option.name for option in options}
+    # What only this verb has comes first.
+    members: dict[str, list[click.Parameter]] = {"Options": []}
+    for title, _ in GROUPS:
+        members[title] = []
+    for option in options:
+        members[_group_of(option, names)].append(option)
+    return [(title, group) for title, group in members.items() if group]
+
+
+def _group_of(option: click.Option, names: Collection[str | None]) -> str:
+    """The title of an option's group. names: of all options of the verb."""
+    if "--help" in option.opts:
+        return "Output"
+    # `--only`, `--ranks` and `--jupyter` mean something else where no test runs or no build is
+    # requested.
+    if option.name in SMOKE and "quick" not in names:
+        return "Options"
+    if option.name in REQUEST and "torch" not in names:
+        return "Options"
+    for title, members in GROUPS:
+        if option.name in members:
+            return title
+    return "Options"
+
+
+def default_command(command: click.Command) -> click.Command:
+    """The command whose options a verb has: its own, or those of a group's default command."""
+    default = getattr(command, "default", command)
+    assert isinstance(default, click.Command)
+    return default
+
+
+def dressed(command: click.Command, path: str) -> click.Command:
+    """A verb with our help and completion; a group with all its verbs. path: as it is typed."""
+    for parameter in default_command(command).params:
+        add_completion(parameter)
+    if isinstance(command, click.Group):
+        for name, verb in list(command.commands.items()):
+            command.add_command(dressed(verb, f"{path} {name}"), name)
+    if isinstance(command, GroupedHelp):
+        return command
+    # A verb that parses its arguments in its own way keeps that: only its help changes.
+    own = type(command)
+    same_with_help: type[GroupedHelp] = type(own.__name__, (GroupedHelp, own), {"path": path})
+    result = same_with_help.__new__(same_with_help)
+    vars(result).update(vars(command))
+    return result

@@ -1,0 +1,172 @@
+"""`provision jobs`: what the engines say of the jobs that provision launched.
+
+provision keeps no list of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from provision.adapters.kubernetes import jobs as kubernetes_jobs
+from provision.adapters.slurm import jobs as slurm_jobs
+from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.remote import run_action
+from provision.core.errors import InvalidSpec, ToolMissing
+
+Engine = Literal["slurm", "kubernetes", "hosts"]
+# Of a job's id, which so names its engine.
+KUBERNETES_PREFIX = "k8s:"
+ASK_TIMEOUT_S = 30.0
+
+
+def engine_of(selection: NodeSelection) -> Engine:
+    """The engine that starts jobs on these nodes. Raises InvalidSpec if there are several."""
+    engines = {node.engine for node in selection.nodes}
+    if engines == {"slurm"}:
+        return "slurm"
+    if engines == {"kubernetes"}:
+        return "kubernetes"
+    if engines <= {"ssh", "local", "exec"}:
+        return "hosts"
+    raise InvalidSpec(
+        f"--on `{selection.text}` has nodes of several engines ({', '.join(sorted(engines))}), and "
+        "a job has one.",
+        advice="Choose nodes of one engine.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostJob:
+    """A host's part of a job."""
+
+    id: str
+    host: str
+    node: int
+    state: str
+    status: int | None
+
+
+def list_on_hosts(selection: NodeSelection) -> tuple[list[HostJob], list[str]]:
+    """The jobs of every host, and for each host that did not answer, why."""
+    jobs, problems = [], []
+    for answer in run_action(selection, "job-list", {}, stage="jobs", timeout_s=ASK_TIMEOUT_S):
+        if answer.result is None:
+            assert answer.failure is not None
+            problems.append(f"{answer.node.name}: {answer.failure.message}")
+            continue
+        for row in answer.result["jobs"]:
+            jobs.append(
+                HostJob(
+                    id=row["id"],
+                    host=answer.node.name,
+                    node=row["node"],
+                    state=row["state"],
+                    status=row["status"],
+                )
+            )
+    return jobs, problems
+
+
+def log_on_hosts(identity: str, selection: NodeSelection) -> str:
+    texts = {}
+    for answer in run_action(
+        selection, "job-log", {"id": identity}, stage="jobs", timeout_s=ASK_TIMEOUT_S
+    ):
+        for row in (answer.result or {}).get("logs", ()):
+            texts[row["node"], answer.node.name] = row["text"]
+    if not texts:
+        raise InvalidSpec(f"No node of `{selection.text}` has a job {identity}.")
+    return "\n".join(f"==> {host}\n{texts[node, host]}" for node, host in sorted(texts))
+
+
+def cancel_on_hosts(
+    identity: str, selection: NodeSelection, nodes: Sequence[Node] | None = None
+) -> int:
+    """End a job's part on every host that has one; returns how many were told to."""
+    ended = 0
+    for answer in run_action(
+        nodes or selection.nodes,
+        "job-cancel",
+        {"id": identity},
+        stage="jobs",
+        timeout_s=ASK_TIMEOUT_S,
+        defaults=selection.defaults,
+    ):
+        ended += len((answer.result or {}).get("signaled", ()))
+    return ended
+
+
+def list_slurm() -> list[slurm_jobs.SlurmJob]:
+    """This user's jobs that provision launched."""
+    prefix = "provision:"
+    return [job for job in slurm_jobs.list_jobs() if job.comment.startswith(prefix)]
+
+
+def slurm_log(identity: str) -> str:
+    """The log of a job. Raises InvalidSpec if it has none yet, or no shared file system shows it."""
+    fields = slurm_jobs.show_job(identity)
+    path = slurm_jobs.log_path(fields)
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError as error:
+        state = fields.get("JobState", "in an unknown state")
+        raise InvalidSpec(
+            f"Job {identity} is {state}, and there is no {path}.",
+            advice="It begins with the job; it is on the file system of the nodes.",
+        ) from error
+
+
+def list_kubernetes(
+    selection: NodeSelection | None, namespace: str | None
+) -> list[kubernetes_jobs.KubernetesJob]:
+    """The jobs that provision launched in a namespace."""
+    return kubernetes_jobs.list_jobs(kube_context(selection), namespace)
+
+
+def read_log(
+    engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
+) -> str:
+    """What a job printed. selection: the hosts, for plain hosts."""
+    if engine == "slurm":
+        return slurm_log(job)
+    if engine == "kubernetes":
+        name = job.removeprefix(KUBERNETES_PREFIX)
+        return kubernetes_jobs.job_log(name, kube_context(selection), namespace)
+    assert selection is not None
+    return log_on_hosts(job, selection)
+
+
+def cancel(
+    engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
+) -> None:
+    """End a job. Raises InvalidSpec if its engine does not know it."""
+    if engine == "slurm":
+        slurm_jobs.show_job(job)  # scancel says nothing about jobs that do not exist
+        slurm_jobs.cancel(job)
+    elif engine == "kubernetes":
+        name = job.removeprefix(KUBERNETES_PREFIX)
+        kubernetes_jobs.cancel(name, kube_context(selection), namespace)
+    else:
+        assert selection is not None
+        if not cancel_on_hosts(job, selection):
+            raise InvalidSpec(f"No node of `{selection.text}` runs a job {job}.")
+
+
+def kube_context(selection: NodeSelection | None) -> str:
+    return selection.nodes[0].context if selection else ""
+
+
+def has_command(name: str) -> bool:
+    return shutil.which(name) is not None
+
+
+def require_engine() -> None:
+    """ToolMissing if this machine has neither Slurm's commands nor kubectl."""
+    if not has_command("squeue") and not has_command("kubectl"):
+        raise ToolMissing(
+            "There is neither `squeue` nor `kubectl` on this machine.",
+            advice="For jobs on plain hosts name them with --on.",
+        )
