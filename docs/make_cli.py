@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from generated_page import write_or_check
 
 from provision.cli.main import cli
 
-PATH = Path(__file__).parent / "cli.md"
+PAGE = Path(__file__).parent / "cli.md"
 HEAD = (
     "# Command line\n\nMade from the commands by `python docs/make_cli.py`; a test compares it.\n"
 )
@@ -18,7 +19,11 @@ HEAD = (
 
 def sections(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
     context = click.Context(
-        command, info_name=" ".join(path), max_content_width=110, terminal_width=110
+        command,
+        info_name=" ".join(path),
+        max_content_width=110,
+        terminal_width=110,
+        help_option_names=cli.context_settings["help_option_names"],
     )
     yield f"\n## {' '.join(path)}\n\n```\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
@@ -28,19 +33,9 @@ def sections(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
             yield from sections(verb, (*path, name))
 
 
-def main() -> int:
-    text = HEAD + "".join(sections(cli, ("provision",)))
-    if "--check" in sys.argv:
-        same = PATH.exists() and PATH.read_text() == text
-        print(
-            "docs/cli.md is current"
-            if same
-            else "docs/cli.md is stale: run python docs/make_cli.py"
-        )
-        return 0 if same else 1
-    PATH.write_text(text)
-    return 0
+def page() -> str:
+    return HEAD + "".join(sections(cli, ("provision",)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

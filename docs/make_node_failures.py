@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated_page import write_or_check
+
 from provision.cluster.failures import REASONS
 
 PAGE = Path(__file__).parent / "node-failures.md"
@@ -30,16 +32,5 @@ def page() -> str:
     return HEAD + "".join(rows)
 
 
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        if PAGE.exists() and PAGE.read_text() == page():
-            return 0
-        message = f"{PAGE.name} is out of date: run python docs/{Path(__file__).name}"
-        print(message, file=sys.stderr)
-        return 1
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated_page import replace_section, write_or_check
+
 from provision import sources
 from provision.core.spec_fields import SPEC_KEYS, SpecKey
 
-PATH = Path(__file__).parent / "spec.md"
+PAGE = Path(__file__).parent / "spec.md"
 BEGIN = "<!-- The table of keys is made by `python docs/make_spec.py`; a test compares it. -->\n"
 END = "<!-- End of the table of keys. -->\n"
 
@@ -30,25 +32,10 @@ def row(key: SpecKey) -> str:
     return f"| {name} | {option} | {meaning} |\n"
 
 
-def page(current: str) -> str:
-    """The page with its table of keys made anew."""
-    before, _, rest = current.partition(BEGIN)
-    _, _, after = rest.partition(END)
+def page() -> str:
     table = "| key | option | what |\n|---|---|---|\n" + "".join(row(key) for key in SPEC_KEYS)
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
-def main() -> int:
-    current = PATH.read_text(encoding="utf-8")
-    made = page(current)
-    if "--check" in sys.argv:
-        is_current = made == current
-        state = "current" if is_current else "stale: run python docs/make_spec.py"
-        print(f"docs/spec.md is {state}")
-        return 0 if is_current else 1
-    PATH.write_text(made, encoding="utf-8")
-    return 0
+    return replace_section(PAGE.read_text(encoding="utf-8"), BEGIN, END, table)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))
