@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = "torch2.3-cuda12.1-py311"
 CLEAN = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
 VERIFY = (
-    "import sys\nfrom provision_runtime.node import digests\n"
-    "assert digests.file_sha256(sys.argv[1]) == sys.argv[2]"
+    "import sys\nfrom provision_runtime.node import transfer\n"
+    "assert transfer.file_sha256(sys.argv[1]) == sys.argv[2]"
 )
 
 

@@ -29,7 +29,7 @@ from provision.cluster.pack import Pack
 from provision.cluster.shipment import Shipment, ShipOptions
 from provision.cluster.stages import RunIdentity
 from provision.core.platforms import PLATFORM
-from provision_runtime.node import digests
+from provision_runtime.facts import digests
 
 RUNS = 5
 FIRST_SHIP_NODES = 50

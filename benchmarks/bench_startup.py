@@ -1,10 +1,14 @@
 """Seconds of the commands that should answer at once, and of a build with nothing to do, which writes nothing.
 
+CPU seconds count children too; on a busy machine they say more than the wall clock.
 Usage: python benchmarks/bench_startup.py   (makes or reuses the environment torch2.3-cuda12.1-py311 in ./.bench)
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -14,13 +18,38 @@ from pathlib import Path
 from measure import PROVISION, box, environment
 
 RUNS = 9
+ENVIRONMENTS = 20
 NAME = f"torch2.3-cuda12.1-py3{sys.version_info[1]}"
 
 
-def seconds(command: list[str]) -> float:
-    start = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=environment(), cwd=box())
-    return time.perf_counter() - start
+def seconds(command: list[str], variables: dict[str, str]) -> tuple[float, float]:
+    """Wall and CPU seconds of a command."""
+    before, start = os.times(), time.perf_counter()
+    env = {**environment(), **variables}
+    subprocess.run(command, check=True, capture_output=True, env=env, cwd=box())
+    wall, after = time.perf_counter() - start, os.times()
+    cpu = after.children_user - before.children_user + after.children_system
+    return wall, cpu - before.children_system
+
+
+def make_environments() -> None:
+    """Copies of the environment, with the records of its packages, which `env list` reads, instead of
+    the packages."""
+    prefixes = box() / "data" / "prefixes"
+    for number in range(1, ENVIRONMENTS):
+        name = f"copy{number}"
+        if (prefixes / name).exists():
+            continue
+        shutil.copytree(box() / "envs" / NAME, box() / "envs" / name, dirs_exist_ok=True)
+        for record in prefixes.joinpath(NAME).glob("lib/python3*/site-packages/*.dist-info"):
+            shutil.copytree(record, prefixes / name / record.relative_to(prefixes / NAME))
+        for folder in ("conda-meta", "bin"):
+            shutil.copytree(prefixes / NAME / folder, prefixes / name / folder, symlinks=True)
+        marker = prefixes / name / "conda-meta" / "provision.state"
+        content = json.loads(marker.read_text())
+        content |= {"name": name, "folder": str(box() / "envs" / name)}
+        marker.unlink()
+        marker.write_text(json.dumps(content))
 
 
 def modified() -> dict[Path, int]:
@@ -37,22 +66,33 @@ def main() -> None:
     request = ["--torch", "2.3", "--cuda", "12.1"]
     build = [PROVISION, "build", *request, "--no-image", "--no-smoke"]
     subprocess.run(build, check=True, env=environment(), cwd=box())
+    make_environments()
     before = modified()
-    commands = {
-        "bare interpreter": ([sys.executable, "-c", "pass"], None),
-        "provision --help": ([PROVISION, "--help"], 0.25),
-        "provision matrix": ([PROVISION, "matrix"], 0.4),
-        "provision matrix explain": ([PROVISION, "matrix", "explain", *request], 0.4),
-        "provision render": ([PROVISION, "render", NAME], 0.4),
-        "build, nothing to do": (build, 2.0),
+    completion = {
+        "_PROVISION_COMPLETE": "bash_complete",
+        "COMP_WORDS": "provision run t",
+        "COMP_CWORD": "2",
     }
-    taken: dict[str, list[float]] = {name: [] for name in commands}
+    commands: dict[str, tuple[list[str], float | None, dict[str, str]]] = {
+        "bare interpreter": ([sys.executable, "-c", "pass"], None, {}),
+        "provision --help": ([PROVISION, "--help"], 0.25, {}),
+        "provision run NAME -- true": ([PROVISION, "run", NAME, "--", "true"], 0.3, {}),
+        f"env list of {ENVIRONMENTS}": ([PROVISION, "env", "list"], 0.5, {}),
+        "completion of a name": ([PROVISION], 0.2, completion),
+        "provision matrix": ([PROVISION, "matrix"], 0.4, {}),
+        "provision matrix explain": ([PROVISION, "matrix", "explain", *request], 0.4, {}),
+        "provision render": ([PROVISION, "render", NAME], 0.4, {}),
+        "build, nothing to do": (build, 2.0, {}),
+    }
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(RUNS):  # interleaved: whatever else the machine does falls on all
-        for name, (command, _) in commands.items():
-            taken[name].append(seconds(command))
-    for name, (_, target) in commands.items():
+        for name, (command, _, variables) in commands.items():
+            taken[name].append(seconds(command, variables))
+    print(f"median of {RUNS}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for name, (_, target, _) in commands.items():
+        wall, cpu = (statistics.median(column) for column in zip(*taken[name]))
         print(
-            f"{name:26} {statistics.median(taken[name]):.3f} s"
+            f"{name:26} {wall:.3f} s wall, {cpu:.3f} s CPU"
             + (f"  (target {target} s)" if target else "")
         )
     print(f"  writes                   {'nothing' if modified() == before else 'SOMETHING'}")

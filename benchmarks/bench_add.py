@@ -1,0 +1,82 @@
+"""Seconds of `provision add` of one small package from a warm cache, next to `uv pip install` of it.
+
+Usage: python benchmarks/bench_add.py   (makes or reuses the environment torch2.3-cuda12.1-py3X in ./.bench)
+The bound is 1.5 times uv's plus 3 s: provision also solves, writes a lock, and swaps the prefix.
+CPU seconds count children too; on a busy machine they say more than the wall clock.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from measure import PROVISION, box, environment
+
+RUNS = 3
+NAME = f"torch2.3-cuda12.1-py3{sys.version_info[1]}"
+PACKAGE = "einops"
+MODULE = "import einops"
+BOUND = (1.5, 3.0)
+
+
+def timed(command: list[str], env: Mapping[str, str]) -> tuple[float, float]:
+    """Wall and CPU seconds of a command."""
+    before, start = os.times(), time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env=env, cwd=box())
+    seconds, after = time.perf_counter() - start, os.times()
+    cpu = after.children_user - before.children_user + after.children_system
+    return seconds, cpu - before.children_system
+
+
+def uv_environment(env: Mapping[str, str]) -> tuple[str, Path]:
+    """uv, and a virtual environment to install into."""
+    from provision.adapters.uv import uv_executable
+
+    folder = box() / "uv-venv"
+    uv = uv_executable()
+    subprocess.run([uv, "venv", "--quiet", "--clear", folder], check=True, env=env)
+    return uv, folder / "bin" / "python"
+
+
+def main() -> None:
+    env = environment()
+    request = ["--torch", "2.3", "--cuda", "12.1", "--no-companions"]
+    subprocess.run([PROVISION, "env", "create", *request], check=True, env=env, cwd=box())
+    uv, python = uv_environment(env)
+    find_links = [f"--find-links={path}" for path in env.get("PIP_FIND_LINKS", "").split()]
+    results: dict[str, list[tuple[float, float]]] = {"provision": [], "uv": []}
+    for run in range(RUNS + 1):  # the first warms the caches
+        add = timed([PROVISION, "add", NAME, PACKAGE], env)
+        subprocess.run([PROVISION, "run", NAME, "--", "python", "-c", MODULE], check=True, env=env)
+        install = [uv, "pip", "install", "--quiet", *find_links, "--python", str(python), PACKAGE]
+        by_uv = timed(install, env)
+        subprocess.run([uv, "pip", "uninstall", "--quiet", "--python", python, PACKAGE], check=True)
+        subprocess.run(
+            [PROVISION, "remove", NAME, PACKAGE],
+            check=True,
+            env=env,
+            cwd=box(),
+            capture_output=True,
+        )
+        if run:
+            results["provision"].append(add)
+            results["uv"].append(by_uv)
+    medians = {
+        name: [statistics.median(column) for column in zip(*rows)] for name, rows in results.items()
+    }
+    print(f"median of {RUNS}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for name, (seconds, cpu) in medians.items():
+        print(f"{name:10} {seconds:6.2f} s wall, {cpu:5.2f} s CPU")
+    bounds = [BOUND[0] * seconds + BOUND[1] for seconds in medians["uv"]]
+    print(f"bound      {bounds[0]:6.2f} s wall, {bounds[1]:5.2f} s CPU (1.5 x uv + 3 s)")
+    ratios = [ours / bound for ours, bound in zip(medians["provision"], bounds)]
+    print(f"of it      {ratios[0]:6.2f}   wall, {ratios[1]:5.2f}   CPU")
+
+
+if __name__ == "__main__":
+    main()
