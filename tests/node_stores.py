@@ -16,8 +16,8 @@ import pytest
 import zstandard
 
 from provision.core.platforms import PLATFORM
+from provision_runtime.facts.digests import prefix_digests
 from provision_runtime.node import activation, install, transfer
-from provision_runtime.node.digests import prefix_digests
 from provision_runtime.node.store import Store
 
 RUN = {"id": "run-1", "source": "laptop:1000:/data", "by": "ann@laptop"}

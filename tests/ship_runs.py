@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import stat
+import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +21,32 @@ from provision.cluster.stages import RunIdentity
 from provision.core.types import MeterContext
 from tests.node_stores import PackedToy
 
+# What fails on a node of that name (`SimulatedNodes.faults`).
+FAULTS = {
+    "dead": "echo 'ssh: connect to host dead port 22: No route to host' >&2; exit 255",
+    "refused": "echo 'ssh: connect to host refused port 22: Connection refused' >&2; exit 255",
+    "hung": "exec sleep 600",
+    "arch": "WRAP='setarch i686'",
+    "clock": "WRAP='faketime -f +1h'",
+    "nopython": "[ ${0##*/} = sh ] || { echo 'sh: python3: not found' >&2; exit 127; }",
+    # What is streamed into the program; the program itself has no such bytes.
+    "corrupt": "[ ${0##*/} = sh ] || exec 0< <(tr '\\000\\377' '\\377\\000')",
+}
+# Stores with a full disk, without inodes, and read-only (`bad_disks`): options of their tmpfs.
+DISKS = {"full": "size=16k", "inodes": "nr_inodes=3", "readonly": "ro"}
+# Where nodes with these faults and disks are at the end of a shipment.
+REACHED = {
+    "dead": "failed:check:unreachable",
+    "refused": "failed:check:refused",
+    "hung": "unknown:check:timed-out",
+    "arch": "failed:check:wrong-arch",
+    "clock": "failed:check:clock-skew",
+    "nopython": "failed:check:no-python",
+    "full": "failed:check:disk-full",
+    "inodes": "failed:check:no-inodes",
+    "readonly": "failed:check:read-only",
+    "corrupt": "failed:verify:wrong-bytes",
+}
 SOURCE = RunIdentity(id="run-1", source="laptop:1000:/data", by="ann@laptop")
 
 
@@ -93,6 +121,18 @@ class SimulatedNodes:
             link = self.store(node.name) / name
             keys[node.name] = link.readlink().name if link.is_symlink() else None
         return keys
+
+
+@contextlib.contextmanager
+def bad_disks(root: Path) -> Iterator[None]:
+    """Mount the disks of nodes below the folder of their stores. Needs root."""
+    with contextlib.ExitStack() as stack:
+        for name, option in DISKS.items():
+            folder = root / name
+            folder.mkdir(parents=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)], check=True)
+            stack.callback(subprocess.run, ["umount", str(folder)], check=True)
+        yield
 
 
 def _write_program(path: Path, text: str) -> None:

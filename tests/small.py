@@ -47,14 +47,16 @@ def _digest(content: str) -> str:
     )
 
 
-def write_index(folder: Path) -> Path:
-    """A package index (PEP 503) of the wheels above; returns its `simple` folder."""
-    for name, version in WHEELS.items():
+def write_index(folder: Path, more: Sequence[tuple[str, str]] = ()) -> Path:
+    """A package index (PEP 503) of the wheels above and more, each a name and a version; returns
+    its `simple` folder."""
+    for name, version in (*WHEELS.items(), *more):
         wheel = write_wheel(folder / "files", name, version)
         page = folder / "simple" / name / "index.html"
-        page.parent.mkdir(parents=True)
+        page.parent.mkdir(parents=True, exist_ok=True)
         sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        page.write_text(
-            f'<a href="../../files/{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n'
-        )
+        with page.open("a") as file:
+            file.write(
+                f'<a href="../../files/{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n'
+            )
     return folder / "simple"

@@ -28,6 +28,7 @@ STAGES = (
     "report",
     "ci",
     "channel",
+    "lab",
 )
 LOWER = ("sources", "adapters", "catalog", "core")
 # What each package of the host may import, besides itself. `cli` and `commands` are the only ones that know several stages.
@@ -43,10 +44,12 @@ HOST_RULES: dict[str, tuple[str, ...]] = {
 # The only parts of the runtime that the host takes; the rest runs in the environment or on a node, and answers in JSON.
 RUNTIME_FOR_HOST = ("provision_runtime.report", "provision_runtime.node.program")
 RUNTIME_RULES: dict[str, tuple[str, ...]] = {
-    "cli": ("smoke", "checkpoint", "facts", "fs", "report", "comm", "node", "job"),
-    "smoke": ("checkpoint", "facts", "fs", "report", "comm"),
+    "cli": ("smoke", "checkpoint", "doctor", "facts", "fs", "report", "comm", "node", "job"),
+    "smoke": ("checkpoint", "checks", "facts", "fs", "report", "comm"),
     "checkpoint": ("fs", "comm"),
-    "node": ("facts", "fs", "report", "comm"),
+    "doctor": ("checks", "facts", "fs", "report", "comm"),
+    "checks": ("facts", "fs", "report", "comm"),
+    "node": ("doctor", "facts", "fs", "report", "comm"),
     "job": ("node", "facts", "fs", "report", "comm"),
     "facts": ("comm",),
     "fs": ("comm",),

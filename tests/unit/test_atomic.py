@@ -124,3 +124,23 @@ def test_reappearing_leftovers_are_removed_again(tmp_path: Path) -> None:
     writer.join(30)
     assert is_finished.is_set()
     assert not staging.exists()
+
+
+def test_links_in_the_place_of_leftovers_are_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "thesis.tex").write_text("years")
+    path = tmp_path / "lab"
+    staging_path(path).symlink_to(victim)
+    backup_path(path).symlink_to(tmp_path / "nowhere")
+    remove_leftovers(path)
+    assert sorted(other.name for other in tmp_path.iterdir()) == ["victim"]
+    assert (victim / "thesis.tex").read_text() == "years"
+
+
+def test_stream_does_not_write_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("years")
+    (tmp_path / f".a.{os.getpid()}.new").symlink_to("victim")
+    with pytest.raises(FileExistsError), atomic_stream(tmp_path / "a") as file:
+        file.write(b"evil")
+    assert (tmp_path / "victim").read_text() == "years"

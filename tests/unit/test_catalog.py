@@ -8,6 +8,7 @@ from packaging.specifiers import SpecifierSet
 
 from provision import catalog, sources
 from provision.catalog.data_files import check_sources, load
+from provision.catalog.hardware import OTHER_MAKERS
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORMS
 
@@ -237,6 +238,25 @@ def test_unknown_releases(expression: str) -> None:
         ("NVIDIA A10G", "sm_86"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "sm_80"),
         ("NVIDIA RTX PRO 4000 Blackwell SFF Edition", "sm_120"),
+        ("NVIDIA H20", "sm_90"),
+        ("NVIDIA H800", "sm_90"),
+        ("NVIDIA A800-SXM4-80GB", "sm_80"),
+        ("NVIDIA L20", "sm_89"),
+        ("NVIDIA GeForce RTX 4090 D", "sm_89"),
+        ("NVIDIA GeForce RTX 2080 SUPER", "sm_75"),
+        ("NVIDIA GeForce GTX 1660 Ti", "sm_75"),
+        ("GRID A100-40C", "sm_80"),
+        ("GRID A100-1-5C", "sm_80"),
+        ("GRID A100-1-5CME", "sm_80"),
+        ("NVIDIA A10-24Q", "sm_86"),
+        ("NVIDIA GH200 480GB", "sm_90"),
+        ("rtx4090", "sm_89"),
+        ("4090", "sm_89"),
+        ("4090d", "sm_89"),
+        ("a6000", "sm_86"),
+        ("A100-80GB", "sm_80"),
+        ("1080ti", "sm_61"),
+        ("3090 ti", "sm_86"),
     ],
 )
 def test_gpus_are_found_by_common_and_nvidia_smi_names(query: str, architecture: str) -> None:
@@ -252,6 +272,46 @@ def test_unknown_gpu_is_refused_with_similar_names(query: str, close: str) -> No
         InvalidSpec, match=rf"GPU '{query}' is not in the table.*NVIDIA GPUs only\..*{close}"
     ):
         catalog.find_gpu(query)
+
+
+@pytest.mark.parametrize(
+    ("query", "maker"),
+    [
+        ("mi300", "AMD"),
+        ("MI300X", "AMD"),
+        ("Instinct MI250X", "AMD"),
+        ("Radeon RX 7900 XTX", "AMD"),
+        ("rx7900", "AMD"),
+        ("gfx942", "AMD"),
+        ("Gaudi 3", "Intel"),
+        ("Arc A770", "Intel"),
+    ],
+)
+def test_gpus_of_other_makers_get_no_list_of_nvidia_names(query: str, maker: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        catalog.find_gpu(query)
+    assert f"GPU '{query}' is made by {maker}" in str(caught.value)
+    assert not any(name in str(caught.value) for name in catalog.gpus())
+
+
+def test_no_nvidia_name_is_taken_for_another_makers() -> None:
+    for name in catalog.gpus():
+        assert not any(names.search(name.lower()) for names in OTHER_MAKERS.values()), name
+
+
+def test_a_short_name_means_one_product_or_none() -> None:
+    assert catalog.find_gpu("4090").name == "RTX 4090"
+    assert catalog.find_gpu("4090d").name == "RTX 4090 D"
+    for ambiguous in ("6000", "rtx6000", "rtx"):
+        with pytest.raises(InvalidSpec):
+            catalog.find_gpu(ambiguous)
+
+
+def test_gpus_on_a_module_with_an_arm_cpu_have_one_platform() -> None:
+    for name in ("GH200", "NVIDIA GH200 480GB", "GB200", "GB10"):
+        assert catalog.find_gpu(name).platform == "linux-aarch64"
+        assert catalog.find_gpu(name).platform_source
+    assert catalog.find_gpu("H200").platform is None
 
 
 @pytest.mark.parametrize("query", ["", "sm_", "sm_42", "4.2", "100", "NVIDIA", "9", "sm_9"])
@@ -411,6 +471,10 @@ def test_rules_apply_only_where_they_should() -> None:
         "numpy",
         "setuptools-82",
         "mkl-iomp",
+        "blas-is-mkl",
+        "libcurand-of-cuda-12.5",
+        "libcufile-of-cuda-12.5",
+        "cuda-opencl-of-cuda-12.5",
         "cuda-graph-hang",
     }
     assert ids(new, wheel("2.15.0", "cu132"), "wheels") == {"numpy"}

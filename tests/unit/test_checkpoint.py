@@ -33,22 +33,26 @@ from provision_runtime.checkpoint import (
     list_steps,
     loader,
     manifest,
+    metadata,
     prune,
+    retention,
     verification,
     verify,
     writer,
 )
+from provision_runtime.checkpoint import contents as described
 from provision_runtime.checkpoint import path as checkpoint_path
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.backends import local as file
+from provision_runtime.checkpoint.commit import commit
 from provision_runtime.checkpoint.inspection import inventory
 from provision_runtime.checkpoint.items import OBJECT
 from provision_runtime.checkpoint.plan import assign
 from provision_runtime.checkpoint.saver import check_step
 from provision_runtime.checkpoint.writer import MAX_LINKS, MIN_FILE_BYTES
 from provision_runtime.comm import collective
-from provision_runtime.comm.ranks import Ranks
-from tests.checkpoints import big, save
+from provision_runtime.comm.ranks import Ranks, single_process
+from tests.checkpoints import big, plan, save
 from tests.rank_threads import RankThreads
 
 
@@ -713,7 +717,7 @@ def test_linked_file_with_damage_is_rewritten(
             linked.set()
 
         def has(self, folder: str, name: str, offset: int, parts: Any) -> bool | None:
-            if len(parts[0]) == MIN_FILE_BYTES:
+            if sum(map(len, parts)) >= MIN_FILE_BYTES:
                 linked.wait(10)
             return super().has(folder, name, offset, parts)
 
@@ -906,3 +910,31 @@ def test_slow_rank_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.Mon
         lambda ranks: save(tmp_path, 1, {f"{ranks.rank}": b"x"}, counted(ranks))
     )
     assert [commit_of_rank.folder for commit_of_rank in commits] == ["step-000000000001"] * 2
+
+
+def test_metadata_is_in_the_manifest_and_old_manifests_have_none(tmp_path: Path) -> None:
+    step_plan = dataclasses.replace(plan({"a": b"1"}), metadata={"epoch": 3, "tags": ["x"]})
+    commit(open_root(tmp_path), 1, step_plan, single_process(), incremental=True, progress=ignore)
+    save(tmp_path, 2, {"a": b"1"})
+    assert metadata(tmp_path, step=1) == {"epoch": 3, "tags": ["x"]}
+    assert metadata(tmp_path) == {}
+    written = [json.loads((folder / manifest.NAME).read_text()) for folder in folders(tmp_path)]
+    assert ["metadata" in document for document in written] == [True, False]
+    assert described(tmp_path) == {"a": (OBJECT, ())}
+    with pytest.raises(NoCheckpoint):
+        metadata(tmp_path, step=3)
+
+
+def test_protected_steps_are_not_pruned(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        save(tmp_path, step, {"a": str(step).encode()})
+    pruned = retention.prune(open_root(tmp_path), 1, protected=(2, 9))
+    assert list_steps(tmp_path) == [2, 5]
+    assert len(pruned.removed) == 3
+
+
+def folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir())
+
+
+def ignore(_: SaveProgress) -> None: ...

@@ -108,7 +108,7 @@ def test_json_shapes_match_the_docs(root: Path) -> None:
     for product in (
         inventory.Checkpoint,
         inventory.Unfinished,
-        inventory.Inventory,
+        inventory.CheckpointInventory,
         audit.CheckpointVerdict,
         audit.Audit,
         contents.Contents,
@@ -508,7 +508,7 @@ def test_checkpoint_replaced_during_listing_is_looked_up_again(root: Path, first
         assert folder is not None
         return folder
 
-    audited = audit.audit(Restless(root, first=first), 300, audit.Meter())
+    audited = audit.audit(Restless(root, first=first), 300, audit.ProgressHooks())
     assert [
         (checkpoint.folder, checkpoint.verdict, checkpoint.damages)
         for checkpoint in audited.checkpoints
@@ -520,7 +520,7 @@ def test_checkpoint_replaced_during_listing_is_looked_up_again(root: Path, first
         (name, "committed") for name in (FIRST, SECOND, newest())
     ]
     assert listed.checkpoints[-1].latest
-    everything = audit.audit(Restless(root, first=first), "all", audit.Meter())
+    everything = audit.audit(Restless(root, first=first), "all", audit.ProgressHooks())
     assert {checkpoint.verdict for checkpoint in everything.checkpoints} == {"whole"}
     assert {FIRST, SECOND} <= {checkpoint.folder for checkpoint in everything.checkpoints}
 
@@ -543,7 +543,7 @@ def test_file_unlinked_during_reading_is_read_by_its_other_link(root: Path) -> N
                 self.remove(FIRST)
             return super().size(folder, name)
 
-    audited = audit.audit(Pruned(root), "all", audit.Meter())
+    audited = audit.audit(Pruned(root), "all", audit.ProgressHooks())
     assert [(checkpoint.folder, checkpoint.verdict) for checkpoint in audited.checkpoints] == [
         (SECOND, "whole"),
         (THIRD, "whole"),

@@ -22,7 +22,7 @@ from provision_runtime.checkpoint import (
     verify,
 )
 from provision_runtime.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
-from provision_runtime.checkpoint.backends.fsspec_store import Store
+from provision_runtime.checkpoint.backends.fsspec_store import FsspecStore
 from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
@@ -439,7 +439,9 @@ def test_all_spellings_of_a_folder_open_it(tmp_path: Path) -> None:
 
 def test_docs_table_matches_the_traits(tmp_path: Path, root: str) -> None:
     kinds = {"a folder": open_root(tmp_path).traits, "`memory://`": open_root(root).traits}
-    kinds["`s3://` and others"] = ObjectBackend(Store("s3://bucket", None, "bucket", "s3")).traits
+    kinds["`s3://` and others"] = ObjectBackend(
+        FsspecStore("s3://bucket", None, "bucket", "s3")
+    ).traits
     page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
     for kind, traits in kinds.items():
         visible = "one rename" if traits.rename else "`manifest.json`, put last"

@@ -10,7 +10,7 @@ import pytest
 
 from provision import catalog, resolver, sources
 from provision.catalog import Build, mismatches
-from provision.ci import CiTarget, Job, Runner, assign
+from provision.ci import Assignment, CiTarget, Job, Runner, assign
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
@@ -59,11 +59,11 @@ def job(
     torch: str = "2.3.1",
     cuda: str | None = "12.1",
     platform: Platform = "linux-64",
-    gpus: int = 1,
+    gpus: int | None = 1,
 ) -> Job:
-    return assign(
-        CiTarget(resolution=resolution(torch, cuda), platform=platform), runners, gpus=gpus
-    )
+    target = CiTarget(resolution=resolution(torch, cuda), platform=platform)
+    (only_job,) = assign(target, runners, gpus=gpus).jobs
+    return only_job
 
 
 def place(assigned: Job) -> tuple[str | None, bool]:
@@ -95,6 +95,52 @@ def test_reasons_a_runner_does_not_fit(unfit: Runner, message: str) -> None:
     assert result.ranks == 2
     assert result.notes[0] == "a rehearsal on the CPU, because no GPU runner fits"
     assert message in result.notes[1]
+
+
+def test_ranks_are_the_gpus_of_the_runner_up_to_eight() -> None:
+    ranks = {gpus: job(runner(gpus=gpus), gpus=None).ranks for gpus in (1, 4, 8, 16)}
+    assert ranks == {1: 1, 4: 4, 8: 8, 16: 8}
+    assert job(runner(gpus=8, cpus=6), gpus=None).ranks == 6
+    assert job(gpus=None).ranks == 2  # on a CPU
+
+
+def across_gpus(*runners: Runner, torch: str = "2.3.1", cuda: str | None = "12.1") -> Assignment:
+    target = CiTarget(resolution=resolution(torch, cuda), platform="linux-64")
+    return assign(target, runners, gpus=None, across="gpu")
+
+
+def test_one_job_for_each_architecture_and_what_stays_untested() -> None:
+    result = across_gpus(
+        runner("v100", gpu="V100", gpus=4),
+        runner("a100"),
+        runner("a100-too", gpus=8),
+        runner("h100", gpu="H100", gpus=16),
+        runner("b200", gpu="B200", driver="580.65.06"),
+        runner("cpu", gpu=None),
+    )
+    assert [place(each) for each in result.jobs] == [
+        ("v100", True),
+        ("a100", True),
+        ("h100", True),
+    ]
+    assert [each.ranks for each in result.jobs] == [4, 1, 8]
+    blackwell, absent = result.untested
+    assert blackwell.startswith("not on b200: B200 (sm_100); this build has sm_50")
+    assert absent == "no runner has sm_50, sm_60, sm_75, sm_86, for which this build has code"
+
+
+def test_across_gpus_without_a_fitting_one_is_one_rehearsal() -> None:
+    result = across_gpus(runner("k80", gpu="K80"))
+    assert [place(each) for each in result.jobs] == [(None, False)]
+    assert "no runner has sm_50" in result.untested[0] and len(result.untested) == 1
+    without_cuda = across_gpus(runner(), torch="2.13.0", cuda=None)
+    assert [place(each) for each in without_cuda.jobs] == [(None, False)]
+    assert without_cuda.untested == ()
+
+
+def test_certain_runner_of_an_architecture_is_preferred() -> None:
+    result = across_gpus(runner("vague", driver="525"), runner("sure"))
+    assert [place(each) for each in result.jobs] == [("sure", True)]
 
 
 def test_too_few_gpus_or_cpus() -> None:
@@ -244,7 +290,8 @@ RUNNERS = st.lists(
 @given(st.data(), RUNNERS, st.sampled_from([1, 2, 8]))
 def test_random_runners(data: st.DataObject, runners: list[Runner], gpus: int) -> None:
     resolved, build = data.draw(st.sampled_from(builds()))
-    result = assign(CiTarget(resolution=resolved, platform="linux-64"), runners, gpus=gpus)
+    target = CiTarget(resolution=resolved, platform="linux-64")
+    (result,) = assign(target, runners, gpus=gpus).jobs
     answers = [
         (runner_, satisfied(resolved, build, runner_, gpus)) for runner_ in runners if runner_.gpu
     ]

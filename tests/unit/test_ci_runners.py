@@ -119,7 +119,7 @@ runners:
         ("runners: []", "a list of at least one runner"),
         ("runners: {a: 1}", "a list of at least one runner"),
         ("runners: [", "this is not YAML"),
-        ("runners: &a [*a]", "contains itself"),
+        ("runners: &a [*a]", "stands for itself"),
         ("runners:\n- ? [a]\n  : 1", "this is not YAML"),
         (
             "runners:\n- name: x\n  labels: y\n- name: x\n  labels: y\n",

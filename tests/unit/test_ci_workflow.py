@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
+import importlib.resources
 import json
 import os
 import re
@@ -14,11 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from provision import ci, render, resolver
+from provision import ci, resolver
 from provision.catalog.data_files import load
 from provision.cli import build
 from provision.cli.lock import make_lock
@@ -27,6 +31,7 @@ from provision.commands.ci import command_line_options
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import Spec
 from provision.resolver import spec
+from tests import evidence
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "ci"
 RUNNERS = """\
@@ -55,6 +60,12 @@ SPECS = {
     "new": 'torch: "2.13.0"\ncuda: "13.0"\npython: "3.11"\nsource: wheels\n',
     "ampere": 'torch: "2.11.0"\ncuda: "12.8"\npython: "3.11"\nsource: wheels\nconda: ["ffmpeg=7.*"]\n',
     "cpu": 'torch: "2.13.0"\ncpu: true\npython: "3.11"\n',
+}
+WORKFLOWS = {
+    "github": "github-workflow.yml",
+    "gitlab": "gitlab-ci.yml",
+    "github jobs": "github-outputs.txt",
+    "gitlab jobs": "gitlab-jobs.yml",
 }
 FILES = {"github": ".github/workflows/provision.yml", "gitlab": ".gitlab-ci.yml"}
 FORMATS = list(FILES)
@@ -87,6 +98,15 @@ def rendered(format: str, *message: str) -> str:
     return result.stdout
 
 
+def github_jobs(*message: str) -> dict[str, list[dict[str, Any]]]:
+    """The entries of both matrices, as the workflow's first job hands them on."""
+    entries = {}
+    for line in rendered("github", "--jobs", *message).splitlines():
+        name, _, matrix = line.partition("=")
+        entries[name] = json.loads(matrix)["include"] if matrix else []
+    return entries
+
+
 def tool(name: str) -> str:
     executable = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if not executable:
@@ -109,10 +129,11 @@ def _reference(loader: Any, node: Any) -> str:
 Reference.add_constructor("!reference", _reference)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_golden(format: str, lab: Path, request: pytest.FixtureRequest) -> None:
-    path = GOLDEN / render.WORKFLOWS[format]
-    text = rendered(format)
+@pytest.mark.parametrize("kind", WORKFLOWS)
+def test_golden(kind: str, lab: Path, request: pytest.FixtureRequest) -> None:
+    path = GOLDEN / WORKFLOWS[kind]
+    format, _, jobs = kind.partition(" ")
+    text = rendered(format, *(["--jobs"] if jobs else []))
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -137,10 +158,12 @@ def test_gitlab_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
         "--data-transform",
         "gitlab-ci",
     )
-    (lab / "g.yml").write_text(rendered("gitlab"))
-    result = run(*check, "g.yml")
+    text = rendered("gitlab")
+    (lab / "g.yml").write_text(text)
+    (lab / "jobs.yml").write_text(rendered("gitlab", "--jobs"))
+    result = run(*check, "g.yml", "jobs.yml")
     assert result.returncode == 0, result.stdout
-    (lab / "g.yml").write_text(rendered("gitlab").replace("  script:", "  scripts:"))
+    (lab / "g.yml").write_text(text.replace("  script:", "  scripts:"))
     assert run(*check, "g.yml").returncode != 0
 
 
@@ -184,17 +207,17 @@ def scripts(format: str, text: str) -> Iterator[str]:
     else:
         for job in content.values():
             if isinstance(job, dict) and "script" in job:
-                before = [
-                    line
-                    for line in content[".environment"]["before_script"]
-                    if not line.startswith("!reference")
-                ]
-                yield "\n".join(before + job["script"])
+                template = content.get(".environment", job)
+                after = job.get("after_script") or template.get("after_script", [])
+                for lines in (template["before_script"] + job["script"], after):
+                    yield "\n".join(line for line in lines if not line.startswith("!reference"))
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_shell_is_clean(format: str, lab: Path) -> None:
-    result = list(scripts(format, rendered(format)))
+@pytest.mark.parametrize("kind", ["github", "gitlab", "gitlab jobs"])
+def test_shell_is_clean(kind: str, lab: Path) -> None:
+    format, _, jobs = kind.partition(" ")
+    result = list(scripts(format, rendered(format, "--image", *(["--jobs"] if jobs else []))))
+    assert len(result) >= 2
     for index, script in enumerate(result):
         (lab / f"{index}.sh").write_text(script + "\n")
     checked = run(
@@ -210,6 +233,7 @@ def test_least_privileges_and_pinned_actions(lab: Path) -> None:
     assert content["concurrency"]["cancel-in-progress"] is True
     assert set(content[True]) == {
         "workflow_dispatch",
+        "workflow_call",
         "pull_request",
         "schedule",
     }  # YAML reads `on` as true
@@ -218,61 +242,195 @@ def test_least_privileges_and_pinned_actions(lab: Path) -> None:
         for row in load("ci.yml")["actions"].values()
     }
     assert set(re.findall(r"uses: (.*)", text)) == pins
-    for job in content["jobs"].values():
-        assert job["strategy"]["fail-fast"] is False
+    # A caller's usual group is its workflow's name and branch: the same one would cancel the caller.
+    assert content["concurrency"]["group"].startswith("provision-")
+    for name, job in content["jobs"].items():
         assert job["steps"][0]["with"]["persist-credentials"] is False
-        assert [step["if"] for step in job["steps"] if step["name"] == "Passport"] == ["always()"]
+        if name != "matrix":
+            assert job["strategy"]["fail-fast"] is False
         assert not any("${{" in step.get("run", "") for step in job["steps"])
 
 
 def test_fork_code_never_runs_on_the_labs_machines(lab: Path) -> None:
     jobs = yaml.safe_load(rendered("github"))["jobs"]
-    assert "head.repo.full_name == github.repository" in jobs["gpu"]["if"]
-    assert "if" not in jobs["cpu"]  # on GitHub's own runner
+    assert "head.repo.full_name == github.repository" in jobs["own"]["if"]
+    assert "head.repo" not in jobs["hosted"]["if"]  # on GitHub's own runner
+    assert jobs["matrix"]["runs-on"] == "ubuntu-24.04"
     (lab / "runners.yml").write_text("runners:\n- {name: mine, labels: cpu}\n")
-    jobs = yaml.safe_load(rendered("github"))["jobs"]
-    assert "if" in jobs["cpu"] and "gpu" not in jobs
+    entries = github_jobs()
+    assert {entry["runner"] for entry in entries["own"]} == {"mine"} and not entries["hosted"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_one_job_per_environment(format: str, lab: Path) -> None:
-    result = invoke("--format", format, "--json")
-    jobs = {
-        job["environment"]: (job["runner"], job["gpu"]) for job in json.loads(result.stdout)["jobs"]
-    }
+    result = invoke("--format", format, "--json", "--jobs", "--summary", "summary.md")
+    document = json.loads(result.stdout)
+    jobs = {job["environment"]: (job["runner"], job["gpu"]) for job in document["jobs"]}
     assert jobs == {
         "ampere": ("a100", True),
         "cpu": (None, False),
         "new": (None, False),
         "vision": ("v100", True),
     }
-    text = json.loads(result.stdout)["text"]
-    ran = yaml.load(text, Loader=Reference)
     if format == "github":
-        entries = [
-            entry for job in ran["jobs"].values() for entry in job["strategy"]["matrix"]["include"]
-        ]
-        assert sorted(entry["environment"] for entry in entries) == sorted(SPECS)
-        assert {tuple(entry["labels"]) for entry in entries} == {
-            ("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8"), ("ubuntu-24.04",)
-        }  # fmt: skip
+        entries = github_jobs()
+        assert {entry["environment"] for entry in entries["own"]} == {"ampere", "vision"}
+        assert {entry["environment"] for entry in entries["hosted"]} == {"cpu", "new"}
+        labels = {tuple(entry["labels"]) for entry in entries["own"]}
+        assert labels == {("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8")}
+        assert {tuple(entry["labels"]) for entry in entries["hosted"]} == {("ubuntu-24.04",)}
     else:
-        own_jobs = {
-            name: job
-            for name, job in ran.items()
-            if isinstance(job, dict) and "script" in job and not name.startswith("lock ")
-        }
-        assert sorted(job["variables"]["ENVIRONMENT"] for job in own_jobs.values()) == sorted(SPECS)
-        assert [
-            job.get("tags")
-            for job in own_jobs.values()
-            if job["variables"]["ENVIRONMENT"] == "vision"
-        ] == [["self-hosted", "linux", "v100"]]
-        assert all(
-            f"provision build {job['variables']['ENVIRONMENT']} " in job["script"][1]
-            for job in own_jobs.values()
+        own_jobs = {}
+        for name, job in yaml.load(document["text"], Loader=Reference).items():
+            if isinstance(job, dict) and "script" in job and not name.startswith("lock "):
+                own_jobs[job["variables"]["ENVIRONMENT"]] = job
+        assert sorted(own_jobs) == sorted(SPECS)
+        assert own_jobs["vision"]["tags"] == ["self-hosted", "linux", "v100"]
+        for name, job in own_jobs.items():
+            assert f"provision build {name} " in job["script"][1]
+    summary = (lab / "summary.md").read_text()
+    assert "| vision | linux-64 | v100 | V100 | 2 |" in summary
+    assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in summary
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_new_environment_or_runner_needs_no_new_workflow(format: str, lab: Path) -> None:
+    """The file stays the same, and its own command finds the environment."""
+    out = FILES[format]
+    assert invoke("--format", format, "-o", out).exit_code == 0
+    (lab / "envs" / "later").mkdir()
+    (lab / "envs" / "later" / "spec.yml").write_text(SPECS["vision"])
+    (lab / "runners.yml").write_text(RUNNERS.replace("a100", "a800"))
+    assert invoke("--format", format, "-o", out, "--check").exit_code == 0
+    content = yaml.load((lab / out).read_text(), Loader=Reference)
+    if format == "github":
+        command = content["jobs"]["matrix"]["steps"][-1]["run"]
+        command, _, target = command.partition(" >> ")
+        assert target.strip() == '"$GITHUB_OUTPUT"'
+    else:
+        command, _, target = content["matrix"]["script"][0].partition(" > ")
+        assert content["environments"]["trigger"]["include"] == [
+            {"artifact": target, "job": "matrix"}
+        ]
+    argv = shlex.split(command.replace('"$GITHUB_STEP_SUMMARY"', "summary.md"))
+    assert argv[:3] == ["provision", "matrix", "ci"]
+    result = CliRunner().invoke(cli, argv[1:])
+    assert result.exit_code == 0, result.output
+    assert (
+        "later" in result.stdout
+        and "later"
+        in (lab / "summary.md" if format == "github" else lab / "assignment.md").read_text()
+    )
+
+
+def test_one_runner_of_each_gpu_architecture(lab: Path) -> None:
+    entries = github_jobs("--across", "gpu")
+    assert [
+        (entry["environment"], entry["runner"], entry["ranks"]) for entry in entries["own"]
+    ] == [("ampere", "a100", 8), ("vision", "v100", 2), ("vision", "a100", 8)]
+    result = invoke("--format", "github", "--across", "gpu", "-o", "w.yml")
+    assert "vision (linux-64): v100, 2 ranks" in result.output
+    assert (
+        "no runner has sm_50, sm_60, sm_75, sm_86, for which this build has code" in result.output
+    )
+
+
+def test_images_are_built_where_there_is_an_engine(lab: Path) -> None:
+    (lab / "runners.yml").write_text(
+        RUNNERS.replace("    gpus: 8\n", "    gpus: 8\n    engine: true\n")
+    )
+    both = ("--across", "gpu", "--image")
+    entries = github_jobs(*both)["own"]
+    images = {(entry["runner"], entry["image"], entry["place"]) for entry in entries}
+    assert images == {("v100", "--no-image", "prefix"), ("a100", "--image", "both")}
+    assert {entry["image"] for entry in github_jobs("--across", "gpu")["own"]} == {"--no-image"}
+    jobs = yaml.load(rendered("gitlab", "--jobs", *both), Loader=Reference)
+    script = jobs["vision on a100"]["script"]
+    assert "--image" in script[1] and "--in=both" in script[2]
+    assert 'provision env remove "$ENVIRONMENT" --yes' in jobs["vision on a100"]["after_script"][-1]
+    assert "after_script" not in jobs["vision on v100"]
+    (lab / "runners.yml").write_text(RUNNERS.replace("    gpus: 8\n", "    engine: 1\n"))
+    result = invoke("--format", "github")
+    assert result.exit_code == 3
+    assert "`engine` must be true if jobs may use a Docker engine there" in result.output
+
+
+def test_slow_gpus_fail_their_jobs(lab: Path) -> None:
+    """Rehearsals on CPUs are not judged by speed."""
+    entries = github_jobs()
+    strict = {(entry["device"], entry["strict"]) for entry in [*entries["own"], *entries["hosted"]]}
+    assert strict == {("--require-gpu", "--strict"), ("--backend=gloo", "")}
+    relaxed = github_jobs("--no-strict")
+    assert {entry["strict"] for entry in [*relaxed["own"], *relaxed["hosted"]]} == {""}
+    jobs = yaml.load(rendered("gitlab", "--jobs"), Loader=Reference)
+    smokes = [job["script"][2] for job in jobs.values() if "script" in job and job["script"][2:]]
+    assert {"--strict" in line for line in smokes if "--require-gpu" in line} == {True}
+    assert {"--strict" in line for line in smokes if "--backend=gloo" in line} == {False}
+    assert "--no-strict" in rendered("github", "--no-strict")
+
+
+def collect_script(text: str, format: str) -> str:
+    content = yaml.load(text, Loader=Reference)
+    if format == "gitlab":
+        return "\n".join(content[".environment"]["after_script"])
+    steps = content["jobs"]["own"]["steps"]
+    return str(next(step["run"] for step in steps if step["name"] == "Collect the evidence"))
+
+
+def test_evidence_of_a_failed_job_is_kept(lab: Path) -> None:
+    """What runs after a failure always runs, and takes what there is."""
+    steps = yaml.safe_load(rendered("github", "--retention-days", "7"))["jobs"]["own"]["steps"]
+    by_name = {step["name"]: step for step in steps}
+    for name in ("Collect the evidence", "Upload the evidence"):
+        assert by_name[name]["if"] == "always()"
+    upload = by_name["Upload the evidence"]["with"]
+    assert upload["path"] == "${{ runner.temp }}/evidence" and upload["retention-days"] == 7
+    assert all(key in upload["name"] for key in ("environment", "platform", "runner"))
+    assert "$RUNNER_TEMP/evidence/junit.xml" in by_name["Smoke test"]["run"]
+    jobs = yaml.load(rendered("gitlab", "--jobs", "--retention-days", "7"), Loader=Reference)
+    artifacts = jobs[".environment"]["artifacts"]
+    assert artifacts["when"] == "always" and artifacts["expire_in"] == "7 days"
+    assert artifacts["reports"]["junit"] in jobs["vision on v100"]["script"][2]
+    result = invoke("--format", "github", "--retention-days", "0")
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("passport", [True, False])
+def test_collection_makes_page_and_summary(format: str, passport: bool, lab: Path) -> None:
+    """The script as bash runs it, with the real command and the passport of a failed test."""
+    jobs = ("--jobs",) if format == "gitlab" else ()
+    script = collect_script(rendered(format, *jobs), format)
+    command = Path(sysconfig.get_path("scripts")) / "provision"
+    if not command.exists():
+        pytest.skip("provision is not installed here")
+    tools = lab / ".provision" / "tool" / "bin"
+    tools.mkdir(parents=True)
+    (tools / "provision").symlink_to(command)
+    folder = lab / "envs" / "vision"
+    (folder / "conda-lock.yml").write_text("lock")
+    if passport:
+        document = evidence.passport(
+            evidence.report(evidence.phase(verdict="fail", findings=[evidence.finding()])),
+            name="vision",
         )
-    assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in text
+        (folder / "passport.json").write_text(json.dumps(document))
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "HOME": str(lab),
+        "PROVISION_ENVS": "envs",
+        "ENVIRONMENT": "vision",
+        "RUNNER_TEMP": str(lab / "temp"),
+        "GITHUB_STEP_SUMMARY": str(lab / "summary.md"),
+    }
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True, env=environment)
+    kept = lab / ("temp/evidence" if format == "github" else ".provision/evidence")
+    names = {"conda-lock.yml", "passport.json", "report.html"} if passport else {"conda-lock.yml"}
+    assert {path.name for path in kept.iterdir()} == names
+    if format == "github":
+        summary = (lab / "summary.md").read_text()
+        assert ("### vision: fail" if passport else "vision was not built") in summary
+        assert ("| fail | barrier |" in summary) is passport
 
 
 def test_command_in_the_header_regenerates_the_file(lab: Path) -> None:
@@ -310,13 +468,9 @@ def test_check_and_hand_edits(format: str, lab: Path) -> None:
     assert f"wrote {out}" in invoke("--format", format, "-o", out).output
     assert f"unchanged: {out}" in invoke("--format", format, "-o", out).output
     assert invoke("--format", format, "-o", out, "--check").exit_code == 0
-    (lab / "envs" / "vision" / "spec.yml").write_text('torch: "2.9.1"\ncuda: "12.8"\n')
-    changed = invoke("--format", format, "-o", out, "--check")
-    assert (
-        changed.exit_code == 1
-        and "+++ " in changed.output
-        and re.search(r"^\+.*torch 2\.9\.1", changed.output, re.MULTILINE)
-    )
+    changed = invoke("--format", format, "--gpus", "2", "-o", out, "--check")
+    assert changed.exit_code == 1
+    assert "+++ " in changed.output and re.search(r"^\+.*--gpus 2", changed.output, re.MULTILINE)
     (lab / out).write_text((lab / out).read_text() + "# mine\n")
     result = invoke("--format", format, "-o", out)
     assert result.exit_code == 6 and "was edited by hand" in result.output
@@ -346,10 +500,16 @@ def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Pat
     "message,problem",
     [
         (("--install", "x; rm -rf /"), "--install must say where"),
-        (("--install", "tools/x.whl\n- run: y"), "--install must say where"),
+        (
+            ("--install", "tools/x-1-py3-none-any.whl\n- run: y"),
+            "--install must say where",
+        ),
+        (("--install", "tools/provision.whl"), "keeps the name"),
+        (("--install", f"https://a.invalid/x.whl#sha256={'0' * 64}"), "keeps the name"),
         (("--install", ""), "--install must say where runners get provision"),
         (("--install", "provision==0.1.0"), "`provision==0.1.0` is none of these"),
         (("--install", "git+https://code.invalid/provision@main"), "is none of these"),
+        (("--runners", "/etc/runners.yml"), "There is no /etc/runners.yml"),
         (("--schedule", "daily"), "--schedule must be five fields of cron"),
         (("--envs", ".."), "There is no"),
         (("--runners", "none.yml"), "There is no none.yml"),
@@ -378,27 +538,40 @@ def test_unsupported_features_of_a_service(lab: Path) -> None:
     )
     result = invoke("--format", "github")
     assert result.exit_code == 3 and "names an image" in result.output
-    assert "  image: x\n" in rendered("gitlab")
+    assert "  image: x\n" in rendered("gitlab", "--jobs")
     resolved = resolver.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
     target = ci.CiTarget(resolution=resolved, platform="linux-aarch64")
     far = ci.Job(target=target, runner=None, on_gpu=False, ranks=2, notes=())
-    settings = ci.WorkflowSettings(install=".")
     with pytest.raises(InvalidSpec, match="has no known CPU runner for linux-aarch64"):
-        ci.template_values("gitlab", [far], settings)
-    assert ci.template_values("github", [far], settings)["rehearsal"][0]["labels"] == (
-        "ubuntu-24.04-arm",
-    )
-    near = ci.Job(
-        target=ci.CiTarget(resolution=resolved, platform="linux-64"),
-        runner=None,
-        on_gpu=False,
-        ranks=2,
-        notes=(),
-    )
-    assert ci.template_values("github", [near] * 256, settings)
+        ci.check_jobs("gitlab", [far])
+    settings = ci.WorkflowSettings(install=".", jobs_command=("provision",))
+    (matrix,) = filter(None, ci.github_matrices([far], settings).values())
+    assert json.loads(matrix)["include"][0]["labels"] == ["ubuntu-24.04-arm"]
+    near = dataclasses.replace(far, target=dataclasses.replace(target, platform="linux-64"))
+    ci.check_jobs("github", [near] * 256)
     with pytest.raises(InvalidSpec, match="at most 256 jobs"):
-        ci.template_values("github", [near] * 257, settings)
-    assert ci.template_values("gitlab", [near] * 257, settings)
+        ci.check_jobs("github", [near] * 257)
+    ci.check_jobs("gitlab", [near] * 257)
+
+
+def test_runners_file_must_be_in_the_repository(lab: Path) -> None:
+    """The first job reads it from the checkout."""
+    (lab.parent / "runners.yml").write_text(RUNNERS)
+    result = invoke("--format", "github", "--runners", "../runners.yml")
+    assert result.exit_code == 3 and "that file must be in the repository" in result.output
+    assert invoke("--format", "github", "--runners", str(lab / "runners.yml")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "message,problem",
+    [
+        (("--jobs", "-o", "x"), "--jobs prints to standard output"),
+        (("--summary", "x"), "--summary goes with --jobs"),
+    ],
+)
+def test_options_that_exclude_each_other(message: tuple[str, ...], problem: str, lab: Path) -> None:
+    result = invoke("--format", "github", *message)
+    assert result.exit_code == 2 and problem in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -417,85 +590,55 @@ def test_matrix_builds_instead_of_environments(format: str, lab: Path) -> None:
         "3.11",
     ]
     message = ("--format", format, *which)
-    output = json.loads(invoke(*message, "--json").stdout)
+    output = json.loads(invoke(*message, "--jobs", "--json").stdout)
     names = [job["environment"] for job in output["jobs"]]
     assert names[0] == "torch2.3.1-cuda12.1-py311"
     assert "torch2.3.1-cuda12.1-py311-pytorch" in names and "torch2.4.1-cuda12.1-py311" in names
     assert len(set(names)) == len(names)
-    (lab / "w.yml").write_text(output["text"])
-    ran = yaml.load(output["text"], Loader=Reference)
+    workflow = rendered(format, *which)
+    options = ["--torch=2.3.1", "--cuda=12.1", "--python=3.11", "--source=wheels"]
     if format == "github":
-        assert (
-            run(
-                tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows", "w.yml"
-            ).returncode
-            == 0
-        )
-        assert (
-            run(
-                tool("zizmor"), "--offline", "--no-config", "--persona", "pedantic", "w.yml"
-            ).returncode
-            == 0
-        )
         (entry,) = [
-            entry
-            for entry in ran["jobs"]["gpu"]["strategy"]["matrix"]["include"]
-            if entry["environment"] == names[0]
+            entry for entry in github_jobs(*which)["own"] if entry["environment"] == names[0]
         ]
-        assert entry["options"].split("\n") == [
-            "--torch=2.3.1",
-            "--cuda=12.1",
-            "--python=3.11",
-            "--source=wheels",
-        ]
-        script = next(
-            step["run"] for step in ran["jobs"]["gpu"]["steps"] if step["name"] == "Build"
-        )
+        assert entry["options"].split("\n") == options
+        steps = yaml.safe_load(workflow)["jobs"]["own"]["steps"]
+        script = next(step["run"] for step in steps if step["name"] == "Build")
         script = script.replace("provision build", "printf '<%s>'")
-        for request, expected in (
-            (entry["options"], "".join(f"<{option}>" for option in entry["options"].split("\n"))),
-            ("", ""),
-        ):
+        for request in (entry["options"], ""):
+            environment = {"OPTIONS": request, "ENVIRONMENT": "x", "IMAGE": "--no-image"}
             result = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", script],
-                capture_output=True,
-                env={"OPTIONS": request, "ENVIRONMENT": "x"},
+                ["bash", "-euo", "pipefail", "-c", script], capture_output=True, env=environment
             )
-            assert result.stdout.decode() == f"<x>{expected}<--no-image><--no-smoke><--no-kernel>"
+            passed = "".join(f"<{option}>" for option in request.split("\n") if option)
+            expected = f"<x>{passed}<--no-image><--no-smoke><--no-kernel>"
+            assert result.stdout.decode() == expected
     else:
+        ran = yaml.load(output["text"], Loader=Reference)
         jobs = [
             job
             for job in ran.values()
             if isinstance(job, dict) and job.get("variables", {}).get("ENVIRONMENT") == names[0]
         ]
-        assert [job["script"][0] for job in jobs] == [
-            f"provision lock {names[0]} --torch=2.3.1 --cuda=12.1 --python=3.11 --source=wheels"
-        ] * 2
-    for script in scripts(format, output["text"]):
-        (lab / "s.sh").write_text(script + "\n")
-        assert run(tool("shellcheck"), "--shell=bash", "s.sh").stdout == ""
-    assert "--torch=>=2.3.1,<2.5" in shlex.split(output["text"].splitlines()[0])
+        command = f"provision lock {names[0]} {' '.join(options)}"
+        assert [job["script"][0] for job in jobs] == [command] * 2
+    assert "--torch=>=2.3.1,<2.5" in shlex.split(workflow.splitlines()[0])
 
 
 TABLE = ("--torch", "2.3.1", "--cuda", "12.1", "--source", "wheels", "--python", "3.11")
 
 
 def gitlab_jobs(*message: str) -> dict[str, Any]:
-    text = rendered("gitlab", *message)
-    Path("g.yml").write_text(text)
-    assert (
-        run(
-            tool("check-jsonschema"),
-            "--builtin-schema",
-            "vendor.gitlab-ci",
-            "--data-transform",
-            "gitlab-ci",
-            "g.yml",
-        ).returncode
-        == 0
-    )
-    content: dict[str, Any] = yaml.load(text, Loader=Reference)
+    """The pipeline of jobs, which fits GitLab's schema."""
+    content: dict[str, Any] = yaml.load(rendered("gitlab", "--jobs", *message), Loader=Reference)
+    gitlab_schema().validate(content)
     return content
+
+
+@functools.cache
+def gitlab_schema() -> jsonschema_rs.Validator:
+    schemas = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
+    return jsonschema_rs.validator_for(json.loads((schemas / "gitlab-ci.json").read_text()))
 
 
 @pytest.mark.parametrize("message,name", [((), "vision"), (TABLE, "torch2.3.1-cuda12.1-py311")])
@@ -553,13 +696,8 @@ def test_selection_without_builds(lab: Path) -> None:
 
 
 def test_pytorch_index_comes_from_the_repository_settings(lab: Path) -> None:
-    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in rendered(
-        "github", "--torch", "2.9.1", "--cuda", "13.0"
-    )
-    assert "PROVISION_TORCH_INDEX" not in rendered(
-        "github", "--torch", "2.9.1", "--cuda", "12.8", "--source", "wheels"
-    )
-    assert "PROVISION_TORCH_INDEX" in rendered("gitlab", "--torch", "2.9.1", "--cuda", "13.0")
+    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in rendered("github")
+    assert "CI/CD variable PROVISION_TORCH_INDEX" in rendered("gitlab", "--jobs")
 
 
 ASKED: list[dict[str, Any]] = [
@@ -581,7 +719,8 @@ ASKED: list[dict[str, Any]] = [
         "torch": ">=2.3,<2.6",
         "cuda": "auto",
         "cudnn": "9.1",
-        "gpu": ["H100", "NVIDIA A100-SXM4-80GB"],
+        # As the table calls it: options take nvidia-smi's longer names too, and say so.
+        "gpu": ["H100", "A100"],
         "driver": "535.54.03",
         "glibc": "2.28",
         "platforms": ["linux-64", "linux-aarch64"],

@@ -50,24 +50,33 @@ def test_every_command_has_help_and_json(path: tuple[str, ...], command: click.C
     result = invoke(*path, "--help")
     assert result.exit_code == 0
     assert command.help and command.help.split(".")[0] in " ".join(result.output.split())
-    if path != ("completion",):
+    if path not in {("completion",), ("help",)}:
         assert {"as_json", "verbose", "debug"} <= {parameter.name for parameter in command.params}
 
 
 CHANGING = {
     "launch",
+    "join",
+    "lab init",
     "checkpoint prune",
     "build",
     "render",
     "lock",
     "env create",
     "env remove",
+    "clean",
     "image build",
     "image run",
     "pack",
     "ship",
     "activate",
     "rollback",
+    "import",
+    "init",
+    "add",
+    "remove",
+    "update",
+    "run",
     "kernel add",
     "kernel remove",
     "channel bootstrap",
@@ -176,7 +185,7 @@ def test_help_loads_nothing_heavy() -> None:
         ),
         (["env", "diff", "nosuch"], 9, "Environment `nosuch` is not installed on this machine"),
         (
-            ["env", "remove", "nosuch"],
+            ["env", "remove", "nosuch", "--yes"],
             9,
             "`nosuch` has no prefix, kernel, image or pack on this machine",
         ),
@@ -247,10 +256,9 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
         "--envs",
         str(tmp_path / "e"),
     ]
-    for path in (["render"], ["build"], ["env", "create"]):
-        result = invoke(*path, *request, "--dry-run")
-        assert result.exit_code == 0, result.output
-        assert "torch==2.9.1" in result.output
+    result = invoke("render", *request, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "torch==2.9.1" in result.output
     assert not (tmp_path / "e").exists()
 
 
@@ -348,3 +356,19 @@ def test_reference_is_current() -> None:
         text=True,
     )
     assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_second_package_is_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    arguments = ["render", "--torch", "2.3", "--cpu", "--pip", "einops", "numpy"]
+    monkeypatch.setattr(sys, "argv", ["provision", *arguments])
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "write --pip einops --pip numpy" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_file_of_requirements_is_no_package() -> None:
+    result = invoke("render", "--torch", "2.3", "--cpu", "--pip", "requirements.txt")
+    assert result.exit_code == 3
+    assert "Did you mean -r?" in result.output

@@ -37,6 +37,8 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
         ("me@host.lab", ["me@host.lab"]),
         ("fe80::1", ["fe80::1"]),
+        ("rack1-300000", ["rack1-300000"]),
+        ("n[1-9/4]", ["n1", "n5", "n9"]),
         ("", []),
     ],
 )
@@ -59,12 +61,21 @@ def test_node_sets(text: str, nodes: list[str]) -> None:
         ("n;reboot", "`n;reboot`"),
         ("slurm:gpu", "`slurm:gpu`"),
         ("n[1-99999999]", "more than 100,000 nodes"),
+        ("n[1-400]r[1-400]", "`n[1-400]r[1-400]` has more than 100,000 nodes"),
+        ("a[1-60000],b[1-60000]", "`b[1-60000]` has more than 100,000 nodes"),
+        ("n[1-60000,100000-160000]", "more than 100,000 nodes"),
+        (f"n[1-{'9' * 5000}]", "more than 100,000 nodes"),
+        ("host$(reboot)", "`host$(reboot)`"),
+        ("a`id`", "a`id`"),
+        ("me@-oProxyCommand", "`me@-oProxyCommand`"),
+        ("../../etc", "`../../etc`"),
     ],
 )
 def test_typos_are_quoted(text: str, part: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         clustershell.expand(text)
     assert part in str(caught.value)
+    assert len(caught.value.message) < 300
     assert "n[1-4,7]" in caught.value.advice
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +54,25 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     client.close()
     server.shutdown()
     server.server_close()
+
+
+def test_engine_of_the_current_context(
+    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The docker command that we print, and run, goes there too."""
+    host = os.environ["DOCKER_HOST"]
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "lab"}))
+    context = {"Name": "lab", "Metadata": {}, "Endpoints": {"docker": {"Host": host}}}
+    folder = tmp_path / "contexts" / "meta" / hashlib.sha256(b"lab").hexdigest()
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps(context))
+    client, reason = connect_engine()
+    assert client is not None, reason
+    with contextlib.closing(client):
+        assert client.api.base_url == host.replace("tcp:", "http:")
 
 
 def test_engine_disconnect_during_a_response_is_reported(engine: Client) -> None:

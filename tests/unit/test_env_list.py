@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provision.commands import env
+from provision.commands import env_list
 from provision.commands.context import Context
 from provision.core.paths import Folders
 from provision.environment import prefix as prefixes
@@ -49,7 +49,7 @@ def write_passport(context: Context, name: str, prefix: Path, **changes: Any) ->
 
 
 def verdict(context: Context) -> str:
-    (row,) = env.environments(context)
+    (row,) = env_list.environments(context)
     return row.smoke
 
 

@@ -104,3 +104,27 @@ def test_settings_from_a_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "conf"))
     settings = {setting["name"]: setting["source"] for setting in nccl.settings()}
     assert settings["NCCL_PROTO"] == str(tmp_path / "conf")
+
+
+@pytest.mark.parametrize("name", ["NCCL_IB_DISABLE", "NCCL_NVLS_ENABLE"])
+@pytest.mark.parametrize("value", ["true", "yes", "on"])
+def test_a_word_is_zero_for_nccl(name: str, value: str) -> None:
+    (setting,) = nccl.effective({name: value}, [])
+    assert setting.is_costly
+    assert setting.effect.endswith(f"NCCL reads numbers only, so {value!r} means 0")
+
+
+def test_a_word_is_a_value_for_torch() -> None:
+    (setting,) = nccl.effective({"TORCH_NCCL_BLOCKING_WAIT": "true"}, [])
+    assert (setting.is_costly, "numbers only" in setting.effect) == (True, False)
+
+
+def test_mistyped_names_are_compared_with_those_in_the_library(tmp_path: Path) -> None:
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(b"\x7fELF\0NCCL_IB_DISABLE\0NCCL_IB_TIMEOUT\0NCCL_\0")
+    names = ["NCCL_IB_DISBALE", "NCCL_IB_TIMEOUT", "NCCL_SHARP_MAX", "NCCL_SOCKET_IFNAM", "PATH"]
+    assert nccl.mistyped(names, str(library)) == {
+        "NCCL_IB_DISBALE": "NCCL_IB_DISABLE",
+        "NCCL_SOCKET_IFNAM": "NCCL_SOCKET_IFNAME",
+    }
+    assert nccl.mistyped(names, str(tmp_path / "absent")) == {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provision.core import host
-from provision.core.types import Machine
+from provision.core.types import HostGpus
 
 
 def lay_out(root: Path, cgroup: str, files: dict[str, str]) -> Path:
@@ -75,10 +75,10 @@ def test_invisible_process_has_not_ended(identity: list[str]) -> None:
 
 ANSWERS = Path(__file__).parent.parent / "data" / "nvidia-smi"
 PARSED = {
-    "one": Machine(driver="550.90.07", gpus=("sm_90",)),
-    "mixed": Machine(driver="535.183.01", gpus=("sm_70", "sm_80")),
-    "old-driver": Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
-    "not-available": Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
+    "one": HostGpus(driver="550.90.07", gpus=("sm_90",)),
+    "mixed": HostGpus(driver="535.183.01", gpus=("sm_70", "sm_80")),
+    "old-driver": HostGpus(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
+    "not-available": HostGpus(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
 }
 REASONS = {
     "unknown-field": "not a valid field",
@@ -126,7 +126,7 @@ def test_old_driver_is_queried_with_its_field_names(
     refusal = 'echo "Field \\"compute_cap\\" is not a valid field to query."; exit 2'
     old = f'case "$*" in *compute_cap*) {refusal};; *) echo "470.57.02, Tesla K80";; esac'
     install(tmp_path, monkeypatch, old)
-    assert host.this_machine() == Machine(driver="470.57.02", gpus=("Tesla K80",))
+    assert host.this_machine() == HostGpus(driver="470.57.02", gpus=("Tesla K80",))
 
 
 def test_nvidia_smi_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_nvidia_smi_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_missing_nvidia_smi_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert host.this_machine() == Machine(why="there is no nvidia-smi on this machine")
+    assert host.this_machine() == HostGpus(why="there is no nvidia-smi on this machine")
 
 
 def test_hanging_nvidia_smi_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,9 +97,7 @@ def test_lasting_faults_are_reported(
 ) -> None:
     server.fault("a", kind)
     download_request = download_of(server, tmp_path)
-    start = time.monotonic()
     (refusal,) = download(download_request)
-    assert time.monotonic() - start < 8
     assert isinstance(refusal, error) and message in refusal.message and "a%20b" in refusal.message
     assert not download_request.target.exists()
     assert requests is None or len(server.log) == requests

@@ -8,15 +8,15 @@ import shutil
 import socket
 import subprocess
 import sysconfig
-import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
 
 from provision import image
-from provision.adapters.docker import engine_errors
+from provision.adapters.docker import PING_TIMEOUT_S, engine_errors
 from provision.core import container
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.spec_fields import Spec
@@ -194,27 +194,32 @@ def test_invalid_references(reference: str) -> None:
         image.chosen_base(reference)
 
 
-def test_a_missing_engine_is_reported_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    started = time.monotonic()
+def test_a_missing_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///absent/docker.sock")
     client, reason = image.connect_engine()
     assert (client, reason) == (None, "No such file or directory")
     with pytest.raises(ToolMissing, match=r"No Docker engine answers.*--no-image"):
         image.require_engine()
-    assert time.monotonic() - started < 3
 
 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # the SDK leaves its socket open
 def test_an_engine_that_accepts_but_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from requests.adapters import HTTPAdapter
+
+    timeouts = set()
+    send = HTTPAdapter.send
+
+    def record_timeout(adapter: HTTPAdapter, *arguments: Any, **options: Any) -> Any:
+        timeouts.add(options["timeout"])
+        return send(adapter, *arguments, **options)
+
+    monkeypatch.setattr(HTTPAdapter, "send", record_timeout)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
-        started = time.monotonic()
         assert image.connect_engine()[0] is None
-        assert time.monotonic() - started < 3
+    assert timeouts == {PING_TIMEOUT_S}
 
 
 def test_a_broken_engine_connection_is_reported() -> None:
@@ -303,7 +308,9 @@ def test_dockerfile_says_what_the_image_says_and_is_clean(
 
 
 def test_dockerfile_takes_the_base_of_the_spec() -> None:
-    assert "\nFROM mine:1\n" in rendered(config.dockerfile_context(resolution(base="mine:1"), LOCK))
+    text = rendered(config.dockerfile_context(resolution(base="mine:1"), LOCK))
+    assert "\nARG BASE=mine:1\n" in text and "\nFROM ${BASE}\n" in text
+    assert 'org.opencontainers.image.base.name="${BASE}"' in text
 
 
 def test_entry_script_is_clean(tmp_path: Path) -> None:

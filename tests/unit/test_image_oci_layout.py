@@ -133,6 +133,18 @@ def test_half_removed_layout_is_recognized(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [tmp_path / "x"]
 
 
+def test_nobody_else_may_write_into_a_layout(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        make(tmp_path / "images" / "lab")
+    finally:
+        os.umask(umask)
+    folders = [path for path in (tmp_path / "images").rglob("*") if path.is_dir()]
+    assert folders
+    for folder in (tmp_path / "images", *folders):
+        assert not folder.stat().st_mode & 0o022, folder
+
+
 def test_a_missing_layout_reads_as_none(tmp_path: Path) -> None:
     assert oci_layout.read(tmp_path / "x") is None
 

@@ -197,19 +197,19 @@ def test_a_shared_file_is_that_of_the_last_wheel_by_name(
     )
 
 
-def test_identical_shared_files_are_accepted(prefix: Prefix) -> None:
-    for name in ("nvidia-b", "nvidia-a"):
-        install(prefix, name, {"nvidia/__init__.py": b"", "__pycache__/x.pyc": name.encode()})
+@pytest.mark.parametrize("name", ["__init__.py", "py.typed"])
+def test_identical_shared_files_are_accepted(prefix: Prefix, name: str) -> None:
+    """Byte code of a source is compiled by itself if it has several owners."""
+    for wheel in ("nvidia-b", "nvidia-a"):
+        install(prefix, wheel, {f"nvidia/{name}": b"", "__pycache__/x.pyc": wheel.encode()})
     wheels = wheel_files.installed_wheels(
         prefix, [package("nvidia-a"), package("nvidia-b")], PYTHON
     )
     clashing = wheel_files.shared_files(wheels)
-    assert wheel_files.co_owners(wheels[:1], clashing) == []
-    assert [
-        path
-        for path in wheel_files.wheels_entries(wheels, clashing, prefix)
-        if path.endswith("nvidia/__init__.py")
-    ]
+    others = [package("nvidia-b")] if name.endswith(".py") else []
+    assert wheel_files.co_owners(wheels[:1], clashing) == others
+    entries = wheel_files.wheels_entries(wheels, clashing, prefix)
+    assert any(path.endswith(f"nvidia/{name}") for path in entries)
 
 
 @pytest.mark.parametrize(

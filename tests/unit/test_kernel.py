@@ -96,6 +96,31 @@ def test_names_shown() -> None:
     assert kernels.display_name(cpu) == "Python (torch 2.13, CPU)"
 
 
+def test_two_kernels_never_have_the_same_name(jupyter: Path) -> None:
+    """Whoever made the other one; and a name stays once it is given."""
+
+    def resolution(name: str) -> Any:
+        return resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=name))
+
+    def install(name: str) -> str:
+        shown = kernels.display_name(resolution(name))
+        kernels.install(Prefix(name=name, path=Path("/data") / name, lock_sha256="abc"), shown)
+        return shown
+
+    assert install("lab") == "Python (torch 2.3, CUDA 12.1)"
+    assert install("lab2") == "Python (torch 2.3, CUDA 12.1, lab2)"
+    assert [install("lab"), install("lab2")] == [
+        "Python (torch 2.3, CUDA 12.1)",
+        "Python (torch 2.3, CUDA 12.1, lab2)",
+    ]
+    kernels.remove("lab")
+    assert install("lab2") == "Python (torch 2.3, CUDA 12.1, lab2)"
+    foreign = {"argv": [], "display_name": "Python (torch 2.3, CUDA 12.1)", "language": "python"}
+    (jupyter / "foreign").mkdir()
+    (jupyter / "foreign" / "kernel.json").write_text(json.dumps(foreign))
+    assert install("lab") == "Python (torch 2.3, CUDA 12.1, lab)"
+
+
 def test_kernel_without_a_launcher_is_removed_alone(jupyter: Path, tmp_path: Path) -> None:
     kernels.install(Prefix(name="lab", path=tmp_path / "other", lock_sha256="abc"), "Python (lab)")
     assert not kernels.remove_kernel_of(PREFIX)

@@ -126,6 +126,28 @@ def test_docker_script() -> None:
     )
 
 
+def test_pyxis_names_a_registry_and_no_engine() -> None:
+    """Nodes have no Docker engine, so dockerd:// would fail there."""
+    script = text("slurm-pyxis")
+    assert "dockerd://" not in script
+    assert f"enroot import --output toy.sqsh 'docker://REGISTRY#{REFERENCE}'" in script
+    named = launch.RunOptions(reference="registry.example:5000/lab/toy:1")
+    script = text("slurm-pyxis", named)
+    assert " registry.example:5000/lab/toy:1\n" in script
+    assert "'docker://registry.example:5000#lab/toy:1'" in script
+
+
+@pytest.mark.parametrize("format", ["sbatch", "slurm-pyxis", "apptainer"])
+def test_lower_hard_limits_do_not_end_the_job(format: launch.RunFormat) -> None:
+    """Under `set -e`, and with a hard limit that an administrator set."""
+    before, limits, _ = text(format).partition("memlock stays limited")
+    script = before[before.index("set -euo pipefail") :] + limits + "' >&2\necho started\n"
+    lowered = f"ulimit -S -s 1024; ulimit -H -s 2048; ulimit -l 64\n{script}"
+    result = subprocess.run(["bash", "-c", lowered], capture_output=True, text=True, check=False)
+    assert result.returncode == 0 and result.stdout.endswith("started\n"), result.stderr
+    assert "provision: the stack stays smaller" in result.stderr
+
+
 def test_compose() -> None:
     document = yaml.safe_load(text("compose", ASKED, command=("python", "a: b")))
     (service,) = document["services"].values()

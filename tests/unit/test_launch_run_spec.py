@@ -18,8 +18,8 @@ from tests.unit.test_launch_contract import infiniband
 
 
 def test_run_contract_of_a_cuda_image() -> None:
-    assert shlex.join(launch.run_command(resolution(), "provision/toy:1", ["python"])) == (
-        "docker run --rm -it --gpus all --init --shm-size=8g --ulimit stack=67108864 --ulimit memlock=-1 provision/toy:1 python"
+    assert shlex.join(launch.docker_arguments(resolution())) == (
+        "--gpus all --init --shm-size=8g --ulimit stack=67108864 --ulimit memlock=-1"
     )
     assert all(need.reason for need in launch.run_requirements(infiniband()))
     assert [need.what for need in launch.run_requirements(infiniband())] == [
@@ -43,16 +43,6 @@ def test_unmet_requirements_are_left_out() -> None:
 def test_invalid_image_names(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not an image reference"):
         image.parse_engine_reference(written)
-
-
-def test_the_docker_command_uses_our_engine() -> None:
-    """It goes by DOCKER_HOST first, as we do, and then by its contexts, of which we know nothing."""
-    assert image.docker_cli_flags({"DOCKER_HOST": "tcp://lab:2375"}) == []
-    assert (
-        image.docker_cli_flags({})
-        == image.docker_cli_flags({"DOCKER_HOST": ""})
-        == ["--host", "unix:///var/run/docker.sock"]
-    )
 
 
 @pytest.mark.parametrize(

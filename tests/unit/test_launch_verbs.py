@@ -105,6 +105,42 @@ def test_dry_run_prints_and_creates_nothing(kubectl: Path, tmp_path: Path) -> No
     assert (tmp_path / "kept.yaml").read_text().rstrip("\n") == result.stdout.rstrip("\n")
 
 
+def test_dry_run_needs_no_live_engine(kubectl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a laptop, or while the controller is down, the script can still be read."""
+    (kubectl / "kubectl").unlink()
+    monkeypatch.setenv("PATH", str(kubectl))
+    result = run(*LAUNCH, "--dry-run", "--", "hostname")
+    assert result.exit_code == 0, result.output
+    assert yaml.safe_load_all(result.stdout)
+    assert "does not answer here" in result.stderr
+    assert run(*LAUNCH, "--", "hostname").exit_code == 9
+    slurm = ("launch", "toy", "--on", "slurm:gpu", "--nodes", "3", "--gpus", "2")
+    result = run(*slurm, "--dry-run", "--", "hostname")
+    assert result.exit_code == 0, result.output
+    assert "#SBATCH --partition=gpu" in result.stdout and "#SBATCH --nodes=3" in result.stdout
+    assert run(*slurm, "--", "hostname").exit_code == 9
+    # What only the engine knows is not assumed.
+    assert run("launch", "toy", "--on", "slurm:a!n3", "--dry-run", "--", "x").exit_code == 9
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ship", "tyo", "--on", "ssh:n1"),
+        ("activate", "tyo", "--on", "ssh:n1"),
+        ("rollback", "tyo", "--on", "ssh:n1"),
+        ("drift", "tyo", "--on", "ssh:n1"),
+        ("launch", "tyo", "--on", "k8s:gpu", "--image", "lab/x:1", "--", "hostname"),
+        ("smoke", "tyo"),
+    ],
+)
+def test_mistyped_environment(kubectl: Path, words: tuple[str, ...]) -> None:
+    """No node is asked about an environment that does not exist."""
+    result = run(*words)
+    assert result.exit_code == 3, result.output
+    assert "Did you mean `toy`?" in result.stderr
+
+
 def test_what_the_server_refuses_is_said(kubectl: Path) -> None:
     (kubectl / "refusal").write_text("Error from server (Forbidden): exceeded quota: gpus")
     result = run(*LAUNCH, "--", "hostname")
@@ -159,6 +195,45 @@ def test_bad_input_is_named_before_anything_is_created(
     assert message in " ".join(result.stderr.split())
     calls = (kubectl / "calls").read_text() if (kubectl / "calls").exists() else ""
     assert "create" not in calls
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--time", "soon"), "'soon' is not a time limit"),
+        (("--sbatch=--array=1-9",), "--array of sbatch is set by provision"),
+        (("--jobset",), "--jobset: only Kubernetes has this"),
+        (("--image", "x.sqsh"), "x.sqsh is not a file here"),
+    ],
+)
+def test_what_no_slurm_can_run_is_named(
+    kubectl: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.setenv("PATH", str(kubectl))
+    result = run("launch", "toy", "--on", "slurm:gpu", *words, "--dry-run", "--", "hostname")
+    assert result.exit_code == 3, result.output
+    assert message in " ".join(result.stderr.split())
+
+
+def test_a_slurm_that_does_not_answer_is_said_to_be_unreachable(
+    kubectl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kubectl / "squeue").write_text("#!/bin/sh\nexec sleep 30\n")
+    (kubectl / "squeue").chmod(0o755)
+    monkeypatch.setattr("provision.adapters.slurm.command.ANSWER_TIMEOUT_S", 0.1)
+    result = run("jobs", "list")
+    assert result.exit_code == 8, result.output
+    assert "Slurm's controller did not answer `squeue`" in result.stderr
+
+
+def test_a_slurm_without_its_settings_is_said_to_be_unreachable(kubectl: Path) -> None:
+    """squeue's words (22.05) after a minute without slurm.conf."""
+    words = "squeue: fatal: Unable to process configuration file"
+    (kubectl / "squeue").write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+    (kubectl / "squeue").chmod(0o755)
+    result = run("jobs", "list")
+    assert result.exit_code == 8, result.output
+    assert "Unable to process configuration file" in " ".join(result.stderr.split())
 
 
 def test_a_script_that_does_not_exist_is_named(kubectl: Path) -> None:

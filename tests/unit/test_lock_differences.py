@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from provision import lockfile
-from provision.cli.format.lock import diff_lines
+from provision.lockfile import describe_diff
 from tests.unit.test_lock_verify import FORGE, conda_entry, entry, sound, wheel_entry
 
 
@@ -21,7 +21,7 @@ def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> l
 def test_equal_locks_have_no_difference(tmp_path: Path) -> None:
     differences = compared(tmp_path, sound(), sound())
     assert differences.same
-    assert diff_lines(differences) == ["new locks the same 6 packages as old"]
+    assert describe_diff(differences) == ["new locks the same 6 packages as old"]
 
 
 def test_every_kind_of_change(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
         ("pip", "filelock"): "rebuilt",
         ("conda", "libz"): "re-sourced",
     }
-    lines = diff_lines(differences)
+    lines = describe_diff(differences)
     assert lines[0] == "linux-64, conda"
     assert (
         lines[-1]
@@ -67,14 +67,14 @@ def test_changed_channels_and_platforms_are_reported(tmp_path: Path) -> None:
     after["metadata"]["channels"].insert(0, {"url": "nvidia", "used_env_vars": []})
     differences = compared(tmp_path, sound(), after)
     assert not differences.same
-    assert diff_lines(differences)[0] == "channels: conda-forge -> nvidia, conda-forge"
+    assert describe_diff(differences)[0] == "channels: conda-forge -> nvidia, conda-forge"
 
 
 def test_changed_as_of_date_is_reported(tmp_path: Path) -> None:
     after = sound()
     after["metadata"]["custom_metadata"] = {"provision_as_of": "2025-12-31"}
     differences = compared(tmp_path, sound(), after)
-    assert diff_lines(differences)[0] == "as of: none -> 2025-12-31" and not differences.same
+    assert describe_diff(differences)[0] == "as of: none -> 2025-12-31" and not differences.same
 
 
 def test_platforms_are_compared_separately(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import click
 import pytest
 
 from provision.cli.main import cli
-from provision_runtime.smoke import findings
+from provision_runtime.report import findings
 from tests.conftest import ROOT
 
 # `provision VERB ... --option`, up to the end of the code or sentence.
 _COMMAND = re.compile(r"\bprovision ((?:[a-z]+ )+)([^`\n;|#]*)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Options of docker run and similar tools, in advice.
-FOREIGN = {"--ipc", "--shm-size", "--ulimit", "--gpus", "--cap-add"}
+FOREIGN = {"--ipc", "--shm-size", "--tmpfs", "--ulimit", "--gpus", "--cap-add", "--cpus-per-task"}
 
 
 def command_at(words: list[str]) -> click.Command | None:
@@ -44,7 +44,7 @@ def options_of(command: click.Command) -> set[str]:
 def named_options(text: str) -> Iterator[tuple[click.Command, str]]:
     for match in _COMMAND.finditer(text):
         command = command_at(match[1].split())
-        arguments = match[2].partition(" -- ")[0].partition("provision ")[0]
+        arguments = f" {match[2]}".partition(" -- ")[0].partition("provision ")[0]
         if command is not None and not isinstance(command, click.Group):
             for option in _OPTION.findall(arguments):
                 yield command, option
@@ -64,8 +64,11 @@ def test_named_options_exist(path: Path) -> None:
 
 
 def test_smoke_has_the_options_that_findings_advise() -> None:
-    smoke = command_at(["smoke"])
-    assert smoke is not None
-    for rule in findings.CATALOG.values():
+    """Those of doctor alone may also name doctor's options."""
+    smoke, doctor = command_at(["smoke"]), command_at(["doctor"])
+    assert smoke is not None and doctor is not None
+    of_smoke = {id for rules in findings.BY_PHASE.values() for id in rules}
+    for id, rule in findings.CATALOG.items():
+        options = options_of(smoke) if id in of_smoke else options_of(doctor)
         for option in _OPTION.findall(f"{rule.meaning} {rule.advice}"):
-            assert option in FOREIGN or option in options_of(smoke), rule
+            assert option in FOREIGN or option in options, rule

@@ -1,4 +1,5 @@
-"""Byte code for packs: the same bytes from any number of processes, whatever the place."""
+"""The compiler that a prefix's own Python runs: the same bytes from any number of processes, whatever
+the place."""
 
 from __future__ import annotations
 
@@ -13,73 +14,74 @@ import pytest
 
 from provision_runtime.node import bytecode
 
-FINAL = "/opt/final"
 FLAGS = slice(4, 8)  # of a pyc's header (PEP 552)
 HASH_BASED, CHECKED = 1, 2
+LIBRARY = "lib/python3.11"
 
 
-def make_tree(folder: Path, count: int = 3 * bytecode.BATCH) -> Path:
-    """Modules that share strings, some of them in sets."""
-    library = folder / "lib" / "python3.11"
+def make_tree(folder: Path, count: int) -> list[list[str]]:
+    """Modules that share strings, some of them in sets. Returns them in batches of 50."""
+    library = folder / LIBRARY
     library.mkdir(parents=True)
+    names = []
     for number in range(count):
-        text = f"def f{number}(self, name='x'):\n    return name in {{'a', 'bb', 'ccc'}}, self.{'pqr'[number % 3]}\n"
+        text = (
+            f"def f{number}(self, name='x'):\n"
+            f"    return name in {{'a', 'bb', 'ccc'}}, self.{'pqr'[number % 3]}\n"
+        )
         (library / f"m{number}.py").write_text(text)
-    return folder
+        names.append(f"{LIBRARY}/m{number}.py")
+    return [names[start : start + 50] for start in range(0, count, 50)]
 
 
 def compiled(tree: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in tree.rglob("*.pyc")}
 
 
-def run(tree: Path, processes: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-B", "-m", "provision_runtime.node.bytecode"]
-    variables = {**os.environ, "PYTHONHASHSEED": "0"}
+def run(
+    tree: Path, batches: list[list[str]], processes: int = 2, mode: str = "checked-hash"
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-s", "-S", "-B", "-X", "utf8", str(bytecode.__file__)]
     return subprocess.run(
-        [*command, str(tree), FINAL, str(processes)], capture_output=True, text=True, env=variables
+        [*command, str(tree), mode, str(processes)],
+        input="\n\n".join("\n".join(batch) for batch in batches),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
     )
 
 
 def test_bytes_depend_on_the_sources_alone(tmp_path: Path) -> None:
-    one, other = make_tree(tmp_path / "one"), make_tree(tmp_path / "another-place")
-    assert run(one, 1).returncode == 0
-    assert run(other, 3).returncode == 0
-    assert len(compiled(one)) == 3 * bytecode.BATCH
+    one, other = tmp_path / "one", tmp_path / "another-place"
+    assert run(one, make_tree(one, 150), 1).returncode == 0
+    batches = make_tree(other, 150)
+    assert run(other, batches[::-1], 3).returncode == 0
+    assert len(compiled(one)) == 150
     assert compiled(one) == compiled(other)
 
 
-def test_code_names_the_final_path_and_is_never_checked(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "tree", 1)
-    assert run(tree, 1).stdout == "1\n"
-    (content,) = compiled(tree).values()
+@pytest.mark.parametrize("mode", ["checked-hash", "unchecked-hash"])
+def test_code_names_the_source_from_the_prefix(tmp_path: Path, mode: str) -> None:
+    assert run(tmp_path, make_tree(tmp_path, 1), mode=mode).returncode == 0
+    (content,) = compiled(tmp_path).values()
     flags = int.from_bytes(content[FLAGS], "little")
-    assert flags & HASH_BASED and not flags & CHECKED
-    assert marshal.loads(content[16:]).co_filename == f"{FINAL}/lib/python3.11/m0.py"
-
-
-def test_byte_code_of_packages_is_replaced(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "tree", 1)
-    stale = tree / "lib" / "python3.11" / "__pycache__" / "gone.cpython-311.pyc"
-    stale.parent.mkdir()
-    stale.write_bytes(b"of a file that is gone")
-    assert run(tree, 1).returncode == 0
-    assert not stale.exists() and len(compiled(tree)) == 1
+    assert flags == HASH_BASED | (CHECKED if mode == "checked-hash" else 0)
+    assert marshal.loads(content[16:]).co_filename == f"{LIBRARY}/m0.py"
 
 
 def test_file_that_is_not_python_gets_none(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "tree", 1)
-    (tree / "lib" / "template.py").write_text("{{ name }} = ?\n")
-    (tree / "lib" / "binary.py").write_bytes(b"\0\xff")
-    (tree / "lib" / "link.py").symlink_to("python3.11/m0.py")
-    result = run(tree, 2)
-    assert (result.returncode, next(iter(compiled(tree))).split(".")[0]) == (0, "m0")
-    assert len(compiled(tree)) == 1
+    make_tree(tmp_path, 1)
+    (tmp_path / "lib" / "template.py").write_text("{{ name }} = ?\n")
+    (tmp_path / "lib" / "binary.py").write_bytes(b"\0\xff")
+    batch = ["lib/template.py", "lib/binary.py", "lib/gone.py", f"{LIBRARY}/m0.py"]
+    assert run(tmp_path, [batch]).returncode == 0
+    assert [name.split(".")[0] for name in compiled(tmp_path)] == ["m0"]
 
 
 def test_unwritable_byte_code_is_an_error(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "tree", 2)
-    (tree / "lib" / "python3.11" / "__pycache__").write_text("a file where a folder must be")
-    result = run(tree, 2)
+    batches = make_tree(tmp_path, 2)
+    (tmp_path / LIBRARY / "__pycache__").write_text("a file where a folder must be")
+    result = run(tmp_path, batches)
     assert result.returncode != 0
     assert "Not a directory" in result.stderr
 
@@ -91,9 +93,9 @@ def test_full_disk_is_an_error(tmp_path: Path) -> None:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
     try:
-        source = make_tree(tmp_path / "tree", 12)
-        shutil.copytree(source / "lib", disk / "lib")
-        result = run(disk, 2)
+        batches = make_tree(tmp_path / "tree", 12)
+        shutil.copytree(tmp_path / "tree" / "lib", disk / "lib")
+        result = run(disk, batches)
         assert result.returncode != 0
         assert "No space left on device" in result.stderr
     finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +179,25 @@ def test_noise_before_the_answer_does_no_harm(tmp_path: Path) -> None:
     command = "printf 'Welcome, no line end'; " + node_command(python=sys.executable)
     result = run_program(node_program("facts", {"path": "/"}), command, folder=tmp_path)
     assert "result" in answer_in(result)
+
+
+def test_threads_make_programs_at_once() -> None:
+    """As `ship --tree 0` does. Python 3.11 cannot parse in several threads at once: they change
+    places where the collector runs, which is often here."""
+    before, threshold = sys.getswitchinterval(), gc.get_threshold()
+
+    def python_code(*_: object) -> None:
+        """While it runs, another thread may take its turn."""
+
+    gc.callbacks.append(python_code)
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    program._modules_text.cache_clear()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            made = list(pool.map(lambda _: node_program("store-release", {}), range(8)))
+    finally:
+        sys.setswitchinterval(before)
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(python_code)
+    assert len(set(made)) == 1

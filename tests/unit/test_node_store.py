@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from provision_runtime.node import activation, install, store_status, transfer, zstd
+from provision_runtime.node import (
+    activation,
+    install,
+    registry_image,
+    store_status,
+    transfer,
+    zstd,
+)
 from provision_runtime.node import store as stores
 from provision_runtime.node.errors import NodeError
 from provision_runtime.node.store import Store
@@ -341,3 +349,110 @@ def test_a_port_that_is_taken_is_said(
         with pytest.raises(NodeError) as error:
             transfer.serve(store.path, toy.pack, port, ["secret"], 1)
     assert error.value.reason == "port-in-use"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "lock",
+        "journal.jsonl",
+        f"staging/{NAME}.lease.new",
+        f"staging/{NAME}.link",
+        "staging/PART",
+        "images/KEY.json.new",
+        "images/KEY.verified.new",
+        "envs/KEY.installed.new",
+    ],
+)
+def test_links_in_the_place_of_our_files_are_not_written_through(
+    store: Store, toy: PackedToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("years")
+    part = Path(store.part(toy.pack)).name
+    link = Path(store.path, place.replace("KEY", toy.key).replace("PART", part))
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(victim)
+    if place in ("lock", "journal.jsonl", "staging/PART"):
+        with pytest.raises((NodeError, OSError)) as error:
+            ship(store, toy, monkeypatch)
+        if isinstance(error.value, OSError):
+            assert error.value.errno == errno.ELOOP
+    else:
+        ship(store, toy, monkeypatch)
+    assert victim.read_text() == "years"
+
+
+def test_an_image_of_a_registry_is_not_recorded_through_a_link(
+    store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "victim").write_text("years")
+    staged = Path(store.path, "staging", f"{NAME}.image")
+    staged.parent.mkdir(parents=True)
+    staged.symlink_to(tmp_path / "victim")
+    registry_image.activate(store.path, NAME, "lab/toy@sha256:00", RUN)
+    assert (tmp_path / "victim").read_text() == "years"
+    assert Path(store.path, f"{NAME}.image").read_text() == "lab/toy@sha256:00\n"
+
+
+@pytest.mark.parametrize("place", ["envs/KEY", "envs/.KEY.unpacking", "envs/.KEY.removing"])
+def test_links_in_the_place_of_environments_are_removed_and_not_followed(
+    store: Store, toy: PackedToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    victim = tmp_path / "victim"
+    (victim / "bin").mkdir(parents=True)
+    (victim / "thesis.tex").write_text("years")
+    link = Path(store.path, place.replace("KEY", toy.key))
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    ship(store, toy, monkeypatch)
+    install.remove_environment(store, toy.key)
+    assert (victim / "thesis.tex").read_text() == "years"
+    assert not link.is_symlink()
+
+
+def test_a_link_to_another_file_system_is_no_mount(store: Store, toy: PackedToy) -> None:
+    """Root would unmount what it names."""
+    directory = Path(store.environment(toy.key))
+    directory.parent.mkdir(parents=True)
+    directory.symlink_to("/proc")
+    assert not stores.is_mounted(str(directory))
+
+
+@pytest.mark.parametrize("folder", ["", "images", "staging", "envs"])
+def test_a_store_that_every_user_may_write_to_is_refused(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    ship(store, toy, monkeypatch)
+    Path(store.path, folder).chmod(0o1777)
+    with pytest.raises(NodeError, match=r"every user may write to .* \(mode 1777\)") as error:
+        activation.activate(store.path, NAME, toy.key, RUN)
+    assert error.value.reason == "unsafe-store"
+    with pytest.raises(NodeError, match="every user may write"):
+        install.attach(store.path, NAME, toy.key, True, 0.0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_store_of_another_user_is_refused(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship(store, toy, monkeypatch)
+    os.chown(Path(store.path, "envs"), 12345, -1)
+    with pytest.raises(NodeError, match="envs belongs to the user 12345"):
+        activation.activate(store.path, NAME, toy.key, RUN)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_nobody_else_may_write_to_what_a_ship_makes(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        ship(store, toy, monkeypatch)
+    finally:
+        os.umask(before)
+    writable = []
+    for path in (Path(store.path), *Path(store.path).rglob("*")):
+        if not path.is_symlink() and path.stat().st_mode & 0o022:
+            writable.append(path)
+    assert writable == []

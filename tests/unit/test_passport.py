@@ -194,7 +194,7 @@ def test_a_damaged_passport_is_refused_with_its_field_or_fits_every_reader(tmp_p
                 continue
             if document is None:  # of an environment of another name
                 continue
-            assert passport_lines(document)
+            assert passport_lines(document, width=80)
             passport.with_smoke(document, results, None)
             passport.stamp(document, document)
             compose(tmp_path, None, results, previous=document)
@@ -218,3 +218,20 @@ def test_a_build_of_another_lock_keeps_no_verdict(tmp_path: Path) -> None:
     other = {**first, "lock": {**first["lock"], "sha256": "9" * 64}}
     later = compose(tmp_path, None, (), previous=other)
     assert later["smoke"] == {} and later["image"] is None
+
+
+def test_a_passport_fits_a_terminal_of_80_columns() -> None:
+    document = evidence.passport(evidence.report(evidence.phase()))
+    document["reasons"] = [
+        {
+            "what": "gpu",
+            "value": "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90",
+            "reason": "GPU code in the build; code for sm_80 also runs on 8.6",
+            "source": "pytorch/builder@ba10bae9fe9b93365412297d40bc9a3a3eae6155:manywheel/build_cuda.sh",
+        }
+    ]
+    lines = "\n".join(passport_lines(document, width=80, sources=False)).splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    assert "sm_86 sm_90:" in " ".join("\n".join(lines).split())
+    assert "pytorch/builder" not in "\n".join(lines)
+    assert "pytorch/builder" in "\n".join(passport_lines(document, width=80, sources=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +18,12 @@ from provision.cli.main import cli
 from provision.commands import ensure, env, smoke
 from provision.commands.context import Context
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
-from provision.core.errors import StaleLock
+from provision.core.errors import StaleLock, ToolMissing, Unsolvable
 from provision.core.paths import Folders
 from provision.core.types import LockedPackage, Prefix, Resolution, SmokeResult
 from provision.environment import drift, kernel, runtime_package
 from tests import evidence
+from tests.described_environments import described_environments
 
 FORGE = conda.channel_url("conda-forge")
 SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
@@ -51,14 +53,7 @@ PACKAGES = (
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     """Two environments with a spec.yml, and a solver that needs no channel."""
-    for variable in ("DATA", "CACHE", "ENVS"):
-        monkeypatch.setenv(f"PROVISION_{variable}", str(tmp_path / variable.lower()))
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
-    monkeypatch.chdir(tmp_path)
-    for name in ("lab", "other"):
-        (tmp_path / "envs" / name).mkdir(parents=True)
-        (tmp_path / "envs" / name / "spec.yml").write_text(SPEC)
+    described_environments(tmp_path, monkeypatch, ("lab", "other"), SPEC)
     monkeypatch.setattr(locks, "solve", lambda *_, **__: PACKAGES)
     return Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
 
@@ -134,6 +129,43 @@ def test_python_of_this_machine_does_not_resolve_again(
     assert plan.resolution == resolver.resolve(plan.resolution.spec)
 
 
+@pytest.fixture
+def host_lock_of_python311(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Folders:
+    """`lab` is locked with the machine's Python 3.11, and provision now runs under 3.12."""
+    (folders.envs / "lab" / "spec.yml").write_text(SPEC.replace("channel", "host"))
+    monkeypatch.setattr(channel, "host_minor", lambda: "3.11")
+    plan = make_plan(context(folders), BuildRequest(name="lab"))
+    text, _ = locks.compose(plan.folder / locks.FILE, plan.inputs, PACKAGES, python_from="host")
+    (plan.folder / locks.FILE).write_text(text)
+    monkeypatch.setattr(channel, "host_minor", lambda: "3.12")
+    return folders
+
+
+@pytest.mark.parametrize("python", ['python: "3.11"\n', ""], ids=["requested", "as locked"])
+def test_a_lock_with_the_machines_python_is_current_under_another_python(
+    host_lock_of_python311: Folders, python: str
+) -> None:
+    spec = host_lock_of_python311.envs / "lab" / "spec.yml"
+    spec.write_text(spec.read_text().replace('python: "3.11"\n', python))
+    plan = make_plan(context(host_lock_of_python311), BuildRequest(name="lab"))
+    assert plan.python_from == "host"
+    assert plan.resolution.spec.python == "3.11"
+    assert plan.lock_is_current
+    assert ensure.require_existing_lock(plan).python_from == "host"
+    contract = invoke("image", "contract", "lab", "--as", "lab:1")
+    assert "lab:1" in contract
+
+
+def test_solving_with_the_machines_python_needs_that_python(
+    host_lock_of_python311: Folders,
+) -> None:
+    with pytest.raises(ToolMissing, match=r"Python 3\.11 was requested, .* which has 3\.12"):
+        make_plan(context(host_lock_of_python311), BuildRequest(name="lab", relock=True))
+    plan = make_plan(context(host_lock_of_python311), BuildRequest(name="lab"))
+    with pytest.raises(ToolMissing, match=r"run provision with Python 3\.11"):
+        ensure.local_python(context(host_lock_of_python311), plan, host_lock_of_python311.channels)
+
+
 def test_all_environments_are_resolved_once_each(folders: Folders, resolved: list[str]) -> None:
     invoke("lock", "--all")
     assert sorted(resolved) == ["lab", "other"]
@@ -180,7 +212,8 @@ def context(folders: Folders) -> Context:
     class Silent:
         def say(self, text: str) -> None: ...
         def warn(self, text: str) -> None: ...
-        def meter(self, title: str, total: int) -> Any: ...
+        def meter(self, title: str, total: int) -> Any:
+            return contextlib.nullcontext()
 
     return Context(folders=folders, progress=Silent())
 
@@ -259,6 +292,41 @@ def test_dry_run_prints_the_steps(folders: Folders) -> None:
     by_stage = {step["stage"]: step["would"] for step in output}
     assert by_stage["image"] == "skip (--no-image)"
     assert by_stage["prefix"] == f"make {folders.prefixes / 'lab'}"
+
+
+def test_dry_run_solves_and_says_what_the_lock_holds(folders: Folders) -> None:
+    by_stage = {
+        step["stage"]: step["would"]
+        for step in json.loads(invoke("build", "lab", "--dry-run", "--json"))
+    }
+    assert by_stage["lock"] == (
+        "lock 2 conda packages and 0 wheels (python 3.11.9, ipykernel 6.29), with Python from "
+        "conda-forge"
+    )
+    # The engine was asked, too.
+    assert by_stage["image"] == "skip (no Docker engine answers)"
+    assert not (folders.envs / "lab" / "conda-lock.yml").exists()
+    assert not folders.data.exists()
+
+
+def test_dry_run_solves_again_only_if_the_lock_is_replaced(folders: Folders) -> None:
+    invoke("lock", "lab")
+    for options, begin in (((), "nothing: 2 packages"), (("--relock",), "lock 2 conda packages")):
+        output = invoke("build", "lab", *options, "--no-image", "--dry-run", "--json")
+        lock_step = next(step for step in json.loads(output) if step["stage"] == "lock")
+        assert lock_step["would"].startswith(begin)
+
+
+def test_dry_run_of_what_cannot_be_solved_fails_as_the_build_would(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise Unsolvable("No wheels satisfy `einops`.")
+
+    monkeypatch.setattr(locks, "solve", fail)
+    result = CliRunner().invoke(cli, ["build", "lab", "--dry-run"])
+    assert result.exit_code == Unsolvable.exit_code
+    assert "No wheels satisfy `einops`" in result.output
 
 
 def test_dry_run_names_every_file_that_build_would_write(folders: Folders) -> None:

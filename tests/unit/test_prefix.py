@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from provision.adapters import uv
 from provision.adapters.installed_files import interpreter_lines
 from provision.core.atomic import replace_directory, staging_path
 from provision.core.errors import IntegrityError, InUse, InvalidSpec
+from provision.core.paths import Folders
 from provision.core.types import Lock, LockedPackage, Prefix
-from provision.environment import drift, prefix, runtime_package
+from provision.environment import drift, marker, prefix, runtime_package
+from tests.unit.test_file_locks import Recorder
 
 
 def make(folder: Path, sha: str = "lock") -> Prefix:
@@ -107,9 +110,9 @@ def test_an_incomplete_install_is_refused(tmp_path: Path) -> None:
 
 def test_prefix_of_an_earlier_provision_is_recognized(tmp_path: Path) -> None:
     environment = make(tmp_path / "lab")
-    (environment.path / prefix.MARKER).rename(environment.path / prefix.EARLIER_MARKER)
+    (environment.path / prefix.MARKER).rename(environment.path / marker.EARLIER_MARKER)
     assert prefix.find("lab", environment.path) == environment
-    prefix.rename_earlier_marker(environment.path)
+    marker.rename_earlier_marker(environment.path)
     assert prefix.find("lab", environment.path) == environment
     assert [path.name for path in (environment.path / "conda-meta").glob("*.json")] == [
         "python-3.11.7-host_0.json"
@@ -145,9 +148,9 @@ def test_prefix_of_an_earlier_provision_lacks_the_runtime_package(tmp_path: Path
 
 def test_a_wheel_reinstalled_with_the_same_version_is_drift(tmp_path: Path) -> None:
     environment = make(tmp_path / "lab")
-    marker = json.loads((environment.path / prefix.MARKER).read_text())
+    content = json.loads((environment.path / prefix.MARKER).read_text())
     (environment.path / prefix.MARKER).write_text(
-        json.dumps({**marker, "wheels": uv.fingerprints(environment.path)})
+        json.dumps({**content, "wheels": uv.fingerprints(environment.path)})
     )
     same = lock(("six", "1.17.0"))
     installed = prefix.find("lab", environment.path)
@@ -228,6 +231,9 @@ def test_folder_of_something_else_is_refused(
         prefix.check_location("lab", tmp_path / "envs" / "lab", folder)
     with pytest.raises(InUse, match="is a file"):
         prefix.check_location("lab", tmp_path / "envs" / "lab", folder / "thesis.tex")
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    with pytest.raises(InUse, match=f"link is a link to {tmp_path / 'new'}"):
+        prefix.check_location("lab", tmp_path / "envs" / "lab", tmp_path / "link")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSpec, match="not the current folder"):
         prefix.check_location("lab", tmp_path / "envs" / "lab", tmp_path)
@@ -259,3 +265,57 @@ def test_a_damaged_prefix_is_not_current(tmp_path: Path, damage: str) -> None:
     if damage == "bin/python":
         (environment.path / damage).unlink()
     assert not drift.is_current(prefix.find("lab", environment.path), same)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_nobody_else_may_write_to_an_environment(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        environment = make(tmp_path / "data" / "prefixes" / "lab")
+        (environment.path / "bin" / "tool").touch(mode=0o777)
+        (environment.path / "bin" / "dangling").symlink_to("nowhere")
+        prefix._leave_writing_to_owner(environment.path)
+    finally:
+        os.umask(before)
+    for path in (environment.path, *environment.path.rglob("*")):
+        assert path.is_symlink() or not path.stat().st_mode & 0o022, path
+    assert (environment.path / "bin" / "tool").stat().st_mode & 0o777 == 0o755
+
+
+def test_wheels_added_by_hand_are_named(tmp_path: Path) -> None:
+    environment = make(tmp_path / "lab")
+    assert prefix.added_by_hand(environment.path) == []  # not recorded
+    file = environment.path / prefix.MARKER
+    recorded = sorted(prefix.package_records(environment.path))
+    content = {**json.loads(file.read_text()), "records": recorded}
+    file.write_text(json.dumps(content))
+    assert prefix.added_by_hand(environment.path) == []
+    site = runtime_package.site_packages(environment.path)
+    (site / "einops-0.8.2.dist-info").mkdir()
+    (site / "provision_runtime-9.9.dist-info").mkdir()
+    assert prefix.added_by_hand(environment.path) == ["einops 0.8.2"]
+
+
+def test_conda_activates_without_user_packages_and_backups_take_a_prefix(tmp_path: Path) -> None:
+    path = make(tmp_path / "lab").path
+    (path / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55")  # of uv
+    prefix._write_conda_state(path)
+    state = json.loads((path / "conda-meta" / "state").read_text())
+    assert state["env_vars"] == {"PYTHONNOUSERSITE": "1"}
+    assert not (path / "CACHEDIR.TAG").exists()
+
+
+def test_an_install_that_differs_from_its_lock_takes_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uv and rattler say that all went well; here something else was installed."""
+
+    def install(lock: Lock, staging: Path, *_: object) -> None:
+        make(staging)
+
+    monkeypatch.setattr(prefix, "install_packages", install)
+    folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
+    path = folders.prefixes / "lab"
+    with pytest.raises(IntegrityError, match="What was installed is not what x locks: numpy"):
+        prefix.create(lock(("numpy", "1.0")), "lab", tmp_path, path, folders, Recorder())
+    assert list(folders.prefixes.iterdir()) == []

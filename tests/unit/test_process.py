@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import TimedOut, ToolFailed, ToolMissing
-from provision.core.process import clean_environment, run, write_all
+from provision.core.process import clean_environment, exec_command, run, write_all
 
 
 def gone(pid: int) -> bool:
@@ -90,7 +93,94 @@ def test_a_child_that_does_not_read_what_it_is_fed_is_judged_by_its_status() -> 
     assert run(["sh", "-c", "exit 7"], feed=feed, check=False).returncode == 7
 
 
+def test_a_command_that_does_not_exist_leaves_our_signals() -> None:
+    """A broken pipe would end us without a word."""
+    with pytest.raises(ToolMissing, match="no `no-such-command` on PATH"):
+        exec_command(["no-such-command"])
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+
+
 def test_a_child_that_a_signal_ended_has_failed() -> None:
     with pytest.raises(ToolFailed) as caught:
         run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
     assert caught.value.status == -9
+
+
+@pytest.mark.parametrize("hook", ["before", "after_in_parent"])
+def test_ctrl_c_while_a_child_starts_is_not_lost(tmp_path: Path, hook: str) -> None:
+    """Python drops an exception in a hook of a fork, so the signal must arrive afterwards."""
+    pid = tmp_path / "pid"
+    script = (
+        "import os, signal\n"
+        "from provision.core.process import run\n"
+        f"os.register_at_fork({hook}=lambda: signal.raise_signal(signal.SIGINT))\n"
+        "try:\n"
+        f"    run(['sh', '-c', 'echo $$ >{pid}; exec sleep 100'])\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert (result.stdout, result.stderr) == ("interrupted\n", "")
+    assert not pid.exists() or not pid.read_text() or gone(int(pid.read_text()))
+
+
+def test_lines_of_standard_output_are_passed_on_while_the_child_runs(tmp_path: Path) -> None:
+    """The child goes on only after its first line was seen."""
+    seen = tmp_path / "seen"
+    lines = []
+
+    def note(line: str) -> None:
+        lines.append(line)
+        seen.touch()
+
+    script = f"echo first; while ! [ -e '{seen}' ]; do sleep 0.01; done; echo second; echo no >&2"
+    result = run(["sh", "-c", script], on_stdout_line=note, timeout_s=60)
+    assert lines == ["first\n", "second\n"]
+    assert (result.stdout, result.stderr) == ("first\nsecond\n", "no\n")
+
+
+def test_nobody_else_may_write_to_what_a_child_makes(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        run(["touch", tmp_path / "protected"], owner_writes_only=True)
+        run(["touch", tmp_path / "usual"])
+        os.umask(0o077)
+        run(["touch", tmp_path / "stricter"], owner_writes_only=True)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"protected": 0o644, "usual": 0o666, "stricter": 0o600}
+
+
+def test_on_a_terminal_bars_are_passed_on_and_hidden_lines_only_recorded() -> None:
+    """The child writes in pieces, as a tool does that draws a bar and then says what it did."""
+    pieces = [
+        "bar 1",
+        "\\rbar 2",
+        "\\rbar 3\\r\\033[2KIns",
+        "talled 2 in 3 ms\\n +",
+        " six==1\\n",
+        "why\\n",
+        "Ins",
+    ]
+    script = "; ".join(f"printf '{piece}' >&2; sleep 0.1" for piece in pieces)
+    code = (
+        "from provision.core.process import run\n"
+        f"result = run(['sh', '-c', {script!r}], show=True, hidden=('Installed ', ' + '))\n"
+        "print(result.stderr, end='')"
+    )
+    reader, writer = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writer, text=True
+    )
+    os.close(writer)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal's other side is closed
+        while piece := os.read(reader, 1000):
+            shown += piece
+    os.close(reader)
+    recorded = child.communicate()[0]
+    assert shown == b"bar 1\rbar 2\033[2K\r\rwhy\r\r\nIns"
+    assert recorded.splitlines()[-5:] == ["bar 3", "Installed 2 in 3 ms", " + six==1", "why", "Ins"]

@@ -27,7 +27,7 @@ def page_of(tmp_path: Path, *documents: dict[str, Any]) -> report.Page:
     )
 
 
-def read_text(tmp_path: Path, text: str) -> report.Evidence:
+def read_text(tmp_path: Path, text: str) -> report.EvidenceFile:
     (tmp_path / "p.json").write_text(text)
     return report.load(tmp_path / "p.json")
 

@@ -11,7 +11,8 @@ from packaging.requirements import Requirement
 
 from provision import catalog, resolver, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.types import Machine, Resolution
+from provision.core.platforms import PLATFORMS
+from provision.core.types import HostGpus, Resolution
 from provision.resolver import spec
 
 
@@ -134,9 +135,10 @@ def test_refusal_begins_with_the_nearest_and_leaves_sources_to_verbose() -> None
         resolve(torch="2.3", cuda="13.9")
     text = str(caught.value)
     assert text.startswith(
-        "There is no build for torch 2.3, CUDA 13.9. Nearest: `--torch 2.3 --cuda 12.1` (wheels); "
+        "There is no build for torch 2.3, CUDA 13.9.\n"
+        "Nearest:\n  `--torch 2.3 --cuda 12.1` (wheels)\n  `--torch "
     )
-    assert text.endswith("conda-forge has torch 2.3 with CUDA 11.8, 12.0 only.")
+    assert text.endswith("  conda-forge has torch 2.3 with CUDA 11.8, 12.0 only")
     assert "PyPI" not in text and "@" not in text
     assert "the wheels have torch 2.3 with CUDA 11.8, 12.1 only (PyPI" in caught.value.details
 
@@ -144,7 +146,7 @@ def test_refusal_begins_with_the_nearest_and_leaves_sources_to_verbose() -> None
 def test_unknown_torch_lists_known_releases() -> None:
     message = refusal(torch="9.9", cuda="12.1")
     assert "torch 9.9 is not in the table of known releases (1.12.0 to 2.15.0)" in message
-    assert "Nearest: `--torch 2.5.1 --cuda 12.1` (pytorch)" in message
+    assert "Nearest:\n  `--torch 2.5.1 --cuda 12.1` (pytorch)" in message
 
 
 def test_missing_combination_lists_each_sources_builds_and_the_nearest() -> None:
@@ -156,7 +158,7 @@ def test_missing_combination_lists_each_sources_builds_and_the_nearest() -> None
     ):
         assert re.search(rf"{source} torch 2\.3 with CUDA {cudas} only \(.+\)", message)
     assert (
-        "Nearest: `--torch 2.3 --cuda 12.1` (wheels); `--torch 2.5.1 --cuda 12.6` (conda-forge)"
+        "Nearest:\n  `--torch 2.3 --cuda 12.1` (wheels)\n  `--torch 2.5.1 --cuda 12.6` (conda-forge)"
         in message
     )
 
@@ -172,7 +174,7 @@ def test_conda_forge_never_had_12_1() -> None:
         in message
     )
     assert (
-        "`--torch 2.3 --cuda 12.1 --source wheels`; `--torch 2.3 --cuda 12.1 --source pytorch`; `--torch 2.3 --cuda 12.0"
+        "`--torch 2.3 --cuda 12.1 --source wheels`\n  `--torch 2.3 --cuda 12.1 --source pytorch`\n  `--torch 2.3 --cuda 12.0"
         in message
     )
 
@@ -191,7 +193,7 @@ def test_unsupported_python_lists_supported_ones() -> None:
         message,
     )
     assert (
-        "`--torch 2.3 --cuda 12.1 --python 3.12` (wheels); `--torch 2.5.1 --cuda 12.1 --python 3.13`"
+        "`--torch 2.3 --cuda 12.1 --python 3.12` (wheels)\n  `--torch 2.5.1 --cuda 12.1 --python 3.13`"
         in message
     )
 
@@ -204,7 +206,7 @@ def test_nccl_of_wheels_cannot_be_replaced() -> None:
         in message
     )
     assert (
-        "`--torch 2.9 --cuda 12.9 --nccl 2.28` (conda-forge); `--torch 2.11.0 --cuda 12.8 --nccl 2.28` (wheels)"
+        "`--torch 2.9 --cuda 12.9 --nccl 2.28` (conda-forge)\n  `--torch 2.11.0 --cuda 12.8 --nccl 2.28` (wheels)"
         in message
     )
     assert "not known" in refusal(torch="1.13", cuda="11.6", nccl="2.14", source="wheels")
@@ -335,7 +337,7 @@ def test_open_choices_become_the_newest_that_fits(
     )  # what spec.yml will hold
 
 
-H100 = Machine(driver="535.183.01", gpus=("sm_90",))
+H100 = HostGpus(driver="535.183.01", gpus=("sm_90",))
 
 
 def test_auto_cuda_is_the_newest_the_machine_runs() -> None:
@@ -352,7 +354,7 @@ def test_auto_cuda_is_the_newest_the_machine_runs() -> None:
     )
     old = resolver.resolve(
         dataclasses.replace(request, torch="2.4"),
-        Machine(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
+        HostGpus(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
     )
     assert old.cuda == "11.8"
 
@@ -369,7 +371,7 @@ def test_auto_cuda_prefers_known_to_possible() -> None:
     """Of 2.4 with CUDA 12.4 the pytorch channel is the usual source, and for which GPUs its build
     is, is not known; of the wheel it is. What is found for this machine is written down so that it
     is the same on the next."""
-    machine = Machine(driver="550.54.15", gpus=("sm_90",))
+    machine = HostGpus(driver="550.54.15", gpus=("sm_90",))
     resolution = resolver.resolve(
         spec.combine({}, {"torch": "2.4", "cuda": "auto"}, name=""), machine
     )
@@ -409,7 +411,7 @@ def test_auto_cuda_needs_a_machine() -> None:
     ):
         resolver.resolve(
             spec.combine({}, {"torch": "2.5", "cuda": "auto"}, name=""),
-            Machine(why="there is no nvidia-smi on this machine"),
+            HostGpus(why="there is no nvidia-smi on this machine"),
         )
 
 
@@ -419,7 +421,7 @@ def test_gpu_without_build_code_is_refused_with_both_facts() -> None:
         r"holds code for sm_50, .*sm_90, and B200 is sm_100 \(pytorch/builder@.*; NVIDIA, CUDA GPU Compute",
         message,
     )
-    assert "Nearest: `--torch 2.7.1 --cuda 12.8` (wheels)" in message
+    assert "Nearest:\n  `--torch 2.7.1 --cuda 12.8` (wheels)" in message
     assert resolve(torch="2.3", cuda="12.1", gpu=["H100", "RTX 4090", "8.0"]).source == "wheels"
 
 
@@ -429,7 +431,7 @@ def test_old_driver_is_refused_with_both_facts() -> None:
         "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470 (NVIDIA CUDA Toolkit release notes"
         in message
     )
-    assert "Nearest: `--torch 2.3 --cuda 11.8` (pytorch)" in message
+    assert "Nearest:\n  `--torch 2.3 --cuda 11.8` (pytorch)" in message
 
 
 def test_drivers_are_known_for_x86_only() -> None:
@@ -495,7 +497,7 @@ def test_aarch64_builds_match_the_table() -> None:
         "torch 2.3.1 for CUDA 12.1 from the wheels exists for linux-64 and not for linux-aarch64 ("
         in message
     )
-    assert "Nearest: `--torch 2.3 --cuda 12.1 --platform linux-64`" in message
+    assert "Nearest:\n  `--torch 2.3 --cuda 12.1 --platform linux-64`" in message
 
 
 def test_wheel_with_platform_dependent_name_is_not_for_both() -> None:
@@ -517,12 +519,67 @@ def test_wheel_with_platform_dependent_name_is_not_for_both() -> None:
     )
 
 
+def test_wheels_that_are_no_part_of_a_release_are_taken_if_the_request_insists() -> None:
+    """They exist (cu129 of 2.9 to 2.11), but `auto` never means them."""
+    for torch in ("2.9", "2.10", "2.11"):
+        insisted = resolve(torch=torch, cuda="12.9", source="wheels")
+        assert f"torch=={insisted.torch}+cu129" in requirements(insisted)
+        assert insisted.local_version == f"{insisted.torch}+cu129"
+        warning = next(each for each in insisted.warnings if each.what == "source")
+        assert "is no part of the release: built for Linux but left out" in warning.reason
+        assert "huggingface/kernels#399" in warning.source
+        assert resolve(torch=torch, cuda="12.9").source == "conda-forge"
+        assert resolve(torch=torch, source="wheels", cuda="12").cuda != "12.9"
+        newest = resolve(torch=torch, source="wheels", cuda="auto", driver="575.51.03")
+        assert newest.cuda != "12.9"
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "architectures"),
+    [
+        ("2.6", "12.6", ()),
+        ("2.7.0", "12.8", ()),
+        ("2.8", "12.8", ()),
+        ("2.9", "13.0", ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")),
+        ("2.10", "13.0", ()),
+    ],
+)
+def test_cuda_wheels_for_aarch64_before_they_were_the_index_default(
+    torch: str, cuda: str, architectures: tuple[str, ...]
+) -> None:
+    resolution = resolve(torch=torch, cuda=cuda, source="wheels", gpu=["GH200"])
+    assert resolution.platforms == ("linux-aarch64",)
+    tag = "cu" + cuda.replace(".", "")
+    pins = requirements(resolution)
+    assert f"torch=={resolution.torch}+{tag}" in pins
+    # torchvision for aarch64 has no local version before 0.25 (pytorch/vision#9330).
+    assert f"torchvision=={catalog.releases()[resolution.torch].torchvision}" in pins
+    assert not any(pin.startswith("nvidia-nccl") for pin in pins)
+    assert (resolution.nccl, resolution.cudnn) == (None, None)
+    assert resolution.architectures == architectures
+    why = next(each for each in resolution.choices if each.what == "platforms")
+    assert "GH200 is on one module with an Arm CPU" in why.reason
+    assert "pytorch/pytorch#160162" in why.source
+
+
+def test_gpus_with_an_arm_cpu_do_not_fit_another_platform() -> None:
+    with pytest.raises(InvalidSpec, match=r"GH200 is on one module .* ask for platform linux-aarc"):
+        resolve(torch="2.9", cuda="13.0", gpu=["GH200"], platforms=["linux-64"])
+    with pytest.raises(InvalidSpec, match="GB10 is on one module with an Arm CPU"):
+        resolve(torch="2.9", cuda="13.0", gpu=["H100", "GB10"])
+    both = resolve(torch="2.9", cuda="13.0", gpu=["H100", "GH200"], platforms=list(PLATFORMS))
+    assert both.platforms == PLATFORMS
+
+
 def test_refusal_mentions_unreleased_wheels() -> None:
-    message = refusal(torch="2.11", cuda="12.9", source="wheels")
+    message = refusal(torch="2.11", cuda="12.9", source="auto", python="3.13", nccl="2.99")
+    assert "no part of the release" not in message.partition("Nearest")[0]
+    message = refusal(torch="2.15", cuda="13.4", source="wheels")
     assert (
-        "wheels of torch 2.11.0 with CUDA 12.9 are no part of the release: built for Linux but left out of the release matrix"
+        "wheels of torch 2.15.0 with CUDA 13.4 are no part of the release: in the nightly"
         in message
     )
+    assert "insists" not in message
     assert "no part of the release" not in refusal(torch="2.11", cuda="12.4", source="wheels")
     assert "no part of the release" not in refusal(torch="2.11", cuda="12.9", source="pytorch")
 

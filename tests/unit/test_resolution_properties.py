@@ -19,7 +19,7 @@ from provision import catalog, render, resolver, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORMS
 from provision.core.spec_fields import SPEC_KEYS, Spec
-from provision.core.types import Machine, Resolution
+from provision.core.types import HostGpus, Resolution
 from provision.resolver import spec
 
 GPUS = ["V100", "H100", "sm_86", "B200", "RTX 4090", "sm_121"]
@@ -133,6 +133,7 @@ def check(resolution: Resolution) -> None:
             rule.consequence == "pin"
             and resolution.source in (rule.sources or sources.names())
             and SpecifierSet(rule.torch).contains(resolution.torch)
+            and holds_for_cuda(rule, resolution.cuda)
         ):
             assert rule.requirement in lines, rule.id
         if (
@@ -162,7 +163,11 @@ def check(resolution: Resolution) -> None:
     ] * resolution.spec.fast_checkpoints
 
 
-def _plain(rule: catalog.Rule) -> bool:
+def holds_for_cuda(rule: catalog.CompatibilityRule, cuda: str | None) -> bool:
+    return rule.cuda is None or (cuda is not None and SpecifierSet(rule.cuda).contains(cuda))
+
+
+def _plain(rule: catalog.CompatibilityRule) -> bool:
     return not (
         rule.package
         or rule.channels
@@ -174,7 +179,7 @@ def _plain(rule: catalog.Rule) -> bool:
     )
 
 
-def _holds(rule: catalog.Rule, resolution: Resolution) -> bool:
+def _holds(rule: catalog.CompatibilityRule, resolution: Resolution) -> bool:
     inside = SpecifierSet(rule.nccl or "").contains(resolution.nccl or "")
     return (
         inside
@@ -224,7 +229,7 @@ open_requests = st.builds(
     python=st.none() | st.sampled_from(["3.8", "3.12"]),
 )
 machines = st.builds(
-    Machine,
+    HostGpus,
     driver=st.sampled_from(["450.80.02", "535.183.01", "590.44.01"]),
     gpus=st.sampled_from(GPUS).map(lambda gpu: (gpu,)),
 )
@@ -232,7 +237,7 @@ machines = st.builds(
 
 @settings(deadline=None, max_examples=60)
 @given(request=open_requests, machine=machines)
-def test_open_choices_are_decided_for_every_machine(request: Spec, machine: Machine) -> None:
+def test_open_choices_are_decided_for_every_machine(request: Spec, machine: HostGpus) -> None:
     """No machine is needed to resolve it again, and nothing of this one is written down."""
     try:
         resolution = resolver.resolve(request, machine)
@@ -244,7 +249,7 @@ def test_open_choices_are_decided_for_every_machine(request: Spec, machine: Mach
         and resolution.spec.cuda == resolution.cuda
         and resolution.cuda != "auto"
     )
-    again = resolver.resolve(resolution.spec, Machine(driver="1.0", gpus=("K80",)))
+    again = resolver.resolve(resolution.spec, HostGpus(driver="1.0", gpus=("K80",)))
     assert (again.pins, again.spec, again.source) == (
         resolution.pins,
         resolution.spec,
@@ -264,7 +269,7 @@ def test_open_choices_are_decided_for_every_machine(request: Spec, machine: Mach
             assert _runs(build, machine) != "yes"
 
 
-def _runs(build: catalog.Build, machine: Machine) -> str:
+def _runs(build: catalog.Build, machine: HostGpus) -> str:
     gpu = catalog.runs_on_gpu(build, catalog.find_gpu(machine.gpus[0]), machine.driver)
     driver = catalog.runs_on_driver(build.cuda, machine.driver or "")
     return "yes" if (gpu, driver) == ("yes", "yes") else "no"
@@ -399,7 +404,7 @@ well_formed = st.fixed_dictionaries(
 def test_well_formed_requests_are_resolved_or_refused(request: dict[str, Any]) -> None:
     try:
         resolution = resolver.resolve(
-            spec.combine({}, request, name=""), Machine(driver="535.54.03", gpus=("sm_80",))
+            spec.combine({}, request, name=""), HostGpus(driver="535.54.03", gpus=("sm_80",))
         )
     except (InvalidSpec, NoSuchBuild) as error:
         assert str(error)

@@ -17,7 +17,7 @@ from provision.core import atomic
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.paths import Folders
 from provision.core.types import Prefix
-from provision.environment import runtime_package
+from provision.environment import activation, runtime_package
 from tests.unit.test_image_build import Quiet
 
 
@@ -187,6 +187,10 @@ def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path)
     context = Context(folders=folders, progress=Quiet())
     environment = Prefix(name="lab", path=prefix, lock_sha256="0" * 64)
     runtime_package.install(prefix, runtime_package.load())
+    activation.write_scripts(prefix)
+    # The interpreter that compiles what is installed.
+    (prefix / "bin").mkdir(exist_ok=True)
+    (prefix / "bin" / "python").symlink_to(sys.executable)
     ensure_runtime(context, environment)
     assert not folders.data.exists()
     (runtime_package.site_packages(prefix) / "provision_runtime" / "cli.py").unlink()

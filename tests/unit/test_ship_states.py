@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,15 @@ def test_key_of_no_environment_of_that_name_reaches_no_node(verb: str, key: str)
     result = CliRunner().invoke(cli, [verb, "train", "--on", "local", "--key", key])
     assert result.exit_code == 3, result.output
     assert f"--key {key} is not a key of train" in result.output
+
+
+def test_nobody_else_may_write_to_a_journal(tmp_path: Path) -> None:
+    """`--resume` reads the nodes.yml that it names, and nodes.yml names programs."""
+    before = os.umask(0)
+    try:
+        journal = ship_journal.create(tmp_path / "ships" / "toy", "run", HEADER)
+    finally:
+        os.umask(before)
+    journal.close()
+    for path in (journal.path, journal.path.parent, journal.path.parent.parent):
+        assert not path.stat().st_mode & 0o022, path

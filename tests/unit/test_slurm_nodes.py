@@ -1,4 +1,4 @@
-"""What sinfo says about nodes, by two of its versions.
+"""What sinfo says about nodes, by two of its versions, and what Slurm refuses.
 
 22.05.txt was captured. 24.11.txt is written by sinfo(1) of 24.11: states and their signs, sockets of GRES.
 """
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from provision.adapters.slurm import allocations
 from provision.adapters.slurm import nodes as slurm_nodes
-from provision.core.errors import InvalidSpec, ToolMissing, Unreachable
+from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing, Unreachable
 
 DATA = Path(__file__).parent.parent / "data" / "sinfo"
 
@@ -51,8 +52,10 @@ def test_lines_that_are_no_nodes(text: str) -> None:
     assert slurm_nodes.parse_nodes(text) == []
 
 
-def put_sinfo(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = folder / "sinfo"
+def put_command(
+    folder: Path, script: str, monkeypatch: pytest.MonkeyPatch, name: str = "sinfo"
+) -> None:
+    program = folder / name
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -62,7 +65,7 @@ def test_unknown_partition_lists_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sinfo itself prints nothing and ends with 0."""
-    put_sinfo(tmp_path, "echo gpu; echo pair", monkeypatch)
+    put_command(tmp_path, "echo gpu; echo pair", monkeypatch)
     with pytest.raises(InvalidSpec) as caught:
         slurm_nodes.list_nodes("gpus")
     assert str(caught.value) == "Slurm has no partition `gpus`. Partitions: gpu, pair."
@@ -70,7 +73,7 @@ def test_unknown_partition_lists_the_others(
 
 def test_controller_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     message = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
-    put_sinfo(tmp_path, f"echo '{message}' >&2; exit 1", monkeypatch)
+    put_command(tmp_path, f"echo '{message}' >&2; exit 1", monkeypatch)
     with pytest.raises(Unreachable) as caught:
         slurm_nodes.list_nodes("gpu")
     expected = (
@@ -90,3 +93,44 @@ def test_allocation() -> None:
     assert slurm_nodes.allocation({}) is None
     variables = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-3]"}
     assert slurm_nodes.allocation(variables) == "n[1-3]"
+
+
+REQUEST = allocations.AllocationRequest(
+    nodes=["n1"], partition="gpu", gpus=0, name="test", time_s=60, queue_s=1
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "expected"),
+    [
+        (
+            "sbatch: error: Unable to contact slurm controller (connect failure)",
+            Unreachable,
+            "Slurm's controller does not answer",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition "
+            "combination specified",
+            InvalidSpec,
+            "Slurm refuses the job: Batch job submission failed: Invalid account",
+        ),
+    ],
+)
+def test_allocation_that_slurm_does_not_give(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    message: str,
+    error: type[ProvisionError],
+    expected: str,
+) -> None:
+    put_command(tmp_path, f"echo '{message}' >&2; exit 1", monkeypatch, "sbatch")
+    with pytest.raises(error) as caught, allocations.allocate(REQUEST):
+        pass
+    assert expected in str(caught.value)
+
+
+def test_allocation_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing) as caught, allocations.allocate(REQUEST):
+        pass
+    assert "There is no `sbatch` on this machine. Run this where Slurm's" in str(caught.value)

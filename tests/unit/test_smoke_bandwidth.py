@@ -17,8 +17,8 @@ MIB, GIB = 1 << 20, 1 << 30
 H200 = bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=True)
 
 
-def curve(*points: tuple[int, float]) -> bandwidth.Curve:
-    return bandwidth.Curve("d", 8, tuple(sorted(points)))
+def curve(*points: tuple[int, float]) -> bandwidth.ReferenceCurve:
+    return bandwidth.ReferenceCurve("d", 8, tuple(sorted(points)))
 
 
 # between the points
@@ -44,6 +44,24 @@ def test_curve_interpolates_by_log_size() -> None:
     assert (reference_curve.at(1), reference_curve.at(GIB)) == (10.0, 30.0)
 
 
+def test_below_its_only_point_a_curve_falls_as_the_shape_does() -> None:
+    """The table of 8xH200 is 3.9 % lower at 1 GiB than at 16 GiB."""
+    known_curves = bandwidth.load_curves()
+    h100 = known_curves.find(
+        bandwidth.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce"
+    )
+    assert h100 is not None
+    assert h100.at(16 * GIB, known_curves.shape) == 460
+    assert h100.at(GIB, known_curves.shape) == pytest.approx(460 * 463.58 / 482.26)
+
+
+def test_an_efa_host_with_other_adapters_has_its_curve() -> None:
+    hardware = bandwidth.Hardware("NVIDIA B200", 32, 4, "efa,mlx5_core", nvls=True)
+    result = bandwidth.load_curves().find(hardware, "all_reduce")
+    assert result is not None
+    assert result.fabric == "efa"
+
+
 # what is shipped
 
 
@@ -64,8 +82,16 @@ def test_every_shipped_curve_names_its_source_and_grows() -> None:
         (H200, "all_gather", 4 * GIB, 361.4),
         (bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=False), "all_reduce", 4 * GIB, 367.61),
         (bandwidth.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 4 * GIB, 363.3),
-        (bandwidth.Hardware("NVIDIA H200", 32, 4, "efa", nvls=True), "all_reduce", 4 * GIB, 364.87),
+        (bandwidth.Hardware("NVIDIA H200", 7, 1, nvls=True), "all_reduce", 8 * GIB, 460),
+        (bandwidth.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 512 * MIB, 222.72),
         (bandwidth.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 16 * GIB, 234.89),
+        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=True), "all_reduce", 512 * MIB, 688.99),
+        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=False), "all_reduce", 8 * GIB, 682.2),
+        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=True), "reduce_scatter", 16 * GIB, 692.63),
+        # NCCL could sum in the switch, and does from 6 GPUs on.
+        (bandwidth.Hardware("NVIDIA B200", 5, 1, nvls=True), "all_reduce", 8 * GIB, 677.8),
+        (bandwidth.Hardware("NVIDIA B200", 32, 4, "efa"), "all_reduce", 512 * MIB, 326.9),
+        (bandwidth.Hardware("NVIDIA H800", 8, 1, nvls=True), "all_reduce", 16 * GIB, 215),
         (bandwidth.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 16 * GIB, 460),
         (bandwidth.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
     ],
@@ -83,7 +109,11 @@ def test_reference_values_are_found_by_hardware(
     [
         bandwidth.Hardware("NVIDIA L4", 8, 1),
         bandwidth.Hardware("NVIDIA H200", 3, 1, nvls=True),
-        bandwidth.Hardware("NVIDIA H200", 32, 4, "mlx5_core", nvls=True),
+        bandwidth.Hardware("NVIDIA H200", 32, 4, "efa", nvls=True),
+        bandwidth.Hardware("NVIDIA B200", 32, 4, "mlx5_core", nvls=True),
+        bandwidth.Hardware("NVIDIA B200", 6, 1, nvls=True),
+        # 160 GB/s is healthy without NVLS; the curve is of the sum in the switch.
+        bandwidth.Hardware("NVIDIA H800", 8, 1, nvls=False),
         bandwidth.Hardware("cpu", 8, 1, backend="gloo"),
         bandwidth.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
     ],
@@ -332,7 +362,7 @@ def test_limits_of_the_verdicts_belong_to_the_better_one(share: float, finding_i
 
 
 def test_a_size_at_the_curves_first_judged_one_is_judged() -> None:
-    from_gib = bandwidth.Curve("d", 8, ((GIB, 100.0),), from_bytes=GIB)
+    from_gib = bandwidth.ReferenceCurve("d", 8, ((GIB, 100.0),), from_bytes=GIB)
     curves = bandwidth.ReferenceCurves((from_gib,))
     hardware = bandwidth.Hardware("d", 8, 1)
     judged = {

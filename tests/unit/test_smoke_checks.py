@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision_runtime.checks import expectation, surroundings
+from provision_runtime.report.findings import CATALOG
 from provision_runtime.smoke import context, options, outcome, phases, rank_env
-from provision_runtime.smoke.checks import expectation, surroundings
-from provision_runtime.smoke.findings import CATALOG
 from provision_runtime.smoke.outcome import Finding
 from provision_runtime.smoke.phases import facts as facts_phase
 
@@ -500,7 +500,10 @@ def test_different_gpus_are_named() -> None:
 def test_shared_memory_size(ranks: int, mib: int, free: int, id: str | None) -> None:
     rows = [
         row(
-            rank, host="one", shm_bytes=mib * facts_phase.MIB, shm_free_bytes=free * facts_phase.MIB
+            rank,
+            host="one",
+            shm_bytes=mib * surroundings.MIB,
+            shm_free_bytes=free * surroundings.MIB,
         )
         for rank in range(ranks)
     ]
@@ -510,7 +513,7 @@ def test_shared_memory_size(ranks: int, mib: int, free: int, id: str | None) -> 
 
 
 def test_each_container_has_its_own_shared_memory() -> None:
-    small = 64 * facts_phase.MIB
+    small = 64 * surroundings.MIB
     findings = facts_phase.differences_between_ranks(
         [
             row(0),

@@ -277,8 +277,8 @@ def test_wrong_sum_of_right_values_names_its_receivers() -> None:
 # verdicts
 
 
-def curve(**changes: Any) -> bandwidth.Curve:
-    return bandwidth.Curve(
+def curve(**changes: Any) -> bandwidth.ReferenceCurve:
+    return bandwidth.ReferenceCurve(
         **{"device": "NVIDIA X*", "ranks": 8, "points": ((GIB, 100.0),), **changes}
     )
 
@@ -512,3 +512,28 @@ def test_one_document_per_collective_and_dtype(collective: str, dtype: str, name
 )
 def test_nccl_version_code(version: str | None, code: int) -> None:
     assert nccl_tests.nccl_code(version) == code
+
+
+def seconds_of(rows: list[plan.Row], gb_s: float, ranks: int) -> list[float]:
+    """What one all_reduce takes at this busbw."""
+    return [2 * (ranks - 1) / ranks * row.bytes / gb_s / 1e9 + 50e-6 for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "gb_s"), [("8xL40S", 8, 12.0), ("2x8 over 100 GbE", 16, 6.0)]
+)
+def test_a_full_run_on_slow_wires_fits_its_time(name: str, ranks: int, gb_s: float) -> None:
+    full = scope(profile="full", device="cuda", ranks=ranks)
+    rows = plan.rows(full, plan.candidates(full))
+    call_s = seconds_of(rows, gb_s, ranks)
+    planned_s = sum(s * (r.warm_up + r.iterations) * 2 for s, r in zip(call_s, rows))
+    assert planned_s > 150, name
+    fitted = plan.fitted(rows, call_s, 150.0)
+    assert sum(s * (r.warm_up + r.iterations) * 2 for s, r in zip(call_s, fitted)) < 165
+    assert min(row.iterations for row in fitted) >= plan.FEWEST
+
+
+def test_a_fast_run_keeps_its_repetitions() -> None:
+    full = scope(profile="full", device="cuda", ranks=8)
+    rows = plan.rows(full, plan.candidates(full))
+    assert plan.fitted(rows, seconds_of(rows, 400.0, 8), 150.0) == rows

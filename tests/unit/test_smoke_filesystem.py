@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from provision_runtime.smoke.findings import CATALOG
+from provision_runtime.report.findings import CATALOG
 from provision_runtime.smoke.outcome import Outcome
 from provision_runtime.smoke.phases import filesystem, filesystem_findings
 

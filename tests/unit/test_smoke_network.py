@@ -7,6 +7,8 @@ import socket
 
 import pytest
 
+from provision_runtime.checks import interfaces
+from provision_runtime.comm import listeners
 from provision_runtime.smoke import network
 
 
@@ -14,14 +16,14 @@ def test_reasons_a_port_is_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert network.why_unreachable("127.0.0.1", port) is None
-        assert f"process {os.getpid()}" in network.listener(port)
+        assert f"process {os.getpid()}" in listeners.listener(port)
     refusal = network.why_unreachable("127.0.0.1", port)
     assert refusal is not None
     assert refusal == ("store-refused", f"nothing listens at 127.0.0.1:{port}")
     unknown = network.why_unreachable("no-such-host.invalid", port)
     assert unknown is not None
     assert unknown[0] == "master-unresolvable"
-    assert network.listener(port) == ""
+    assert listeners.listener(port) == ""
 
 
 @pytest.mark.parametrize(
@@ -35,15 +37,15 @@ def test_reasons_a_port_is_unreachable() -> None:
     ],
 )
 def test_interface_chosen_by_a_variable(backend: str, wish: str, expected: str | None) -> None:
-    variables = {network.INTERFACE_VARIABLES[backend]: wish}
-    assert network.configured_interface(backend, variables, ["lo", "eth0", "eth1"]) == expected
+    variables = {interfaces.INTERFACE_VARIABLES[backend]: wish}
+    assert interfaces.configured_interface(backend, variables, ["lo", "eth0", "eth1"]) == expected
 
 
 @pytest.mark.parametrize(("backend", "wish"), [("gloo", "eth"), ("nccl", "=eth"), ("nccl", "ib")])
 def test_missing_interface_is_refused_listing_existing_ones(backend: str, wish: str) -> None:
-    with pytest.raises(LookupError, match="this host has only lo, eth0"):
-        network.configured_interface(
-            backend, {network.INTERFACE_VARIABLES[backend]: wish}, ["lo", "eth0"]
+    with pytest.raises(LookupError, match="there are only lo, eth0"):
+        interfaces.configured_interface(
+            backend, {interfaces.INTERFACE_VARIABLES[backend]: wish}, ["lo", "eth0"]
         )
 
 

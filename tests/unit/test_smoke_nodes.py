@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from provision.cli.format.smoke_nodes import smoke_nodes_lines
+from provision.cli.main import cli
 from provision.cluster import drain_policy
 from provision.cluster import smoke as groups
 from provision.cluster.failures import REASONS, NodeFailure
@@ -19,10 +20,12 @@ from provision.cluster.isolation import Isolation
 from provision.cluster.remote import NodeAnswer
 from provision.cluster.smoke import GroupFinding, GroupResult, PreparedNode
 from provision.commands import smoke_nodes_report
+from provision.commands.passport import record_smoke_over_nodes
 from provision.commands.smoke_nodes_report import NodesResult, Round
 from provision.core.schema import schema_error
+from provision_runtime.report import findings as catalog
 from provision_runtime.report.model import NODE_FAULTS, TIME_FINDINGS
-from provision_runtime.smoke import findings as catalog
+from tests import evidence
 
 REPORT = json.loads((Path(__file__).parent.parent / "data" / "smoke-report.json").read_text())
 RANKS = {"n1": (0,), "n2": (1,)}
@@ -230,7 +233,8 @@ def test_nodes_with_the_same_problem_share_a_line_that_says_what_to_do() -> None
     assert sum(REASONS["refused"].advice in line for line in lines) == 1
 
 
-def test_report_has_every_node_and_follows_its_schema() -> None:
+def nodes_document() -> dict[str, Any]:
+    """The report of a test on four nodes: one bad, one left out, one that did not answer."""
     whole = judge(answer("n1", failing_report("wrong-value", [1]), status=1), answer("n2"))
     tested = tuple(
         PreparedNode(node=node(name), python="/p", host=f"host-{name}", address="", port=1, gpus=0)
@@ -253,7 +257,12 @@ def test_report_has_every_node_and_follows_its_schema() -> None:
         without_folder=(),
         evidence=Path("/evidence"),
     )
-    document = json.loads(json.dumps(smoke_nodes_report.document(result)))
+    document: dict[str, Any] = json.loads(json.dumps(smoke_nodes_report.document(result)))
+    return document
+
+
+def test_report_has_every_node_and_follows_its_schema() -> None:
+    document = nodes_document()
     assert schema_error(document, "smoke-nodes") is None
     assert {row["node"]: row["state"] for row in document["nodes"]} == {
         "n1": "tested",
@@ -263,6 +272,37 @@ def test_report_has_every_node_and_follows_its_schema() -> None:
     }
     assert document["nodes"][3]["message"] == "drained (fan)"
     assert document["nodes"][2]["message"] == "refused: no sshd"
+
+
+def test_passport_and_page_say_which_nodes_passed_and_when(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    path = evidence.write(folder / "passport.json", evidence.passport(name="lab"))
+    lock = json.loads(path.read_text())["lock"]["sha256"]
+    document = nodes_document()
+    record_smoke_over_nodes(folder, document, "0" * 64)
+    assert "smoke_nodes" not in json.loads(path.read_text())  # nodes had another lock
+    record_smoke_over_nodes(folder, document, lock)
+    passport = json.loads(path.read_text())
+    assert schema_error(passport, "passport") is None
+    entry = passport["smoke_nodes"]
+    assert (entry["on"], entry["verdict"], entry["job"]) == ("slurm:gpu", "fail", "7")
+    assert entry["started_at"] == "2026-01-01T00:00:00Z"
+    assert {row["node"]: row["state"] for row in entry["nodes"]} == {
+        "n1": "tested",
+        "n2": "bad",
+        "n3": "left out",
+        "n4": "untested",
+    }
+    shown = CliRunner().invoke(cli, ["passport", "show", "lab", "--envs", str(tmp_path)])
+    assert "smoke test over nodes: fail on slurm:gpu, 2026-01-01T00:00:00Z" in shown.output
+    assert "  n2: bad" in shown.output
+    page = CliRunner().invoke(cli, ["report", str(path)])
+    assert page.exit_code == 0, page.output
+    for text in ("lab on slurm:gpu", "host-n2", "drained (fan)", "2026-01-01T00:00:00Z"):
+        assert text in page.output
+    summary = CliRunner().invoke(cli, ["report", str(path), "--format", "markdown"])
+    assert "- n2: bad wrong-value" in summary.output
 
 
 @pytest.mark.parametrize(
@@ -281,7 +321,6 @@ def test_report_has_every_node_and_follows_its_schema() -> None:
 def test_options_that_do_not_fit_are_refused(
     options: list[str], message: str, tmp_path: Path
 ) -> None:
-    from provision.cli.main import cli
 
     result = CliRunner().invoke(cli, ["smoke", "--torch", "2.3", "--envs", str(tmp_path), *options])
     assert result.exit_code == 3, result.output

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from provision_runtime.comm.rank_names import name_ranks
-from provision_runtime.report import model
-from provision_runtime.smoke import findings, outcome
+from provision_runtime.report import findings, model
+from provision_runtime.smoke import outcome, reporter
 
 
 def test_failure_on_any_rank_fails_the_phase_naming_the_rank() -> None:
@@ -63,3 +63,18 @@ def test_gloo_guesses_are_removed_from_errors() -> None:
         outcome.describe_error(RuntimeError(text))
         == "RuntimeError: Connection closed by peer [127.0.0.1]:68"
     )
+
+
+def test_strict_makes_warnings_about_speed_failures() -> None:
+    warned = outcome.Outcome(
+        "50 barriers",
+        (outcome.Finding("slow-rank", "waited for", (1,)), outcome.Finding("shm-full", "nearly")),
+    )
+    assert reporter.report_phase("barrier", warned, 1.0).verdict == "warn"
+    strict = reporter.report_phase("barrier", warned, 1.0, strict=True)
+    assert strict.verdict == "fail"
+    assert [finding.verdict for finding in strict.findings] == ["fail", "warn"]
+
+
+def test_the_warnings_that_strict_counts_exist() -> None:
+    assert {findings.CATALOG[each].verdict for each in model.PERFORMANCE_WARNINGS} == {"warn"}

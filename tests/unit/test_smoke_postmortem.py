@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision_runtime.comm import processes
-from provision_runtime.smoke import collective_log, outcome, postmortem
+from provision_runtime.smoke import collective_log, last_states, outcome, postmortem
 
 
 def log_of(*names: str) -> collective_log.CallLog:
@@ -28,9 +28,9 @@ def evidence_of(
     last_state: str = "",
     process_state: str = "",
     outcomes: dict[int, outcome.Outcome] | None = None,
-) -> postmortem.Evidence:
+) -> postmortem.PostmortemEvidence:
     """A state from every rank that has a position; of the others only the phase they were seen in and their process_state."""
-    evidence = postmortem.Evidence()
+    evidence = postmortem.PostmortemEvidence()
     for rank, position in enumerate(positions):
         if position is None:
             evidence.locations.update(
@@ -44,14 +44,14 @@ def evidence_of(
             if position.collectives
             else []
         )
-        evidence.last_states[rank] = postmortem.last_state(
+        evidence.last_states[rank] = last_states.last_state(
             "run", rank, "node1", "", position, log, outcome_of_rank.as_json()
         )
     return evidence
 
 
 def blamed(
-    evidence: postmortem.Evidence, world_size: int, cause: str = "deadline-passed"
+    evidence: postmortem.PostmortemEvidence, world_size: int, cause: str = "deadline-passed"
 ) -> list[tuple[str, tuple[int, ...]]]:
     return [
         (finding.id, finding.ranks)
@@ -93,6 +93,26 @@ def test_silent_rank_is_named_with_its_fate(
         at("barrier", 3, 7), None, last_state=last_state, process_state=process_state
     )
     assert blamed(evidence, 2) == [(expected, (1,))]
+
+
+def test_killed_for_want_of_memory_is_called_that() -> None:
+    evidence = evidence_of(
+        at("barrier", 3, 7), None, last_state="barrier", process_state=processes.GONE
+    )
+    evidence.oom_kills = {1: 1}
+    assert blamed(evidence, 2) == [("rank-oom-killed", (1,))]
+    evidence.oom_kills = {1: 0}
+    assert blamed(evidence, 2) == [("rank-died", (1,))]
+
+
+def test_rank_of_another_host_was_killed_if_a_rank_there_saw_it() -> None:
+    elsewhere = {"phase": "ddp", "host": "n2", "process": ["other host", "7", "1"], "oom": None}
+    rank_there = {"host": "n2", "oom_kills": 1}
+    rank_here = {"host": "n1", "oom_kills": 3}
+    locations, ranks = {1: elsewhere}, [1]
+    assert last_states.oom_kills(locations, {0: rank_here, 2: rank_there}, ranks) == {1: 1}
+    assert last_states.oom_kills(locations, {0: rank_here}, ranks) == {1: 0}
+    assert last_states.oom_kills({}, {}, ranks) == {}
 
 
 def test_consequence_of_another_ranks_end_is_no_finding() -> None:
@@ -140,15 +160,15 @@ def test_consequence_of_a_mismatched_collective_is_no_finding() -> None:
 
 
 def test_leftovers_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
-    state = postmortem.last_state(
+    state = last_states.last_state(
         "earlier", 0, "node1", "", at("barrier", 1, 1), [], outcome.Outcome().as_json()
     )
-    assert postmortem.write_last_state(state, tmp_path, None) is False
+    assert last_states.write_last_state(state, tmp_path, None) is False
     assert (
-        postmortem.collect_evidence(None, tmp_path, 1, {}, "earlier").last_states[0]["run"]
+        last_states.collect_evidence(None, tmp_path, 1, {}, "earlier").last_states[0]["run"]
         == "earlier"
     )
-    assert postmortem.collect_evidence(None, tmp_path, 1, {}, "this").last_states == {}
+    assert last_states.collect_evidence(None, tmp_path, 1, {}, "this").last_states == {}
 
 
 def test_no_blame_if_all_ranks_are_in_one_place() -> None:
@@ -176,4 +196,4 @@ def test_failing_phase_is_the_last_ranks() -> None:
         )
         == "facts"
     )
-    assert postmortem.failing_phase(postmortem.Evidence(), "rendezvous") == "rendezvous"
+    assert postmortem.failing_phase(postmortem.PostmortemEvidence(), "rendezvous") == "rendezvous"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +15,17 @@ from hypothesis import strategies as st
 
 from provision_runtime.facts import libraries
 from provision_runtime.report import model
-from provision_runtime.smoke import launcher, measurement, options, outcome, reporter
+from provision_runtime.smoke import (
+    launched_ranks,
+    launcher,
+    measurement,
+    options,
+    outcome,
+    phases,
+    rank_env,
+    reporter,
+    runner,
+)
 from provision_runtime.smoke.phases import barrier, rendezvous
 from tests import evidence
 
@@ -83,6 +95,98 @@ def test_failure_is_inserted_in_phase_order() -> None:
     assert [phase.name for phase in ended.phases] == [*options.PHASES, "teardown"]
 
 
+def test_launcher_reports_the_duration_of_the_phase_in_which_a_rank_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = model.ReportedPhase("facts", model.PASS, 12.0, "", {}, [])
+    phases_of_run = reporter.with_pending([facts], options.PHASES)
+    report = replace(empty_report(), duration_s=12.5, phases=phases_of_run)
+    (tmp_path / reporter.REPORT_NAME).write_text(model.dumps(report))
+    monkeypatch.setattr("provision_runtime.smoke.launcher.time.time", lambda: 1020.0)
+    launched = SimpleNamespace(
+        codes={0: -9, 1: 1},
+        failures={0: "was ended by SIGKILL"},
+        children={0: None, 1: None},
+        oom_kills=0,
+        ranks=2,
+        started=1000.0,
+    )
+    assert launcher._conclude(parsed_options(tmp_path), launched, "") == 1  # type: ignore[arg-type]
+    written = model.loads((tmp_path / reporter.REPORT_NAME).read_text())
+    assert written.duration_s == 20.0
+    assert [phase.duration_s for phase in written.phases[:3]] == [12.0, 7.5, 0.0]
+    assert [finding.id for finding in written.phases[1].findings] == ["rank-died"]
+
+
+def parsed_options(out: Path, *arguments: str) -> options.Options:
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    return options.from_namespace(parser.parse_args(["--out", str(out), *arguments]))
+
+
+def rank_runner(out: Path, rank: int = 0) -> runner.RankRunner:
+    """Of two ranks on two hosts, neither of which was started by our launcher."""
+    env = rank_env.RankEnv(
+        rank=rank,
+        world_size=2,
+        local_rank=0,
+        local_world_size=1,
+        master_addr="10.0.0.1",
+        master_port=29500,
+        host=f"n{rank}",
+        store_is_hosted=False,
+        attempt="0",
+        ends_at=None,
+    )
+    return runner.RankRunner(parsed_options(out), env, sys.stdout.fileno())
+
+
+def test_each_phase_has_one_row_if_the_run_ends_between_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks_runner = rank_runner(tmp_path)
+    of_facts = outcome.Outcome(data={"ranks": [], "collect_s": 0.0})
+    ranks_runner._completed = [
+        runner.CompletedPhase(phases.ALL[0], of_facts, 1.0),
+        runner.CompletedPhase(phases.ALL[1], outcome.Outcome(), 1.0),
+    ]
+
+    def agree(completed: runner.CompletedPhase) -> tuple[outcome.Outcome, float]:
+        if completed.phase.name == "rendezvous":  # the watchdog ends the run meanwhile
+            ranks_runner._record_early_facts()
+            raise SystemExit
+        return completed.outcome, completed.duration_s
+
+    monkeypatch.setattr(ranks_runner, "_agree", agree)
+    with pytest.raises(SystemExit):
+        ranks_runner._agree_on_completed()
+    names = [phase.name for phase in ranks_runner._reporter.current.phases]
+    assert names == list(options.PHASES)
+
+
+def test_rank_that_ends_between_two_phases_fails_the_next(tmp_path: Path) -> None:
+    report = rank_runner(tmp_path)._reporter
+    for name in ("facts", "rendezvous"):
+        report.record(model.ReportedPhase(name, model.PASS, 1.0, "", {}, []))
+    assert report.unfinished("rendezvous") == "barrier"
+    assert report.unfinished("ddp") == "ddp"
+
+
+def test_one_rank_of_each_host_says_that_the_store_is_lost(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ranks_runner = rank_runner(tmp_path, rank=1)
+    context = ranks_runner._context
+    context.all_gather = object()  # type: ignore[assignment]
+    context.locations = {0: {"host": "n0"}, 1: {"host": "n1"}}
+    lost = outcome.with_finding("store-lost", "no answer", broken=True)
+    ranks_runner._reporter.record(reporter.report_phase("barrier", lost, 1.0))
+    assert "rank 1: fail     barrier" in capfd.readouterr().out
+    context.locations[0] = {"host": "n1"}
+    ranks_runner._reporter.record(reporter.report_phase("ddp", lost, 1.0))
+    assert capfd.readouterr().out == ""
+
+
 def test_percentiles_use_the_nearest_rank() -> None:
     values = [float(value) for value in range(1, 101)]
     assert [measurement.percentile(values, percent) for percent in (0, 50, 99, 100)] == [
@@ -118,8 +222,8 @@ def test_ranks_that_are_last_by_turns_are_not_slow(turns: list[list[float]]) -> 
 
 
 def test_process_exits_are_formatted() -> None:
-    assert launcher.describe_exit(-9) == "was ended by SIGKILL"
-    assert launcher.describe_exit(3) == "ended with status 3"
+    assert launched_ranks.describe_exit(-9) == "was ended by SIGKILL"
+    assert launched_ranks.describe_exit(3) == "ended with status 3"
 
 
 @pytest.mark.parametrize(
@@ -160,11 +264,8 @@ def test_exit_code_of_the_launcher_follows_report_and_ranks(
     phases = [evidence.phase(name, verdict=verdict) for name in options.PHASES]
     report = evidence.report(*phases)
     (tmp_path / reporter.REPORT_NAME).write_text(json.dumps(report))
-    parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
-    parsed = options.from_namespace(parser.parse_args(["--out", str(tmp_path)]))
     launched = SimpleNamespace(codes=codes, failures={}, ranks=2, started=0.0)
-    assert launcher._conclude(parsed, launched, "") == expected  # type: ignore[arg-type]
+    assert launcher._conclude(parsed_options(tmp_path), launched, "") == expected  # type: ignore[arg-type]
 
 
 def test_the_launcher_removes_an_earlier_runs_report(tmp_path: Path) -> None:

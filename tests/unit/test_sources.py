@@ -244,3 +244,25 @@ def conda_package(name: str, version: str, build: str) -> LockedPackage:
     return LockedPackage(
         manager="conda", name=name, version=version, build=build, url="x", sha256="a"
     )
+
+
+@pytest.mark.parametrize(
+    ("requirement", "keeps_ours"),
+    [
+        ("cuda-version=12.8", False),
+        ("cuda-version ==12.8", False),
+        ("cuda-version 12.8.*", False),
+        ("conda-forge::cuda-version=12.8", False),
+        ("cuda-version=12.6", True),
+        ("cuda-version>=12.6", True),  # leaves the version open
+        ("cuda-version-extra=12.8", True),
+    ],
+)
+def test_request_may_name_another_minor_version_of_the_cuda_libraries(
+    requirement: str, keeps_ours: bool
+) -> None:
+    options = {"torch": "2.6", "cuda": "12.6", "source": "conda-forge", "conda": [requirement]}
+    resolution = resolver.resolve(spec.combine({}, options, name=""))
+    ours = [pin.requirement for pin in resolution.pins if pin.source != "spec.yml"]
+    assert ("cuda-version=12.6" in ours) == keeps_ours
+    assert "pytorch=2.6.0=cuda126*" in ours

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from provision import catalog, resolver, sources
@@ -21,7 +21,7 @@ from provision.cli.options import SPEC_OPTIONS
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import BuildSource, Machine
+from provision.core.types import BuildSource, HostGpus
 from provision.resolver import spec
 from provision.resolver import suggest as nearby
 from provision.resolver.resolution import leads_to
@@ -46,6 +46,7 @@ class Point:
     platforms: tuple[Platform, ...]
     python: str
     nccl: str | None
+    is_released: bool
 
 
 def builds() -> Iterator[tuple[catalog.Release, Any, catalog.Build | None, tuple[Platform, ...]]]:
@@ -84,7 +85,15 @@ NCCLS = sorted(
 def points(requested: tuple[Platform, ...], nccl_matters: bool) -> tuple[Point, ...]:
     """Everything that exists, on any of the platforms asked for, or on another."""
     return tuple(
-        Point(release.version, build.cuda if build else None, source, platforms, python, nccl)
+        Point(
+            release.version,
+            build.cuda if build else None,
+            source,
+            platforms,
+            python,
+            nccl,
+            is_released=not (build and build.unreleased),
+        )
         for release, source, build, everywhere in builds()
         for platforms in subsets(release, source, build, requested, everywhere)
         for python in pythons(release, source, build, platforms)
@@ -140,7 +149,8 @@ def nccls(
     if build is None:
         return [None]
     if source != "conda-forge":
-        return [build.nccl]
+        carried = {build.for_platform(platform).nccl for platform in platforms}
+        return [carried.pop() if len(carried) == 1 else None]
     floor = max(
         version_key(build.for_platform(platform).nccl_floor or "0") for platform in platforms
     )
@@ -239,6 +249,16 @@ on_machines = st.builds(request, **choices, **machine)
 
 @settings(deadline=None, max_examples=25)
 @given(request_spec=requests)
+@example(
+    request_spec=request(
+        torch="1.12.0",
+        flavor={"cuda": "12.9"},
+        source="wheels",
+        python=None,
+        nccl=None,
+        platforms=["linux-64"],
+    )
+)
 def test_nearest_versions(request_spec: Spec) -> None:
     try:
         resolver.resolve(request_spec)
@@ -253,6 +273,8 @@ def test_nearest_versions(request_spec: Spec) -> None:
     neighbors = nearest(request_spec, 6)
     far: dict[tuple[str, str | None, str], tuple[int, int]] = {}
     for point in points(request_spec.platforms, request_spec.nccl is not None):
+        if not point.is_released:  # taken where a request insists, but never suggested
+            continue
         key = (minor(point.torch), point.cuda, point.source)
         far[key] = min(far.get(key, (99, 0)), distance(point, request_spec))
     assert far and min(far.values()) > (0, 0)
@@ -347,7 +369,7 @@ def test_suggestions_respect_the_added_packages() -> None:
 def test_suggestions_resolve_without_this_machine() -> None:
     request_spec = spec.combine({}, {"torch": "1.12", "cuda": "auto", "source": "wheels"}, name="")
     with pytest.raises(NoSuchBuild) as caught:
-        resolver.resolve(request_spec, Machine(gpus=("B200",), driver="575.51.03"))
+        resolver.resolve(request_spec, HostGpus(gpus=("B200",), driver="575.51.03"))
     for options in re.findall(r"`(--torch [^`]+)`", caught.value.advice or ""):
         arguments = shlex.split(options)
         parsed = dict(

@@ -86,6 +86,12 @@ def rows() -> dict[tuple[str, str, str, str], dict[str, Any]]:
                     "nccl": build["nccl"],
                     **defaults["linux-aarch64"],
                 }
+        for tag, wheel in release.get("aarch64_wheels", {}).items():
+            facts[version, "wheels", release["wheels"][tag]["cuda"], "linux-aarch64"] = {
+                "nccl": {"version": None},
+                **wheel,
+                "python": defaults["linux-aarch64"]["python"],
+            }
         for cuda, build in release["pytorch_channel"]["cuda"].items():
             facts[version, "pytorch", cuda, "linux-64"] = build
         for cuda, build in release["conda_forge"]["cuda"].items():
@@ -173,6 +179,7 @@ def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool |
         answers.append(nccl_fits(row, source, cuda, options["nccl"]))
     for gpu in options.get("gpu", ()):
         answers.append(gpu_fits(row, cuda, CAPABILITIES[gpu], options.get("driver")))
+        answers.append(catalog.find_gpu(gpu).platform in (None, platform))
     return False if False in answers else None if None in answers else True
 
 
@@ -421,3 +428,9 @@ def test_exit_codes() -> None:
     assert invoke("--torch", "two").exit_code == InvalidSpec.exit_code
     assert invoke("--torch", "1.0").exit_code == NoSuchBuild.exit_code
     assert invoke("--platform", "win-64").exit_code == 2
+
+
+def test_table_of_a_gpu_with_an_arm_cpu_has_its_platform_only() -> None:
+    for gpu in ("GH200", "GB10"):
+        platforms = {row.platform for row in ask(gpu=(gpu,)).cells}
+        assert platforms == {"linux-aarch64"}

@@ -211,7 +211,7 @@ def test_workflow_from_a_lab_template(lab: Path) -> None:
     result = run("matrix", "ci", "--format", "github", "--install", ".")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "on: push # ${{ kept }} envs"
-    assert "and runners.yml and templates/github-workflow.yml.j2; remake with" in result.stdout
+    assert "of this command and templates/github-workflow.yml.j2; remake with" in result.stdout
 
 
 def contract_values(reference: str) -> dict[str, Any]:
@@ -227,8 +227,10 @@ def template_variables() -> dict[str, dict[str, Any]]:
         **contract_values("lab/toy:1"),
         "made_by": "",
     }
-    job = ci.assign(ci.CiTarget(resolution=resolved, platform="linux-64"), (), gpus=1)
-    workflow = ci.template_values("github", [job], ci.WorkflowSettings(install="."))
+    target = ci.CiTarget(resolution=resolved, platform="linux-64")
+    settings = ci.WorkflowSettings(install=".", jobs_command=("provision",))
+    jobs = ci.assign(target, (), gpus=1).jobs
+    workflow = ci.template_values("github", settings)
     values = dict.fromkeys(
         (render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved)
     )
@@ -236,6 +238,7 @@ def template_variables() -> dict[str, dict[str, Any]]:
         render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
         **dict.fromkeys(render.CONTRACTS.values(), contract),
     }
+    values[render.GITLAB_JOBS] = ci.gitlab_values(jobs, settings)
     return values | dict.fromkeys(render.WORKFLOWS.values(), workflow)
 
 
@@ -249,10 +252,10 @@ def test_docs_list_the_variables_of_each_template() -> None:
             listed[file] = {name for row in names for name in re.findall(r"`(\w+)`", row)}
     values_by_file = template_variables()
     assert listed == {file: set(values) for file, values in values_by_file.items()}
-    (entry,) = values_by_file["github-workflow.yml"]["rehearsal"]
+    (entry,) = values_by_file["gitlab-jobs.yml"]["jobs"]
     assert set(entry) == set(re.findall(r"`(\w+)`", DOCS.read_text().rpartition("Each has ")[2]))
     pages = {"matrix.html", "report.html", "nodes.html", "page-style.css", "page-print.css"}
-    fixed = {"spec.yml", "slurm-health-check.sh", *pages}
+    fixed = {"spec.yml", "lab.yml", "nodes.yml", "slurm-health-check.sh", *pages}
     parts = set(re.findall(r"part-[a-z-]+", DOCS.read_text()))
     assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(
         values_by_file
@@ -295,4 +298,37 @@ def test_a_template_that_is_a_link_out_of_its_folder_is_refused(lab: Path) -> No
     refused = run("render", "lab")
     assert refused.exit_code == 3
     assert "environment.yml.j2 is a link to" in refused.stderr
+    assert not (lab / "envs" / "lab" / "environment.yml").exists()
+
+
+def test_an_include_does_not_lead_out_of_the_folder_of_templates(lab: Path) -> None:
+    (lab.parent / "secret").write_text("top-secret\n")
+    (lab / "templates" / "part.j2").symlink_to(lab.parent / "secret")
+    template(lab, "environment.yml", "{% include 'part.j2' %}")
+    refused = run("render", "lab")
+    assert refused.exit_code == 3
+    assert "part.j2 is a link to" in refused.stderr
+    assert "top-secret" not in refused.output
+    assert not (lab / "envs" / "lab" / "environment.yml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "within",
+        ),
+        ("{{ 'x' * 3000000000 }}", "line 1: it needs more than 1024 MiB of memory"),
+        ("{% for a in range(9999) %}{{ 'x' * 1000 }}{% endfor %}", "more than 4 MiB"),
+    ],
+)
+def test_template_without_end_is_stopped(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    limit_s = 2.0 if message == "within" else 60.0
+    monkeypatch.setattr("provision.render.templates.TIME_LIMIT_S", limit_s)
+    template(lab, "environment.yml", text)
+    result = run("render", "lab")
+    assert result.exit_code == 3 and message in result.stderr
     assert not (lab / "envs" / "lab" / "environment.yml").exists()

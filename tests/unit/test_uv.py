@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provision.adapters import uv
-from provision.adapters.uv import indexes, resolver
+from provision.adapters.uv import indexes, resolver, source_packages
 from provision.adapters.uv.configuration import (
     UvConfiguration,
     read_uv_settings,
@@ -27,6 +30,7 @@ from provision.core.errors import (
     Unsolvable,
 )
 from provision.core.mirrors import Mirrors, parse_mirror
+from provision.core.process import run
 from provision.core.types import LockedPackage
 
 if sys.version_info >= (3, 11):
@@ -152,6 +156,65 @@ def test_pip_settings_follow_pips_precedence() -> None:
     }
 
 
+PIP_FILE = """
+[install]
+find-links =
+    /srv/a
+    /srv/b
+no_index = false
+[global]
+index-url = https://one.invalid/simple
+find-links = /srv/other
+cert = /srv/ca.pem
+[download]
+index-url = https://download.invalid
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "runs_pip"),
+    [
+        (["elsewhere/pip.conf"], False),
+        (["home/.config/pip/pip.conf"], False),
+        (["home/.pip/pip.conf"], False),
+        (["home/.pip/pip.conf", "home/.config/pip/pip.conf"], True),
+        (["named.conf"], True),
+    ],
+)
+def test_pip_is_run_only_to_merge_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], runs_pip: bool
+) -> None:
+    """The answer is pip's own in any case."""
+    for key in [key for key in os.environ if key.startswith(("PIP_", "XDG_"))]:
+        monkeypatch.delenv(key)
+    monkeypatch.setattr(indexes, "_PIP_SYSTEM_FILE", tmp_path / "none")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://two.invalid https://three.invalid")
+    monkeypatch.setenv("PIP_NO_INDEX", "")
+    for name in files:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(PIP_FILE)
+        if name == "named.conf":
+            monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
+    commands: list[list[str]] = []
+
+    def counted(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(indexes, "run", counted)
+    settings = indexes.pip_settings()
+    assert bool(commands) is runs_pip
+    listing = run([sys.executable, "-m", "pip", "config", "list"], env=dict(os.environ))
+    expected = indexes._parse_pip_settings(listing.stdout)
+    if Path("/etc/pip.conf").exists():
+        expected.pop("cert", None)
+        settings.pop("cert", None)
+    assert settings == expected
+    assert ("index-url" in settings) is (files != ["elsewhere/pip.conf"])
+
+
 def test_uv_settings_override_pips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.invalid/simple")
     monkeypatch.setattr(indexes, "pip_settings", lambda: {"index-url": "https://pip.invalid"})
@@ -216,6 +279,15 @@ def test_uv_gets_no_variable_that_changes_what_is_installed() -> None:
     assert uv_environment({"UV_LINK_MODE": "copy"}) == {"UV_LINK_MODE": "copy"}
 
 
+def test_a_relative_cache_starts_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uv itself runs in a temporary folder: its cache would go with it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UV_CACHE_DIR", "cache")
+    assert uv.cache_folder() == tmp_path / "cache"
+
+
 def test_uv_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
     (tmp_path / "uv.toml").write_text("index = [")
     with pytest.raises(InvalidSpec, match=r"uv\.toml cannot be read"):
@@ -257,7 +329,7 @@ def test_wheels_are_installed_by_hash() -> None:
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
-    (entry,) = resolver._parse_toml(text)["packages"]
+    (entry,) = source_packages.parse_toml(text)["packages"]
     package = resolver._locked_package(entry, {"six": ("toml",)}, REQUEST)
     assert (package.name, package.version, package.sha256) == ("six", "1.17.0", "ab")
     assert (package.depends, package.direct) == (("toml",), False)

@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 
 from provision import ci, lockfile
+from provision.cluster.inventory import read_inventory
 from provision.core import settings
 from provision.core.errors import ProvisionError
+from provision.core.yaml_text import YamlError, parse_yaml, read_source
+from provision.lab.definition import read_lab
+from provision.render.files import file_state, read_text
 from provision.resolver import spec
 
+# 400 million entries, if something goes through them.
+EXPLODING = b"a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + b"".join(
+    b"a%d: &a%d [%s]\n" % (level, level, b",".join([b"*a%d" % (level - 1)] * 9))
+    for level in range(1, 9)
+)
 ODD = [
     b"!!int",
     b"!!bool x",
@@ -25,6 +34,7 @@ ODD = [
     b"9" * 5000 + b": 1",
     b"? [a]\n: 1",
     b"&a [*a]",
+    EXPLODING,
     b"a: &a {b: *a}",
     b"[" * 3000,
     b"[" * 100_000,
@@ -67,3 +77,34 @@ def test_text_that_is_not_yaml_is_refused(text: bytes, reader: str, tmp_path: Pa
         assert str(tmp_path) in refused.message
     else:
         assert reader == "settings.yml" and text == b""  # no settings are fine
+
+
+def test_aliases_are_limited() -> None:
+    assert parse_yaml("a: &x [1, 2]\nb: *x\nc: {<<: &y {d: 1}}") == {
+        "a": [1, 2],
+        "b": [1, 2],
+        "c": {"d": 1},
+    }
+    with pytest.raises(YamlError, match="its aliases stand for too much"):
+        parse_yaml(EXPLODING)
+    with pytest.raises(YamlError, match=r"\*x stands for itself"):
+        parse_yaml("a: &x {b: *x}")
+
+
+def test_a_file_that_never_ends_is_refused(tmp_path: Path) -> None:
+    """A repository may have a link to a device; each of its files is read so."""
+    with pytest.raises(YamlError, match="it has more than 16 MiB"):
+        read_source(Path("/dev/zero"))
+    readers: dict[str, Callable[[Path], object]] = {
+        "lab.yml": lambda path: read_lab(path.parent),
+        "nodes.yml": read_inventory,
+        "spec.yml": spec.read,
+        "conda-lock.yml": lockfile.read,
+        "runners.yml": ci.read_runners,
+        "environment.yml": read_text,
+    }
+    for name, read in readers.items():
+        (tmp_path / name).symlink_to("/dev/zero")
+        with pytest.raises(ProvisionError, match=f"{name}.* it has more than 16 MiB"):
+            read(tmp_path / name)
+    assert file_state(tmp_path / "environment.yml") == "edited"

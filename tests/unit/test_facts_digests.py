@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import provision_runtime
-from provision_runtime.node.digests import OTHER, file_digests, file_sha256, prefix_digests
+from provision_runtime.facts.digests import OTHER, file_digests, file_sha256, prefix_digests
 
 SITE = "lib/python3.11/site-packages"
 

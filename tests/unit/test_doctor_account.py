@@ -1,0 +1,127 @@
+"""A user's home, quotas, shell start files, and what comes before the packages of environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision_runtime.doctor.account import (
+    Quota,
+    home,
+    line_problem,
+    parse_quota,
+    quotas,
+    start_files,
+)
+from provision_runtime.doctor.machine import Machine
+from provision_runtime.doctor.packages import contamination
+
+GIB = 2**30
+# As quota(1) of quota-tools 4 writes it with -w -p; the numbers are made up.
+QUOTA = """\
+Disk quotas for user alice (uid 1000):\x20
+     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
+nas:/home       10485760* 10485760 12582912 1795441800   99000  100000  120000       0
+/dev/sdb1         52000       0       0       0     301       0       0       0
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    (tmp_path / "home" / "alice").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    return Machine(tmp_path, {"HOME": "/home/alice"}, "/home/alice")
+
+
+def observed(probe: Callable[[Machine], object], machine: Machine) -> list[tuple[str, str]]:
+    """Ids and messages."""
+    return [(each.finding.id, each.finding.message) for each in probe(machine)]  # type: ignore[attr-defined]
+
+
+def test_quotas_are_parsed() -> None:
+    assert parse_quota(QUOTA) == [
+        Quota("nas:/home", 10 * GIB, 10 * GIB, 99_000, 100_000),
+        Quota("/dev/sdb1", 52_000 * 1024, 0, 301, 0),
+    ]
+    assert parse_quota("") == parse_quota("Disk quotas for user alice (uid 1000): none\n") == []
+
+
+def test_a_full_quota_and_one_that_is_nearly_full(machine: Machine) -> None:
+    tool = machine.path("/bin/quota")
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{QUOTA}END\nexit 1\n")
+    tool.chmod(0o755)
+    assert observed(quotas, machine) == [
+        ("quota-full", "the quota of nas:/home is used up: 10 GiB of 10 GiB"),
+        ("quota-low", "the quota of nas:/home is nearly used up: 99000 of 100000 files"),
+    ]
+    tool.unlink()
+    assert observed(quotas, machine) == []
+
+
+def test_a_home_that_is_missing(machine: Machine) -> None:
+    assert observed(home, machine) == []
+    machine.path("/home/alice").rmdir()
+    message = "the home /home/alice cannot be written: there is no such folder"
+    assert observed(home, machine) == [("home-unwritable", message)]
+
+
+@pytest.mark.parametrize(
+    "line,problem",
+    [
+        ("export PYTHONPATH=$HOME/lib:$PYTHONPATH", "sets PYTHONPATH"),
+        ("LD_LIBRARY_PATH=/usr/local/cuda/lib64", "sets LD_LIBRARY_PATH"),
+        ("export A=1 LD_PRELOAD=/x.so", "sets LD_PRELOAD"),
+        ("setenv LD_LIBRARY_PATH /opt/cuda/lib64", "sets LD_LIBRARY_PATH"),
+        ("set -gx PYTHONPATH $HOME/lib", "sets PYTHONPATH"),
+        ("PYTHONPATH+=:/x", "sets PYTHONPATH"),
+        ("# >>> conda initialize >>>", "lets conda put its own Python first"),
+        ("conda activate base", "activates another environment"),
+        (". ~/venv/bin/activate", "activates another environment"),
+        ("source ~/venv/bin/activate.fish", "activates another environment"),
+        ("module load gcc cuda/12.1", "loads the module cuda/12.1"),
+        ("ml Python/3.11.3", "loads the module Python/3.11.3"),
+        ("# export PYTHONPATH=/x", ""),
+        ("unset PYTHONPATH", ""),
+        ("export PYTHONPATH=", ""),
+        ("echo $LD_LIBRARY_PATH", ""),
+        ("export PATH=$HOME/bin:$PATH", ""),
+        ("module load gcc", ""),
+        ("alias conda='micromamba'", ""),
+    ],
+)
+def test_lines_of_start_files(line: str, problem: str) -> None:
+    assert line_problem(line).startswith(problem)
+    assert bool(line_problem(line)) == bool(problem)
+
+
+def test_a_line_is_named_with_its_file_and_number(machine: Machine) -> None:
+    file = machine.path("/home/alice/.bashrc")
+    file.write_text("true\n  export PYTHONPATH=/x\n# >>> conda initialize >>>\n")
+    ours, conda = start_files(machine)
+    assert ours.finding.message.startswith("~/.bashrc:2 sets PYTHONPATH")
+    assert ours.command == "${EDITOR:-vi} +2 /home/alice/.bashrc"
+    assert ours.evidence[0].value == "export PYTHONPATH=/x"
+    assert conda.command == "conda config --set auto_activate_base false"
+
+
+def make_files(machine: Machine, *paths: str) -> None:
+    for path in paths:
+        machine.path(path).parent.mkdir(parents=True, exist_ok=True)
+        machine.path(path).write_text("")
+
+
+def test_what_would_come_before_any_environment(machine: Machine) -> None:
+    site_packages = "/home/alice/.local/lib/python3.11/site-packages"
+    make_files(machine, f"{site_packages}/six.py")
+    assert observed(contamination, machine) == []
+    make_files(machine, f"{site_packages}/numpy/__init__.py")
+    make_files(machine, "/code/mine/__init__.py", "/cuda/lib64/libcudnn.so.8")
+    variables = {"PYTHONPATH": "/code", "LD_LIBRARY_PATH": "/nowhere:/cuda/lib64"}
+    machine.environment.update(variables)  # type: ignore[attr-defined]
+    assert [id for id, _ in observed(contamination, machine)] == [
+        "user-site-on-path",
+        "pythonpath-on-path",
+        "library-path",
+    ]

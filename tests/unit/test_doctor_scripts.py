@@ -1,0 +1,138 @@
+"""Faults of batch scripts and programs, from their text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision_runtime.doctor.scripts import examine, parse
+
+HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n#SBATCH --cpus-per-task=12\n"
+# Slurm's own words.
+OLD, NEW = "slurm-wlm 22.05.8", "slurm 23.11.4"
+
+
+def ids(
+    tmp_path: Path, text: str, version: str | None = OLD, name: str = "job.sbatch"
+) -> list[str]:
+    path = tmp_path / name
+    path.write_text(text)
+    return [observation.finding.id for observation in examine(path, version)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "version", "expected"),
+    [
+        ("srun train", OLD, ["srun-cpus"]),
+        ("srun train", None, ["srun-cpus"]),
+        ("srun train", NEW, []),
+        ("srun train", "slurm 21.08.5", []),
+        ("srun --cpus-per-task=12 train", OLD, []),
+        ("srun -c 12 train", OLD, []),
+        ("srun -c12 train", OLD, []),
+        ("srun \\\n  --cpus-per-task=$SLURM_CPUS_PER_TASK \\\n  train", OLD, []),
+        ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun train", OLD, []),
+        ("srun bash -c 'train'", OLD, ["srun-cpus"]),
+        ("srun -l --mpi none --exclusive train -c 12", OLD, ["srun-cpus"]),
+        ("srun -l --mpi none --exclusive -c 12 train", OLD, []),
+        ("# srun train", OLD, []),
+        ("echo srun", OLD, []),
+    ],
+)
+def test_cpus_that_srun_forgets(
+    tmp_path: Path, lines: str, version: str | None, expected: list[str]
+) -> None:
+    assert ids(tmp_path, f"{HEAD}{lines}\n", version) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("srun --gpus-per-task=1 train", ["gpus-hidden"]),
+        ("#SBATCH --gpus-per-task=1\nsrun train", ["gpus-hidden"]),
+        ("srun --gpu-bind=single:1 train", ["gpus-hidden"]),
+        ("srun --gpus-per-task=1 --gpu-bind=none train", []),
+        ("#SBATCH --gpus-per-node=8\nsrun train", []),
+        ("srun --ntasks-per-node=1 --gpus-per-task=8 train", []),
+    ],
+)
+def test_gpus_that_tasks_hide_from_one_another(
+    tmp_path: Path, lines: str, expected: list[str]
+) -> None:
+    assert ids(tmp_path, f"{HEAD}{lines}\n", NEW) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ('srun bash -c "torchrun --node_rank=$SLURM_PROCID"', ["rank-expanded-early"]),
+        ("srun torchrun --node_rank=$SLURM_NODEID", ["rank-expanded-early"]),
+        ("srun torchrun --node_rank ${SLURM_PROCID} train", ["rank-expanded-early"]),
+        ('RUN="torchrun --node_rank $SLURM_PROCID"\nsrun bash -c "$RUN"', ["rank-expanded-early"]),
+        ("srun bash -c \"echo '$SLURM_PROCID'\"", ["rank-expanded-early"]),
+        ('srun bash -c "torchrun \\\n --node_rank=$SLURM_PROCID"', ["rank-expanded-early"]),
+        ('srun bash -c "\ntorchrun --node_rank=$SLURM_PROCID\n"', ["rank-expanded-early"]),
+        ("srun bash -c 'torchrun --node_rank=$SLURM_PROCID'", []),
+        ('srun bash -c "torchrun --node_rank=\\$SLURM_PROCID"', []),
+        ("srun bash <<'END'\ntorchrun --node_rank=$SLURM_PROCID\nEND", []),
+        ('echo "$SLURM_PROCID"\nsrun train', []),
+        ("RUN='torchrun --node_rank $SLURM_PROCID'\nsrun bash -c \"$RUN\"", []),
+        ("srun train --seed=$SLURM_PROCIDS", []),
+    ],
+)
+def test_variables_of_a_task_that_the_batch_script_expands(
+    tmp_path: Path, lines: str, expected: list[str]
+) -> None:
+    assert ids(tmp_path, f"{HEAD}{lines}\n", NEW) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("srun torchrun --nnodes=4 train", ["node-count-fixed"]),
+        ("srun torchrun --nnodes 4 train", ["node-count-fixed"]),
+        ("NNODES=4\nsrun torchrun --nnodes=$NNODES train", ["node-count-fixed"]),
+        ("srun torchrun --nnodes=2 train", []),
+        ("srun torchrun --nnodes=1:4 train", []),
+        ("srun torchrun --nnodes=$SLURM_NNODES train", []),
+    ],
+)
+def test_node_counts_that_contradict_the_job(
+    tmp_path: Path, lines: str, expected: list[str]
+) -> None:
+    assert ids(tmp_path, f"{HEAD}{lines}\n", NEW) == expected
+
+
+PROGRAM = """import torch.distributed as dist
+dist.init_process_group({arguments})
+{choice}
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "choice", "expected"),
+    [
+        ("'nccl'", "", ["barrier-device"]),
+        ("", "", ["barrier-device"]),
+        ("backend='cpu:gloo,cuda:nccl'", "", ["barrier-device"]),
+        ("'nccl', device_id=device", "", []),
+        ("'nccl'", "torch.cuda.set_device(rank)", []),
+        ("backend='gloo'", "", []),
+    ],
+)
+def test_programs_with_barriers_that_choose_no_gpu(
+    tmp_path: Path, arguments: str, choice: str, expected: list[str]
+) -> None:
+    text = PROGRAM.format(arguments=arguments, choice=choice)
+    assert ids(tmp_path, text, name="train.py") == expected
+
+
+def test_the_evidence_is_the_line() -> None:
+    script = parse("job.sbatch", "#!/bin/sh\n\nA=1 \\\n  B=2\nsrun x\n")
+    assert [(line.number, line.text.split()) for line in script.lines if line.text] == [
+        (3, ["A=1", "B=2"]),
+        (5, ["srun", "x"]),
+    ]
+    assert script.evidence(script.steps[0]) == "job.sbatch:5"

@@ -1,0 +1,137 @@
+"""NCCL's own log says which way its data take: lines of public logs, shortened."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision_runtime.facts import nccl_log
+
+# NVIDIA/nccl-tests#252: two hosts with four GPUs, InfiniBand through HPC-X' plug-in.
+IB = """\
+kolyoz1:27225:27225 [3] NCCL INFO Plugin Path : /opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so
+kolyoz1:27225:27907 [3] NCCL INFO Using network IBext_v8
+kolyoz1:27225:27907 [3] NCCL INFO Channel 03/0 : 7[3] -> 3[3] [receive] via NET/IBext_v8/3/GDRDMA
+kolyoz1:27225:27907 [3] NCCL INFO Channel 03/0 : 3[3] -> 7[3] [send] via NET/IBext_v8/3/GDRDMA
+kolyoz1:27225:27907 [3] NCCL INFO Channel 02/0 : 3[3] -> 1[1] via P2P/CUMEM
+kolyoz1:27224:27909 [2] NCCL INFO Channel 02/0 : 2[2] -> 0[0] via SHM/direct/direct
+"""
+# NVIDIA/nccl#1814: the same without GPUDirect RDMA.
+WITHOUT_GDRDMA = """\
+test:987:1260 [7] NCCL INFO Channel 03/0 : 47[7] -> 39[7] [receive] via NET/IBext_v8/2
+"""
+# NVIDIA/nccl#952: no InfiniBand.
+SOCKET = """\
+x:926:1151 [7] NCCL INFO NET/IB : No device found.
+x:926:1151 [7] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>
+x:926:1151 [7] NCCL INFO Using network Socket
+NCCL version 2.14.3+cuda11.7
+x:926:1151 [7] NCCL INFO Channel 03/0 : 15[7] -> 6[6] [send] via NET/Socket/3
+x:926:1151 [7] NCCL INFO Channel 00/0 : 15[7] -> 14[6] via P2P/IPC/read
+"""
+# NVIDIA/nccl#527.
+EFA = """\
+ip-10-216-179-87:417133:417180 [2] NCCL INFO NET/OFI Using aws-ofi-nccl 1.4.0aws
+ip-10-216-179-87:417131:417177 [0] NCCL INFO NET/OFI Selected Provider is efa
+ip-10-216-179-87:417131:417177 [0] NCCL INFO Using network AWS Libfabric
+"""
+# NVIDIA/nccl#1453 and #1189.
+NVLS = """\
+h100:227602:227667 [0] NCCL INFO NVLS multicast support is available on dev 0
+h100:227602:227667 [0] NCCL INFO 16 coll channels, 0 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer
+"""
+# NVIDIA/nccl-tests#166: addresses of the bus instead of device numbers (#188), and no /0.
+OLDER = """\
+ubuntu:39964:40050 [6] NCCL INFO Channel 09 : 6[ca000] -> 7[c7000] via SHM/direct/direct
+"""
+# NVIDIA/nccl#2303: GPUs of a GB200 NVL72, NCCL 2.30.
+NEWER = """\
+cn13:2619530:2619530 [0] NCCL INFO NCCL version 2.30.7+cuda13.3
+cn13:2619530:2619530 [0] NCCL INFO GIN/Plugin: Assigned plugin GIN_IB_GDAKI type 3 to comm
+cn13:2619530:2619530 [0] NCCL INFO Using network IB
+cn13:2619530:2619530 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/MNNVL
+cn13:2619532:2619532 [2] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
+"""
+
+
+def parse(text: str, rank: int) -> nccl_log.Transports:
+    return nccl_log.parse(text.splitlines(keepends=True), rank)
+
+
+def test_infiniband_with_gpudirect() -> None:
+    transports = parse(IB, 3)
+    assert transports.network == "IBext_v8"
+    assert transports.gdrdma is True
+    assert transports.peers == {7: "NET/IBext_v8/3", 1: "P2P/CUMEM"}
+    assert transports.plugins == ["/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so"]
+
+
+def test_infiniband_without_gpudirect() -> None:
+    assert parse(WITHOUT_GDRDMA, 39).gdrdma is False
+
+
+def test_one_channel_without_gpudirect_counts() -> None:
+    """It slows the whole ring down, whichever channel is set up last."""
+    without = WITHOUT_GDRDMA.replace("39[7]", "3[3]")
+    assert parse(without + IB, 3).gdrdma is False
+    assert parse(IB + without, 3).gdrdma is False
+
+
+def test_what_another_rank_receives_is_no_transport_of_ours() -> None:
+    line = "n1:1:2 [3] NCCL INFO Channel 03/0 : 3[3] -> 7[3] [receive] via NET/Socket/0\n"
+    assert parse(line, 3).peers == {}
+
+
+def test_sockets() -> None:
+    transports = parse(SOCKET, 15)
+    assert (transports.network, transports.version) == ("Socket", "2.14.3")
+    assert transports.peers == {6: "NET/Socket/3", 14: "P2P/IPC/read"}
+    assert transports.gdrdma is False
+
+
+def test_efa() -> None:
+    transports = parse(EFA, 0)
+    assert (transports.network, transports.plugins) == ("AWS Libfabric", ["aws-ofi-nccl 1.4.0aws"])
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("n:1:2 [0] NCCL INFO Assigned NET plugin IB to comm\n", "IB"),
+        ("n:1:2 [0] NCCL INFO Using network Libfabric\n", "Libfabric"),
+    ],
+)
+def test_the_network_of_later_releases(line: str, name: str) -> None:
+    assert parse(line, 0).network == name
+
+
+def test_sums_in_the_switch() -> None:
+    transports = parse(NVLS, 0)
+    assert (transports.nvls_supported, transports.nvls_channels, transports.channels) == (
+        True,
+        16,
+        16,
+    )
+    absent = parse("x:1:2 [7] NCCL INFO NVLS multicast support is not available on dev 7", 7)
+    assert absent.nvls_supported is False
+
+
+def test_older_channels() -> None:
+    assert parse(OLDER, 6).peers == {7: "SHM/direct/direct"}
+
+
+def test_newer_lines() -> None:
+    transports = parse(NEWER, 0)
+    assert (transports.version, transports.network) == ("2.30.7", "IB")
+    assert transports.peers == {1: "P2P/MNNVL"}
+    # That the card could is no channel that does.
+    assert transports.gdrdma is None
+
+
+def test_what_no_line_says_is_unknown() -> None:
+    transports = parse("n:1:2 [0] NCCL INFO a line of a future release\n\x00\xff", 0)
+    assert transports == nccl_log.Transports()
+
+
+def test_warnings_are_bounded() -> None:
+    line = "n:1:2 [0] socket.cc:1 NCCL WARN Connect failed\n"
+    assert parse(line * 100, 0).warnings == ["Connect failed"] * nccl_log.WARNINGS_KEPT

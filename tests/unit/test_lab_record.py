@@ -1,0 +1,58 @@
+"""The record of a joined lab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.lab.record import (
+    FILE,
+    JoinRecord,
+    lab_folder,
+    labs_folder,
+    read_record,
+    records,
+    write_record,
+)
+
+RECORD = JoinRecord(
+    source="https://git.example/vision.git",
+    lab="vision",
+    steps={"ssh": "login1 does not answer"},
+    tests={"train here": {"lock": "0" * 64, "report": "/x/report.json"}},
+)
+
+
+def test_a_record_reads_back(tmp_path: Path) -> None:
+    write_record(tmp_path / "vision", RECORD)
+    assert read_record(tmp_path / "vision") == RECORD
+    assert records(tmp_path) == [RECORD]
+    before = (tmp_path / "vision" / FILE).stat()
+    write_record(tmp_path / "vision", RECORD)
+    assert (tmp_path / "vision" / FILE).stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "source": 3}'])
+def test_a_damaged_record_counts_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert read_record(tmp_path) is None
+    assert records(tmp_path.parent / "none") == []
+
+
+def test_each_address_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    addresses = [
+        "https://git.example/ml/vision.git",
+        "git@git.example:ml/vision.git",
+        "/srv/vision",
+        "https://git.example/ml/..",
+    ]
+    folders = [lab_folder(tmp_path, address) for address in addresses]
+    assert len(set(folders)) == len(addresses)
+    assert [folder.name[:7] for folder in folders[:3]] == ["vision-"] * 3
+    assert {folder.parent for folder in folders} == {tmp_path}
+    assert folders[3].name.startswith("lab-")
+
+
+def test_variables_move_the_labs(tmp_path: Path) -> None:
+    assert labs_folder({"PROVISION_DATA": str(tmp_path)}) == tmp_path / "labs"

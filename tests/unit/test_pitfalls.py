@@ -1,0 +1,93 @@
+"""Warnings about builds: once per environment, with an id, and with a build that avoids them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from provision import resolver
+from provision.cli.main import cli
+from provision.core.spec_fields import Spec
+from provision.environment.marker import MARKER
+from tests import evidence
+
+HANG = "cuda-graph-hang"
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("provision.commands.context._warnings", set())
+    for name in ("PROVISION_DATA", "PROVISION_CACHE", "PROVISION_ENVS"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    return tmp_path / "provision_envs" / "lab"
+
+
+def render(*options: str) -> Result:
+    command = ["render", "lab", *options]
+    return CliRunner().invoke(cli, command)
+
+
+REQUEST = ("--torch", "2.3", "--cuda", "12.1", "--python-from", "channel")
+
+
+def test_a_warning_has_its_id_and_a_build_without_it() -> None:
+    result = render(*REQUEST)
+    assert result.exit_code == 0
+    assert f"`--accept {HANG}` silences this warning" in result.stderr
+    options = resolver.build_without(
+        Spec(name="lab", torch="2.3", cuda="12.1", python="3.11"), HANG
+    )
+    assert options is not None and f"nearest build without this: {options}." in result.stderr
+    arguments = dict(zip(options.split()[::2], options.split()[1::2], strict=True))
+    offered = Spec(name="x", torch=arguments["--torch"], cuda=arguments["--cuda"])
+    assert HANG not in [warning.what for warning in resolver.resolve(offered).warnings]
+
+
+def test_an_accepted_warning_is_silent_from_then_on(lab: Path) -> None:
+    assert HANG not in render(*REQUEST, "--accept", HANG).stderr
+    assert f"- {HANG}" in (lab / "spec.yml").read_text()
+    assert HANG not in render().stderr
+
+
+def test_a_warning_in_the_passport_is_not_repeated(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render(*REQUEST)
+    passport = evidence.passport(evidence.report(evidence.phase()))
+    passport["name"] = "lab"
+    passport["warnings"] = [{"what": HANG, "value": "", "reason": "r", "source": "s"}]
+    evidence.write(lab / "passport.json", passport)
+    monkeypatch.setattr("provision.commands.context._warnings", set())
+    assert HANG not in render().stderr
+    (lab / "passport.json").write_text("{")
+    assert HANG in render().stderr
+
+
+def test_a_warning_of_the_installed_prefix_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render(*REQUEST)
+    marker = {"name": "lab", "folder": "/envs/lab", "lock_sha256": "1" * 64}
+    path = tmp_path / "provision_data" / "prefixes" / "lab" / MARKER
+    path.parent.mkdir(parents=True)
+    for warnings, is_printed in (([HANG], False), (["another"], True), ("damaged", True)):
+        path.write_text(json.dumps({**marker, "warnings": warnings}))
+        monkeypatch.setattr("provision.commands.context._warnings", set())
+        assert (HANG in render().stderr) == is_printed
+
+
+def test_accepting_what_is_no_warning_is_refused() -> None:
+    result = render(*REQUEST, "--accept", "cuda-graf-hang")
+    assert result.exit_code == 3
+    assert "there is no warning cuda-graf-hang" in result.stderr and HANG in result.stderr
+
+
+def test_accepting_a_warning_leaves_the_locked_files_alone(lab: Path) -> None:
+    render(*REQUEST)
+    before = (lab / "environment.yml").read_bytes()
+    result = render("--accept", HANG)
+    assert result.exit_code == 0, result.output
+    assert (lab / "environment.yml").read_bytes() == before

@@ -1,0 +1,136 @@
+"""The transport that NCCL chose is compared with the wires that are there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision_runtime.facts import nccl_log
+from provision_runtime.smoke import nccl_variables, transport
+
+H100 = "NVIDIA H100 80GB HBM3"
+IB_PORT = {"name": "mlx5_0", "port": 1, "gb_s": 50.0, "link_layer": "InfiniBand", "driver": "mlx5"}
+ETHERNET_PORT = {**IB_PORT, "link_layer": "Ethernet"}
+
+
+def wires(gpus: int, links: int = 18, ports: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    names = [f"GPU-{number}" for number in range(gpus)]
+    nvlink = {}
+    for name in names:
+        links_to = {peer: links for peer in names if peer != name and links}
+        nvlink[name] = {"links_gb_s": [26.562] * links, "links_to": links_to}
+    return {"nvlink": nvlink, "pcie": [], "ports": ports or [], "interfaces": {}}
+
+
+def rank(
+    number: int,
+    peers: dict[int, str],
+    host_wires: dict[str, Any],
+    host: str = "n1",
+    gpu: int | None = None,
+    device: str = H100,
+    **log: Any,
+) -> transport.RankTransports:
+    text = {**asdict(nccl_log.Transports()), **log}
+    text["peers"] = {str(peer): name for peer, name in peers.items()}
+    uuid = f"GPU-{number if gpu is None else gpu}"
+    return transport.RankTransports(number, host, uuid, device, 9, text, host_wires, True)
+
+
+def ids(ranks: list[transport.RankTransports]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.id, finding.ranks) for finding in transport.findings(ranks)]
+
+
+def two_hosts(name: str, ports: list[dict[str, Any]], **log: Any) -> list[transport.RankTransports]:
+    first = rank(0, {1: name}, wires(1, 0, ports), "n1", 0, **log)
+    second = rank(1, {0: name}, wires(1, 0, ports), "n2", 0, **log)
+    return [first, second]
+
+
+def test_tcp_beside_infiniband_fails() -> None:
+    assert ids(two_hosts("NET/Socket/0", [IB_PORT])) == [("transport-socket", (0, 1))]
+
+
+def test_tcp_without_a_fabric_is_fine() -> None:
+    assert ids(two_hosts("NET/Socket/0", [])) == []
+
+
+def test_one_ethernet_card_is_no_fabric_but_a_rail_for_each_gpu_is() -> None:
+    both = wires(2, 0, [ETHERNET_PORT])
+    ranks = [rank(0, {2: "NET/Socket/0"}, both, gpu=0), rank(1, {}, both, gpu=1)]
+    ranks += [rank(2, {}, both, "n2", 0), rank(3, {}, both, "n2", 1)]
+    assert ids(ranks) == []
+    rails = [replace(each, wires=wires(2, 0, [ETHERNET_PORT] * 2)) for each in ranks]
+    assert ids(rails) == [("transport-socket", (0,))]
+
+
+def test_infiniband_without_gpudirect_warns() -> None:
+    assert ids(two_hosts("NET/IB/0", [IB_PORT], gdrdma=False)) == [("gdr-absent", (0, 1))]
+    assert ids(two_hosts("NET/IB/0", [IB_PORT], gdrdma=True)) == []
+
+
+@pytest.mark.parametrize("name", ["SHM/direct/direct", "NET/Socket/0"])
+def test_nvlink_that_is_not_used_fails(name: str) -> None:
+    ranks = [rank(0, {1: name}, wires(2)), rank(1, {0: "P2P/CUMEM"}, wires(2))]
+    assert ids(ranks) == [("p2p-absent", (0, 1))]
+
+
+def test_pcie_through_the_host_warns_unless_the_driver_allows_no_other_way() -> None:
+    without_nvlink = wires(2, 0)
+    ranks = [rank(0, {1: "SHM/direct/direct"}, without_nvlink), rank(1, {}, without_nvlink)]
+    assert ids(ranks) == [("p2p-through-host", (0, 1))]
+    assert ids([replace(each, device="NVIDIA GeForce RTX 4090") for each in ranks]) == []
+
+
+@pytest.mark.parametrize(
+    "log", [{"nvls_channels": 0}, {"nvls_supported": False}], ids=["no channels", "no multicast"]
+)
+def test_a_switch_that_does_not_sum_warns(log: dict[str, Any]) -> None:
+    host_wires = wires(8)
+    ranks = [rank(number, {}, host_wires, **log) for number in range(8)]
+    assert ids(ranks) == [("nvls-absent", tuple(range(8)))]
+    assert ids(ranks[:4]) == []
+    assert ids([replace(each, major=8) for each in ranks]) == []
+    assert ids([replace(each, may_use_nvls=False) for each in ranks]) == []
+
+
+def test_a_log_that_says_nothing_is_no_finding() -> None:
+    assert ids([rank(number, {}, wires(8)) for number in range(8)]) == []
+
+
+def test_the_summary_shows_what_differs() -> None:
+    ranks = two_hosts("NET/IB/0", [IB_PORT], network="IB")
+    assert transport.summary(ranks)["network"] == "IB"
+    other = replace(ranks[1], log={**ranks[1].log, "network": "Socket"})
+    assert transport.summary([ranks[0], other])["network"] == ["IB", "Socket"]
+
+
+def test_our_variables_depend_on_the_release() -> None:
+    older = nccl_variables.for_run("1.13.1+cu117", {}, Path("log"))
+    assert older["NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert not any(name.startswith("TORCH_") for name in older)
+    newer = nccl_variables.for_run("2.10.0+cu128", {}, Path("log"))
+    assert newer["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert newer["TORCH_NCCL_ENABLE_MONITORING"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, {"NCCL_DEBUG_FILE": "log", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET"}),
+        ({"NCCL_DEBUG": "TRACE"}, {"NCCL_DEBUG_FILE": "log", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET"}),
+        (
+            {"NCCL_DEBUG": "warn", "NCCL_DEBUG_SUBSYS": "ALL"},
+            {"NCCL_DEBUG_FILE": "log", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL"},
+        ),
+        ({"NCCL_DEBUG_FILE": "/own/%p"}, {}),
+    ],
+)  # fmt: skip
+def test_a_users_log_stays_theirs(environment: dict[str, str], expected: dict[str, str]) -> None:
+    variables = nccl_variables.for_run("2.3.1", environment, Path("log"))
+    assert {
+        name: value for name, value in variables.items() if name.startswith("NCCL_DEBUG")
+    } == expected
