@@ -17,7 +17,6 @@ from provision_runtime import checkpoint
 from provision_runtime.checkpoint import hashes
 from tests.integration.checkpoint_faults import state
 
-FLIPS = 200
 WITH_OR_WITHOUT = (hashes.XXH3_128, None)
 
 
@@ -27,10 +26,10 @@ def untouched() -> dict[str, object]:
     return loaded_state
 
 
-def flips(root: Path, path: Path, draw: random.Random) -> int:
+def flips(root: Path, path: Path, draw: random.Random, count: int) -> int:
     content = path.read_bytes()
     loaded_state, before = untouched(), untouched()
-    for number in range(FLIPS):
+    for number in range(count):
         hashes.XXH3_128 = WITH_OR_WITHOUT[number % 2]
         place, bit = draw.randrange(len(content)), draw.randrange(8)
         with path.open("r+b") as file:
@@ -53,7 +52,7 @@ def flips(root: Path, path: Path, draw: random.Random) -> int:
     assert all(same(loaded_state[name], before[name]) for name in before), (
         "a refused load changed the state dict"
     )
-    return FLIPS
+    return count
 
 
 def same(first: object, other: object) -> bool:
@@ -64,17 +63,18 @@ def same(first: object, other: object) -> bool:
     return first == other
 
 
-def main(place: Path) -> dict[str, int]:
+def main(place: Path, count: int) -> dict[str, int]:
     root = place / "root"
     checkpoint.save(state(4), root, step=0)
     saved = Path(checkpoint.save(state(5), root, step=1).folder)
     draw = random.Random(0)
     outcomes = {
-        path.name: flips(root, path, draw) for path in [root / "latest", *sorted(saved.iterdir())]
+        path.name: flips(root, path, draw, count)
+        for path in [root / "latest", *sorted(saved.iterdir())]
     }
     assert checkpoint.verify(root) == []
     return outcomes
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]))))
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -166,8 +166,8 @@ class Stage:
         assert read_state(self.root).latest == NEXT
 
 
-def kills(stage: Stage) -> int:
-    """SIGKILL before the N-th call, for every N."""
+def kills(stage: Stage, step: int) -> int:
+    """SIGKILL before the N-th call, for every `step`-th N; the number of calls."""
     at = 1
     while True:
         traced, _ = stage.play(tracing.Fault(at))
@@ -178,7 +178,7 @@ def kills(stage: Stage) -> int:
         state_found = read_state(stage.root)
         assert stage.is_between(state_found), f"killed before {traced.calls[-1]}: {state_found}"
         stage.goes_on()
-        at += 1
+        at += step
 
 
 def failures(stage: Stage, errors: Callable[[int], Iterator[int]]) -> int:
@@ -255,8 +255,9 @@ def main(place: Path, mode: str, *scenes: str) -> dict[str, int]:
             continue
         (place / name).mkdir()
         stages[name] = Stage(place / name, scene)
-    if mode == "kills":
-        return {name: kills(stage) for name, stage in stages.items()}
+    if mode.endswith("kills"):
+        step = 1 if mode == "all-kills" else 3
+        return {name: kills(stage, step) for name, stage in stages.items()}
     every = mode == "all-failures"
     saves = {
         name: stage

@@ -5,25 +5,69 @@ main environment (torch 2.3, CUDA 12.1).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import absence
+from tests.integration import shared_parts
+from tests.integration.shared_parts import exclusively
 from tests.integration.slurm_cluster import slurm_cluster, slurm_session  # noqa: F401
 from tests.integration.ssh_hosts import ssh_hosts  # noqa: F401
 
 BASE = "provision-test-base:bookworm"
 MAIN = "torch2.3-cuda12.1-py311"
 MAIN_REQUEST = ("--torch", "2.3", "--cuda", "12.1")
+
+
+# Files that take more than half a minute, the longest first, so that no worker ends with one of them;
+# among those that keep the processors busy, those that mostly wait.
+LONG = (
+    "test_main_job",
+    "test_faults",
+    "test_smoke_nodes",
+    "test_image",
+    "test_change",
+    "test_launch_slurm",
+    "test_pack",
+    "test_join",
+    "test_smoke_faults",
+    "test_image_run",
+    "test_mirrors",
+    "test_ship_hosts",
+    "test_lock_records",
+    "test_image_dockerfile",
+    "test_smoke_run",
+    "test_join_cluster",
+    "test_smoke_hosts",
+    "test_ship_simulated",
+    "test_checkpoint_objects",
+    "test_job_nodes",
+    "test_docs_examples",
+    "test_smoke_folder",
+    "test_doctor_causes",
+    "test_image_without_engine",
+    "test_image_pull",
+    "test_drift_fix",
+    "test_smoke_start",
+    "test_drift",
+    "test_smoke_facts",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; without an effect where xdist reorders them."""
+    ranks = {name: rank for rank, name in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +111,12 @@ class Home:
         return json.loads(result.stdout)
 
 
+def environment_folder(prefix: Path) -> Path:
+    """The folder with spec.yml and the lock of an installed environment, as its marker says."""
+    marker = json.loads((prefix / "conda-meta" / "provision.state").read_text())
+    return Path(marker["folder"])
+
+
 def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
     """Run `provision ...` with a terminal for standard error; its status and all that was shown."""
     import pty
@@ -91,8 +141,16 @@ def on_terminal(home: Home, *arguments: str) -> tuple[int, str]:
     return child.wait(), output.decode(errors="replace")
 
 
-def make_home(root: Path) -> Home:
+def make_home(root: Path, *, shares_packages: bool = False) -> Home:
+    """A new user's folders. What packages are compiled to is shared with the users of all tests.
+
+    shares_packages: so are the conda packages that were unpacked.
+    """
     (root / "work").mkdir(parents=True)
+    (root / "cache").mkdir()
+    (root / "cache" / "byte-code").symlink_to(shared_parts.byte_code())
+    if shares_packages:
+        (root / "cache" / "conda-packages").symlink_to(shared_parts.conda_packages())
     env = {
         key: value
         for key, value in os.environ.items()
@@ -107,11 +165,14 @@ def make_home(root: Path) -> Home:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """The user of the whole session; 10 GB with prefix and image, which go when it ends."""
+def home(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path) -> Iterator[Home]:
+    """The user of the whole session; 10 GB with prefix and image, which go when it ends. This
+    machine's Python is packaged already."""
     test_home = make_home(tmp_path_factory.mktemp("home"))
+    channels = test_home.root / "data" / "channels"
+    shutil.copytree(packaged_python, channels, symlinks=True)
     yield test_home
-    test_home.run("env", "remove", MAIN)
+    test_home.run("env", "remove", MAIN, "--yes")
     shutil.rmtree(test_home.root, ignore_errors=True)
 
 
@@ -130,16 +191,21 @@ def runtime_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def packaged_python(home: Home) -> Path:
-    """The channels folder with this machine's Python in it: packaging it takes seconds, so it is made once and copied."""
-    assert home.run("channel", "bootstrap").returncode == 0
-    return home.root / "data" / "channels"
+def packaged_python() -> Path:
+    """The channels folder with this machine's Python in it. Packaging takes seconds, so all workers
+    share it: tests copy it."""
+    return shared_parts.packaged_python()
 
 
 @pytest.fixture(scope="session")
 def main_build(home: Home) -> subprocess.CompletedProcess[str]:
-    """The main environment, without its image: locked, installed, tested, registered."""
-    result = home.run("build", *MAIN_REQUEST, "--no-image")
+    """The main environment, without its image: locked, installed, tested, registered; by a user
+    with the most careless umask. Tested quickly: CI's main command runs the whole smoke test."""
+    before = os.umask(0)
+    try:
+        result = home.run("build", *MAIN_REQUEST, "--no-image", "--quick")
+    finally:
+        os.umask(before)
     assert result.returncode == 0, result.stdout + result.stderr
     return result
 
@@ -168,7 +234,7 @@ def docker_base(tmp_path_factory: pytest.TempPathFactory) -> str:
     from docker.errors import ImageNotFound
 
     with (
-        _alone(tmp_path_factory.getbasetemp().parent / "docker-base.lock"),
+        exclusively(Path(tempfile.gettempdir()) / "provision-test-base.lock"),
         contextlib.closing(docker.from_env(timeout=600)) as client,
     ):
         try:
@@ -178,27 +244,35 @@ def docker_base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return BASE
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One test process at a time: several of them share the engine."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _import_base(scratch: Path) -> None:
     if not shutil.which("debootstrap") or os.geteuid() != 0:
         absence("docker", "making a base image needs debootstrap and root")
     root, packed = scratch / "root", scratch / "base.tar"
-    subprocess.run(
-        ["debootstrap", "--variant=minbase", "bookworm", str(root)], check=True, capture_output=True
-    )
-    subprocess.run(["tar", "-C", str(root), "-cf", str(packed), "."], check=True)
-    subprocess.run(["docker", "import", str(packed), BASE], check=True, capture_output=True)
-    shutil.rmtree(scratch)
+    # In memory: dpkg syncs every file that it writes.
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", scratch], check=True)
+    try:
+        debootstrap = ["debootstrap", "--variant=minbase", "bookworm", str(root)]
+        subprocess.run(debootstrap, check=True, capture_output=True)
+        subprocess.run(["tar", "-C", str(root), "-cf", str(packed), "."], check=True)
+        subprocess.run(["docker", "import", str(packed), BASE], check=True, capture_output=True)
+    finally:
+        subprocess.run(["umount", scratch], check=True)
 
 
 Eventually = Callable[[Callable[[], bool], float], None]
+
+
+def first_in_ci(*cases: Any) -> list[Any]:
+    """Cases of a test that takes many seconds for each on a cluster.
+
+    CI runs the first, `nox -s exhaustive` all.
+    """
+    first, *others = cases
+    marked = []
+    for case in others:
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(pytest.param(*values, marks=pytest.mark.exhaustive))
+    return [first, *marked]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import re
@@ -50,6 +51,14 @@ class S3:
             "client_kwargs": {"region_name": "us-east-1"},
             "config_kwargs": {"retries": {"max_attempts": 1}},
         }
+
+    @functools.cached_property
+    def client(self) -> Any:
+        """A client that shares nothing with the code under test, and remembers no listing. Making
+        one takes longer than what a test asks of it."""
+        import s3fs
+
+        return s3fs.S3FileSystem(**self.options, use_listings_cache=False, skip_instance_cache=True)
 
     def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         request_line = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"

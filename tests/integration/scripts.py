@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from provision_runtime.smoke.launcher import free_port
 from tests.integration.smoke_process import PYTHON, environment
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 180
+TIMEOUT_S = 600  # a busy disk holds each fsync of a checkpoint for long
+DUMP_S = 2
 PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 SETTINGS = {
     "PYTHONPATH": PATHS,
@@ -25,31 +32,53 @@ SETTINGS = {
 
 def run(script: str, *arguments: str, python: str = PYTHON) -> dict[str, Any]:
     """What one process found."""
-    return run_ranks(script, *arguments, world_size=1, python=python)[0]
+    command = [python, str(Path(__file__).with_name(script)), *arguments]
+    variables = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_PORT": str(free_port())}
+    child = subprocess.Popen(
+        command,
+        env={**environment(), **SETTINGS, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return found_by([child])[0]
 
 
 def run_ranks(
-    script: str, *arguments: str, world_size: int, python: str = PYTHON
+    script: str | Path,
+    *arguments: str,
+    world_size: int,
+    variables: Mapping[str, str] | None = None,
+    python: str = PYTHON,
 ) -> list[dict[str, Any]]:
-    """What each rank found: a line that begins with `found`, and JSON."""
-    shared = {
-        **environment(),
-        **SETTINGS,
-        "WORLD_SIZE": str(world_size),
-        "MASTER_PORT": str(free_port()),
-    }
-    command = [python, str(Path(__file__).with_name(script)), *arguments]
-    children = [
-        subprocess.Popen(
-            command,
-            env={**shared, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
+    """What each rank found: a line that begins with `found`, and JSON. torch is imported once.
+
+    script: a path, or a name in this folder. variables: more of the environment.
+    """
+    shared = {"WORLD_SIZE": str(world_size), "MASTER_PORT": str(free_port())}
+    with tempfile.TemporaryDirectory() as outputs:
+        program = str(Path(__file__).with_name("forked_ranks.py"))
+        path = str(Path(__file__).parent / script)
+        with subprocess.Popen(
+            [python, program, str(world_size), outputs, path, *arguments],
+            env={**environment(), **SETTINGS, **shared, **(variables or {})},
             stderr=subprocess.PIPE,
             text=True,
-        )
-        for rank in range(world_size)
-    ]
-    return found_by(children)
+            start_new_session=True,
+        ) as child:
+            try:
+                _, errors = child.communicate(timeout=TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGUSR2)  # each rank prints its stacks
+                time.sleep(DUMP_S)
+                os.killpg(child.pid, signal.SIGKILL)
+                pytest.fail(f"after {TIMEOUT_S} s ranks still run:\n{child.communicate()[1]}")
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # none is left
+                    os.killpg(child.pid, signal.SIGKILL)
+        printed = [(Path(outputs) / str(rank)).read_text() for rank in range(world_size)]
+    assert all("found " in text for text in printed), (printed, errors)
+    return [json.loads(text.rpartition("found ")[2]) for text in printed]
 
 
 def found_by(children: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ munged, slurmctld and the slurmd run for this cluster only, each slurmd on a hos
 (`virtual_hosts`), so that host names, addresses and links are as on a real cluster. The commands
 (`sinfo`, `sbatch`, ...) run on this machine with `environment`, as on a login node. Slurm's own
 control groups are not used, because a container has none to give: devices are assigned and named to
-jobs, but not enforced.
+jobs, but not enforced. Tasks are bound to CPUs only where a step says so (`srun --cpu-bind`).
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/affinity
+TaskPluginParam=None
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
@@ -159,9 +160,13 @@ SlurmdParameters=config_overrides
 LaunchParameters=use_interactive_step
 KillWait=2
 MinJobAge=600
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
 {nodes}
-PartitionName=gpu Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PartitionName=gpu Nodes=n[1-4] GraceTime=60 Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 PartitionName=pair Nodes=n[1-2] MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=n[1-4] PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
 """
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import provision_runtime
@@ -14,6 +16,9 @@ from provision_runtime.report import model
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
 FOLDER = Path(str(provision_runtime.__file__)).parent
 TIMEOUT_S = 180
+# `import torch` with byte code, 2 cores: 1.7 to 2.0 s.
+QUIET_START_S = 2.0
+MAX_SLOWNESS = 10.0
 RANK_VARIABLES = (
     "RANK",
     "WORLD_SIZE",
@@ -55,22 +60,49 @@ class SmokeRun:
         )
 
 
+@functools.cache
+def slowness() -> float:
+    """How many times longer a rank takes to start now than on a quiet machine; 1 if not longer."""
+    start = time.monotonic()
+    subprocess.run([PYTHON, "-c", "import torch"], check=True, capture_output=True)
+    return min(max(1.0, (time.monotonic() - start) / QUIET_START_S), MAX_SLOWNESS)
+
+
+def patient(arguments: Sequence[str]) -> list[str]:
+    """Arguments of a smoke test, their deadlines as many times longer as this machine is slower."""
+    result: list[str] = []
+    for argument in arguments:
+        option = result[-1] if result else ""
+        if option == "--deadline":
+            phase, _, seconds = argument.partition("=")
+            argument = f"{phase}={float(seconds) * slowness():.0f}"
+        elif option == "--timeout":
+            argument = f"{float(argument) * slowness():.0f}"
+        result.append(argument)
+    return result
+
+
 def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+    foreign = (*RANK_VARIABLES, "PYTHONPATH")
+    return {name: value for name, value in os.environ.items() if name not in foreign}
 
 
 def smoke(
-    out: Path, *arguments: str, program: tuple[str, ...] = (), folder: Path = FOLDER
+    out: Path,
+    *arguments: str,
+    program: tuple[str, ...] = (),
+    folder: Path = FOLDER,
+    **variables: str,
 ) -> SmokeRun:
-    """On two Gloo ranks, quickly, unless the arguments say otherwise."""
+    """On two Gloo ranks, quickly, unless the arguments say otherwise; with these variables."""
     usual = ["--out", str(out), "--profile", "quick", "--ranks", "2", "--backend", "gloo"]
-    command = [PYTHON, *program, str(folder), "smoke", *usual, *arguments]
+    command = [PYTHON, *program, str(folder), "smoke", *usual, *patient(arguments)]
     result = subprocess.run(
         command,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
-        env=environment(),
+        timeout=TIMEOUT_S * slowness(),
+        env={**environment(), **variables},
         cwd="/",
         check=False,
     )
@@ -84,6 +116,19 @@ def left_over(out: Path) -> list[str]:
     while (commands := processes_of(out)) and time.monotonic() < end:
         time.sleep(0.05)
     return commands
+
+
+def rank_process(out: Path, rank: int) -> int | None:
+    """The process of a rank of the run with this folder; None before it starts."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # it ended meanwhile
+            continue
+        if str(out).encode() in arguments and f"RANK={rank}".encode() in variables:
+            return int(folder.name)
+    return None
 
 
 def processes_of(out: Path) -> list[str]:

@@ -56,8 +56,10 @@ def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> dict[str
     return lines
 
 
-def test_kill_at_any_call_leaves_old_or_new_state(place: Path) -> None:
-    cases = run("checkpoint_faults", str(place), "kills")
+@pytest.mark.parametrize("mode", ["kills", pytest.param("all-kills", marks=pytest.mark.exhaustive)])
+def test_kill_at_any_call_leaves_old_or_new_state(place: Path, mode: str) -> None:
+    """At every third call in CI."""
+    cases = run("checkpoint_faults", str(place), mode)
     assert sorted(cases) == ["back", "first", "incremental", "overwrite", "prune"]
     assert min(cases.values()) > 10, cases
 
@@ -73,10 +75,11 @@ def test_error_at_any_call_is_raised_and_leaves_old_state(place: Path) -> None:
     ), cases
 
 
-def test_flipped_bits_are_refused_naming_the_file(place: Path) -> None:
-    flips = run("checkpoint_bit_flips", str(place))
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.exhaustive)])
+def test_flipped_bits_are_refused_naming_the_file(place: Path, count: int) -> None:
+    flips = run("checkpoint_bit_flips", str(place), str(count))
     assert {"latest", "manifest.json"} < set(flips) and len(flips) >= 5, flips
-    assert set(flips.values()) == {200}
+    assert set(flips.values()) == {count}
 
 
 CALL = re.compile(r"^\d+ +(?P<call>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+)")

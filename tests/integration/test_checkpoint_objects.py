@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -30,7 +31,7 @@ from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
 from provision_runtime.smoke.launcher import free_port
 from tests.integration import s3
-from tests.integration.scripts import found_by
+from tests.integration.scripts import run_ranks
 from tests.rank_threads import RankThreads
 
 PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
@@ -94,11 +95,8 @@ def big(letter: str) -> bytes:
 
 def folders(store: s3.S3, root: str) -> set[str]:
     """Of all objects that are there, with a client of its own."""
-    import s3fs
-
-    files = s3fs.S3FileSystem(**store.options, use_listings_cache=False, skip_instance_cache=True)
     start = root.partition("://")[2] + "/"
-    return {path[len(start) :].partition("/")[0] for path in files.find(start)}
+    return {path[len(start) :].partition("/")[0] for path in store.client.find(start)}
 
 
 def test_bucket_save_prune_and_load(store: s3.S3, root: str) -> None:
@@ -116,11 +114,7 @@ def test_bucket_save_prune_and_load(store: s3.S3, root: str) -> None:
     [stored] = files.files(first.folder)
     content = bytearray(files.read(first.folder, stored))
     content[7] ^= 1
-    import s3fs
-
-    s3fs.S3FileSystem(**store.options, use_listings_cache=False).pipe_file(
-        f"{root}/{first.folder}/{stored}", bytes(content)
-    )
+    store.client.pipe_file(f"{root}/{first.folder}/{stored}", bytes(content))
     assert [
         (damage.folder, damage.file, damage.tensors) for damage in verify(root, **store.options)
     ] == [(first.folder, stored, ("a",))]
@@ -233,15 +227,27 @@ DEATHS = {
     r"^PUT .*manifest\.json done$": ([1, 2],),
     r"^PUT .*latest done$": ([1, 2],),
 }
-WRITER = """
-import json, sys
+# Forks a writer for each root, so that s3fs is imported once; prints their process numbers, and their
+# exit codes once all have ended. A writer begins when it may read from standard input.
+WRITERS = """
+import json, os, sys
+import s3fs
 from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import commit
 from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
 from provision_runtime.comm.ranks import single_process
-root, options, size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+options, size, roots = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 plan = SavePlan((Item("a", OBJECT, b"a" * size), Item("b", OBJECT, b"n" * size)), {"a": ("a",), "b": ("b",)})
-commit(open_root(root, **options), 2, plan, single_process(), incremental=True, progress=lambda _: None)
+children = []
+for root in roots:
+    child = os.fork()
+    if child == 0:
+        os.read(0, 1)
+        commit(open_root(root, **options), 2, plan, single_process(), incremental=True, progress=lambda _: None)
+        os._exit(0)
+    children.append(child)
+print(json.dumps(children), flush=True)
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]))
 """
 
 
@@ -249,26 +255,24 @@ def test_killed_writer_leaves_old_or_new_checkpoint(store: s3.S3, root: str) -> 
     roots = {pattern: f"{root}/{place}" for place, pattern in enumerate(DEATHS)}
     for place in roots.values():
         save(store, place, 1, {"a": big("a"), "b": big("o")})
-    writers: dict[str, subprocess.Popen[bytes]] = {}
+    command = [sys.executable, "-c", WRITERS, json.dumps(store.options), str(MIN_FILE_BYTES)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, *roots.values()], cwd=REPOSITORY, **pipes) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        writers = dict(zip(roots, json.loads(parent.stdout.readline())))
 
-    def kill(request_line: str) -> None:
-        for pattern, place in roots.items():
-            if f"/{place.partition('://')[2]}/" in request_line and re.search(
-                pattern, request_line
-            ):
-                writers[pattern].send_signal(signal.SIGKILL)
+        def kill(request_line: str) -> None:
+            for pattern, place in roots.items():
+                if f"/{place.partition('://')[2]}/" in request_line and re.search(
+                    pattern, request_line
+                ):
+                    with contextlib.suppress(ProcessLookupError):  # it is gone
+                        os.kill(writers[pattern], signal.SIGKILL)
 
-    store.fault = kill
-    for pattern, place in roots.items():
-        writers[pattern] = subprocess.Popen(
-            [sys.executable, "-c", WRITER, place, json.dumps(store.options), str(MIN_FILE_BYTES)],
-            cwd=REPOSITORY,
-        )
-    for writer in writers.values():
-        with writer:
-            writer.wait(TIMEOUT_S)
+        store.fault = kill
+        statuses, _ = parent.communicate("." * len(writers), timeout=TIMEOUT_S)
     store.fault = lambda _: None
-    assert {writer.returncode for writer in writers.values()} == {-signal.SIGKILL}
+    assert set(json.loads(statuses)) == {-signal.SIGKILL}
     for pattern, steps in DEATHS.items():
         place = roots[pattern]
         assert list_steps(place, **store.options) in steps, pattern
@@ -325,29 +329,21 @@ os._exit(0)
 
 
 @pytest.mark.torch
-def test_two_ranks_saving_tensors_are_readable_by_torch(store: s3.S3, root: str) -> None:
-    environment = {
-        **os.environ,
-        "ROOT": root,
-        "OPTIONS": json.dumps(store.options),
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-    }
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY / "provision"), S3FS]))
-    if (
-        subprocess.run(
-            [PYTHON, "-c", "import s3fs"], env=environment, capture_output=True, check=False
-        ).returncode
-        != 0
-    ):
+def test_two_ranks_saving_tensors_are_readable_by_torch(
+    store: s3.S3, root: str, tmp_path: Path
+) -> None:
+    variables = {"ROOT": root, "OPTIONS": json.dumps(store.options)}
+    paths = [str(REPOSITORY), S3FS]
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    asked = subprocess.run(
+        [PYTHON, "-c", "import importlib.util as u; raise SystemExit(not u.find_spec('s3fs'))"],
+        env={**os.environ, **variables},
+    )
+    if asked.returncode != 0:
         assert not S3FS, f"PROVISION_TEST_S3FS={S3FS} holds no s3fs that {PYTHON} can import"
         pytest.skip(f"{PYTHON} has no s3fs; nox installs one beside it (PROVISION_TEST_S3FS)")
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    children = [
-        subprocess.Popen([PYTHON, "-c", RANK], env={**environment, "RANK": str(rank)}, **pipes)
-        for rank in range(2)
-    ]
-    result = found_by(children)
+    (tmp_path / "rank.py").write_text(RANK)
+    result = run_ranks(tmp_path / "rank.py", world_size=2, variables=variables)
     total, written, linked = result[0]["linked"]
     assert (total, linked) == (written + linked, 3 * 4 * 300_000)
     assert [item["loaded"] for item in result] == [[True, [1.0], 2, "two"], [True, [0.0], 2, "two"]]

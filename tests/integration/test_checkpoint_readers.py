@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from provision_runtime.checkpoint.manifest import loads
 from tests.integration.scripts import run
 from tests.integration.smoke_process import PYTHON
 
@@ -42,3 +45,17 @@ def test_torch_releases_read_each_others_checkpoints(tmp_path: Path) -> None:
             result = run("readers.py", "read", str(folder), python=reader)
             assert result["ours"] == [], (writer, reader)
             assert {name: wrong for name, wrong in result.items() if wrong} == {}, (writer, reader)
+
+
+def test_other_programs_accept_the_archives(tmp_path: Path) -> None:
+    """A record that torch.save wrote is a zip archive, of whose elements others check the CRC-32."""
+    assert run("readers.py", "save", str(tmp_path)) == {"problems": []}
+    archives = 0
+    for path in tmp_path.rglob("manifest.json"):
+        manifest = loads(path.read_bytes(), path)
+        for name, record in manifest.records():
+            content = (path.parent / record.file).read_bytes()[record.at : record.at + record.size]
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                assert archive.testzip() is None, name
+            archives += 1
+    assert archives > 10

@@ -1,4 +1,8 @@
-"""User-visible failures: a clear line, the documented exit code, nothing lost. Uses CPU torch."""
+"""User-visible failures: a clear line, the documented exit code, nothing lost.
+
+Environments hold this machine's Python and tiny wheels; `nox -s exhaustive` does the same with
+PyTorch's CPU build.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +10,106 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from provision.core.atomic import staging_path
-from tests.integration.conftest import Eventually, Home, make_home, on_terminal
+from tests.faulty import served
+from tests.integration.conftest import Eventually, Home, first_in_ci, make_home, on_terminal
+from tests.small import write_index
 
 pytestmark = pytest.mark.index
 
 NAME = "lab"
+Works = Callable[[Home], bool]
 QUICK = ("--no-image", "--no-smoke")
 
 
+SMALL_REQUEST = ("--torch", "2.13", "--cpu", "--no-companions", "--python-from", "host")
+WHEELS = "https://wheels.invalid"  # whose the tiny wheels are, by the lock
+CHOICES = (("numpy", "2.3.0"), ("six", "1.17.0"), ("tqdm", "4.67.0"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the packages come from, and what must work once they are installed."""
+
+    request: tuple[str, ...]
+    variables: Mapping[str, str]
+    empty: Callable[[str], tuple[str, str]]  # the variable that names another server instead
+    check: str
+    commands: tuple[str, ...]
+
+
+@pytest.fixture(
+    scope="module", params=["small", pytest.param("torch", marks=pytest.mark.exhaustive)]
+)
+def source(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Source]:
+    if request.param == "torch":
+        yield Source(
+            request=request.getfixturevalue("cpu_request"),
+            variables={},
+            empty=lambda url: ("UV_DEFAULT_INDEX", url),
+            check="import torch; assert torch.ones(2).sum() == 2",
+            commands=("pip", "torchrun"),
+        )
+        return
+    folder = tmp_path_factory.mktemp("index")
+    write_index(folder, CHOICES)
+    with served(folder) as server:
+        yield Source(
+            request=SMALL_REQUEST,
+            variables={
+                "PROVISION_MIRRORS": f"pypi={server.url}/simple {WHEELS}={server.url}/files",
+                "PIP_CONFIG_FILE": os.devnull,
+                "PIP_FIND_LINKS": "",
+                "PIP_EXTRA_INDEX_URL": "",
+                "UV_CACHE_DIR": str(folder / "uv"),
+            },
+            empty=lambda url: (
+                "PROVISION_MIRRORS",
+                f"pypi={url}/simple {WHEELS}={url}/files",
+            ),
+            check="import torch; assert torch.__version__ == '2.13.0+cpu'",
+            commands=("pip",),
+        )
+
+
 @pytest.fixture(scope="module")
-def request_(cpu_request: tuple[str, ...]) -> tuple[str, ...]:
-    return (NAME, *cpu_request)
+def request_(source: Source) -> tuple[str, ...]:
+    return (NAME, *source.request)
+
+
+def new_user(root: Path, packaged_python: Path, source: Source) -> Home:
+    home = make_home(root, shares_packages=True)
+    (root / "data").mkdir()
+    shutil.copytree(packaged_python, root / "data" / "channels", copy_function=os.link)
+    return Home(root=root, env={**home.env, **source.variables})
 
 
 @pytest.fixture(scope="module")
 def locked(
-    tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, request_: tuple[str, ...]
+    tmp_path_factory: pytest.TempPathFactory,
+    packaged_python: Path,
+    request_: tuple[str, ...],
+    source: Source,
 ) -> Path:
     """The environment's folder, locked once."""
-    home = make_home(tmp_path_factory.mktemp("locked"))
-    (home.root / "data").mkdir()
-    (home.root / "data" / "channels").symlink_to(packaged_python)
+    home = new_user(tmp_path_factory.mktemp("locked") / "lab", packaged_python, source)
     result = home.run("lock", *request_)
     assert result.returncode == 0, result.stderr
     return home.envs / NAME
 
 
 @pytest.fixture
-def desk(tmp_path: Path, packaged_python: Path, locked: Path) -> Home:
+def desk(tmp_path: Path, packaged_python: Path, locked: Path, source: Source) -> Home:
     """A fresh user who has the environment's folder, and has not built it."""
-    home = make_home(tmp_path / "lab")
-    (home.root / "data").mkdir()
-    (home.root / "data" / "channels").symlink_to(packaged_python)
+    home = new_user(tmp_path / "lab", packaged_python, source)
     shutil.copytree(locked, home.envs / NAME)
     return home
 
@@ -56,13 +122,44 @@ def lab(desk: Home) -> Home:
     return desk
 
 
+@pytest.fixture(scope="module")
+def built(
+    tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, locked: Path, source: Source
+) -> Home:
+    home = new_user(tmp_path_factory.mktemp("built") / "lab", packaged_python, source)
+    shutil.copytree(locked, home.envs / NAME)
+    result = home.run("build", NAME, *QUICK)
+    assert result.returncode == 0, result.stderr
+    return home
+
+
+@pytest.fixture
+def shared_lab(built: Home) -> Iterator[Home]:
+    """One user with the environment built, for all tests that may not change its prefix: this
+    fails the one that does. What they change in its folder is undone."""
+    folder, place = built.envs / NAME, prefix(built)
+    before, inode = contents(built), place.stat().st_ino
+    yield built
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
+    assert place.stat().st_ino == inode
+
+
 def prefix(lab: Home) -> Path:
     return lab.root / "data" / "prefixes" / NAME
 
 
-def works(lab: Home) -> bool:
-    script = "import torch; assert torch.ones(2).sum() == 2"
-    return subprocess.run([prefix(lab) / "bin" / "python", "-I", "-c", script]).returncode == 0
+@pytest.fixture
+def works(source: Source) -> Callable[[Home], bool]:
+    """Whether a user's environment works."""
+
+    def check(lab: Home) -> bool:
+        command: list[str | Path] = [prefix(lab) / "bin" / "python", "-I", "-c", source.check]
+        return subprocess.run(command).returncode == 0
+
+    return check
 
 
 def leftovers(lab: Home) -> list[str]:
@@ -88,7 +185,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def test_edited_environment_makes_the_lock_stale(lab: Home) -> None:
+def test_edited_environment_makes_the_lock_stale(lab: Home, works: Works) -> None:
     environment, lock = lab.envs / NAME / "environment.yml", lab.envs / NAME / "conda-lock.yml"
     before = lock.read_bytes()
     edit(environment, "- numpy", "- numpy<2.4")
@@ -153,59 +250,57 @@ def test_changed_request_does_not_overwrite_the_lock(desk: Home) -> None:
     assert contents(desk) == before
 
 
-@pytest.mark.parametrize("package", ["python", "sympy"])
-def test_changed_hash_is_refused_and_the_old_prefix_works(lab: Home, package: str) -> None:
+@pytest.mark.parametrize("package", ["python", "numpy"])
+def test_changed_hash_is_refused_and_the_old_prefix_works(
+    shared_lab: Home, package: str, works: Works
+) -> None:
     import yaml
 
-    lock = lab.envs / NAME / "conda-lock.yml"
+    lock = shared_lab.envs / NAME / "conda-lock.yml"
     sha = next(
         entry["hash"]["sha256"]
         for entry in yaml.safe_load(lock.read_text())["package"]
         if entry["name"] == package
     )
     edit(lock, sha, ("0" if sha[0] != "0" else "1") + sha[1:])
-    result = lab.run("env", "create", NAME)
+    result = shared_lab.run("env", "create", NAME)
     assert result.returncode == 7, result.stderr
     assert package in result.stderr and "Traceback" not in result.stderr
-    assert works(lab)
-    assert not leftovers(lab)
+    assert works(shared_lab)
+    assert not leftovers(shared_lab)
 
 
-def test_changed_hash_is_refused_on_a_terminal(lab: Home) -> None:
+def test_changed_hash_is_refused_on_a_terminal(shared_lab: Home) -> None:
     """uv's words go to the terminal there, and must still be understood."""
     import yaml
 
-    lock = lab.envs / NAME / "conda-lock.yml"
+    lock = shared_lab.envs / NAME / "conda-lock.yml"
     sha = next(
         entry["hash"]["sha256"]
         for entry in yaml.safe_load(lock.read_text())["package"]
-        if entry["name"] == "sympy"
+        if entry["name"] == "numpy"
     )
     edit(lock, sha, ("0" if sha[0] != "0" else "1") + sha[1:])
-    status, output = on_terminal(lab, "env", "create", NAME)
+    status, output = on_terminal(shared_lab, "env", "create", NAME)
     assert status == 7, output
-    assert "sympy" in output and "is not the file that the lock names" in output
+    assert "numpy" in output and "is not the file that the lock names" in output
 
 
-def test_missing_package_is_named(lab: Home) -> None:
+def test_missing_package_is_named(shared_lab: Home, source: Source, works: Works) -> None:
     """An index that answers, but has nothing of what is locked; uv's cache is empty, so it must be asked."""
     with Gone() as server:
-        result = lab.run(
-            "env",
-            "create",
-            NAME,
-            "--prefix",
-            str(lab.root / "new"),
-            UV_DEFAULT_INDEX=server,
-            UV_CACHE_DIR=str(lab.root / "uv"),
+        name, value = source.empty(server)
+        env = {**shared_lab.env, name: value, "UV_CACHE_DIR": str(shared_lab.root / "uv")}
+        result = Home(root=shared_lab.root, env=env).run(
+            "env", "create", NAME, "--prefix", str(shared_lab.root / "new")
         )
     assert result.returncode == 8, result.stderr
     assert (
         "A locked package is gone from the index" in result.stderr
         and "not found in the package registry" in result.stderr
     )
-    assert works(lab)
-    assert not (lab.root / "new").exists()
+    assert works(shared_lab)
+    assert not (shared_lab.root / "new").exists()
 
 
 class Gone:
@@ -232,16 +327,12 @@ class Gone:
         self._server.server_close()
 
 
-def test_unreachable_index(desk: Home) -> None:
+def test_unreachable_index(desk: Home, source: Source) -> None:
     before = (desk.envs / NAME / "conda-lock.yml").read_bytes()
-    result = desk.run(
-        "lock",
-        NAME,
-        "--relock",
-        UV_DEFAULT_INDEX="http://127.0.0.1:9/simple",
-        UV_HTTP_RETRIES="0",
-        UV_CACHE_DIR=str(desk.root / "uv"),
-    )
+    name, value = source.empty("http://127.0.0.1:9")
+    uv = {"UV_HTTP_RETRIES": "0", "UV_CACHE_DIR": str(desk.root / "uv")}
+    user = Home(root=desk.root, env={**desk.env, **uv, name: value})
+    result = user.run("lock", NAME, "--relock")
     assert result.returncode == 8, result.stderr
     assert "index did not answer" in result.stderr
     assert (desk.envs / NAME / "conda-lock.yml").read_bytes() == before
@@ -249,33 +340,35 @@ def test_unreachable_index(desk: Home) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 60 MB."""
+    """A file system of 20 MB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     place = tmp_path / "small"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", place], check=True)
     yield place
     subprocess.run(["umount", place], check=True)
 
 
-def test_full_disk(lab: Home, small_disk: Path) -> None:
-    result = lab.run("env", "create", NAME, "--prefix", str(small_disk / "lab"))
+def test_full_disk(shared_lab: Home, small_disk: Path, works: Works) -> None:
+    result = shared_lab.run("env", "create", NAME, "--prefix", str(small_disk / "lab"))
     assert result.returncode == 11, result.stderr
     assert "disk" in result.stderr and "full" in result.stderr
     assert list(small_disk.iterdir()) == []
-    assert works(lab)
+    assert works(shared_lab)
 
 
-def test_kernel_name_of_another_owner(lab: Home) -> None:
-    kernel = lab.root / "jupyter" / "kernels" / NAME
+def test_kernel_name_of_another_owner(shared_lab: Home) -> None:
+    kernel = shared_lab.root / "jupyter" / "kernels" / NAME
+    own = (kernel / "kernel.json").read_bytes()
     (kernel / "kernel.json").write_text(
         '{"argv": ["mine"], "display_name": "mine", "language": "python"}'
     )
-    result = lab.run("build", NAME, *QUICK)
+    result = shared_lab.run("build", NAME, *QUICK)
     assert result.returncode == 12
     assert "was not created by provision" in result.stderr
     assert "mine" in (kernel / "kernel.json").read_text()
+    (kernel / "kernel.json").write_bytes(own)
 
 
 def test_image_without_an_engine(desk: Home) -> None:
@@ -284,18 +377,16 @@ def test_image_without_an_engine(desk: Home) -> None:
     assert "No Docker engine answers" in result.stderr
 
 
-def test_prefix_elsewhere_is_remembered(lab: Home, tmp_path: Path) -> None:
+def test_prefix_elsewhere_is_remembered(desk: Home, source: Source, tmp_path: Path) -> None:
     place = tmp_path / "elsewhere with space" / "lab"
-    assert lab.run("env", "create", NAME, "--prefix", str(place)).returncode == 0
-    assert subprocess.run([place / "bin" / "pip", "--version"], capture_output=True).returncode == 0
-    assert (
-        subprocess.run([place / "bin" / "torchrun", "--help"], capture_output=True).returncode == 0
-    )
-    assert str(place) in lab.run("env", "list").stdout
-    assert lab.run("env", "diff", NAME).returncode == 0
+    assert desk.run("env", "create", NAME, "--prefix", str(place)).returncode == 0
+    for command in source.commands:
+        subprocess.run([place / "bin" / command, "--help"], check=True, capture_output=True)
+    assert str(place) in desk.run("env", "list").stdout
+    assert desk.run("env", "diff", NAME).returncode == 0
 
 
-def test_prefix_without_interpreter_is_rebuilt(lab: Home) -> None:
+def test_prefix_without_interpreter_is_rebuilt(lab: Home, works: Works) -> None:
     (prefix(lab) / "bin" / "python").unlink()
     assert lab.run("env", "create", NAME).returncode == 0
     assert works(lab)
@@ -319,53 +410,45 @@ def test_invalid_environment_file(desk: Home, text: str) -> None:
     assert "environment.yml" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_damaged_evidence_is_rewritten(lab: Home) -> None:
-    passport = lab.envs / NAME / "passport.json"
+def test_damaged_evidence_is_rewritten(shared_lab: Home) -> None:
+    passport = shared_lab.envs / NAME / "passport.json"
     for damage in ("{", '{"schema": 1}', '{"schema": 1, "lock": {}, "smoke": {"prefix": {}}}'):
         passport.write_text(damage)
-        listed = lab.run("env", "list")
+        listed = shared_lab.run("env", "list")
         assert listed.returncode == 0 and "unreadable" in listed.stdout
-        assert lab.run("passport", "show", NAME).returncode == 7
-    assert lab.run("build", NAME, *QUICK).returncode == 0
-    assert lab.run("passport", "show", NAME).returncode == 0
+        assert shared_lab.run("passport", "show", NAME).returncode == 7
+    assert shared_lab.run("build", NAME, *QUICK).returncode == 0
+    assert shared_lab.run("passport", "show", NAME).returncode == 0
 
 
 def test_same_name_in_two_folders_has_two_prefixes(
-    lab: Home, request_: tuple[str, ...], tmp_path: Path
+    shared_lab: Home, request_: tuple[str, ...], tmp_path: Path
 ) -> None:
     other = ("--envs", str(tmp_path / "other"))
-    assert lab.run("lock", *request_, *other).returncode == 0
-    result = lab.run("env", "create", NAME, *other)
+    assert shared_lab.run("lock", *request_, *other).returncode == 0
+    result = shared_lab.run("env", "create", NAME, *other)
     assert result.returncode == 12
-    assert str(lab.envs / NAME) in result.stderr
-    assert lab.run("env", "diff", NAME).returncode == 0
+    assert str(shared_lab.envs / NAME) in result.stderr
+    assert shared_lab.run("env", "diff", NAME).returncode == 0
 
 
 def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(
-    lab: Home, eventually: Eventually
+    desk: Home, eventually: Eventually
 ) -> None:
-    (channel,) = (lab.root / "data" / "channels").glob("py*")
+    (channel,) = (desk.root / "data" / "channels").glob("py*")
     before = sorted(path.name for path in channel.rglob("*.conda"))
-    child = lab.start("channel", "bootstrap", "--again")
+    child = desk.start("channel", "bootstrap", "--again")
     eventually(staging_path(channel).exists, 60)
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)
     assert child.returncode == 130
     assert sorted(path.name for path in channel.rglob("*.conda")) == before
-    assert not leftovers(lab)
-    assert lab.run("env", "create", NAME, "--prefix", str(lab.root / "second")).returncode == 0
+    assert not leftovers(desk)
+    assert desk.run("env", "create", NAME, "--prefix", str(desk.root / "second")).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        "solving",
-        pytest.param("building", marks=pytest.mark.exhaustive),
-        pytest.param("wheels", marks=pytest.mark.exhaustive),
-        "swapped",
-    ],
-)
-def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str) -> None:
+@pytest.mark.parametrize("event", first_in_ci("swapped", "solving", "building", "wheels"))
+def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str, works: Works) -> None:
     """A relock and rebuild is killed when it has come to an event; what stood before stands, and the same command completes."""
     command = ("build", NAME, "--pip", "six", "--relock", *QUICK)
     marker = (prefix(lab) / "conda-meta" / "provision.state").read_bytes()
@@ -378,7 +461,7 @@ def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str) -> No
         building = staging_path(prefix(lab))
         happened = {
             "building": building.exists,
-            "wheels": lambda: any(building.glob("lib/python*/site-packages/torch/*")),
+            "wheels": lambda: any(building.glob("lib/python*/site-packages/torch*")),
             "swapped": lambda: (
                 prefix(lab).exists()
                 and (prefix(lab) / "conda-meta" / "provision.state").read_bytes() != marker
@@ -397,18 +480,20 @@ def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str) -> No
     assert not leftovers(lab)
 
 
-def test_ctrl_c_leaves_nothing(lab: Home, eventually: Eventually) -> None:
-    assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
-    child = lab.start("build", NAME, *QUICK)
-    building = staging_path(prefix(lab))
+def test_ctrl_c_leaves_nothing(shared_lab: Home, eventually: Eventually, works: Works) -> None:
+    assert shared_lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
+    child = shared_lab.start("build", NAME, *QUICK)
+    building = staging_path(prefix(shared_lab))
     eventually(building.exists, 60)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, out + err
     assert "Traceback" not in err
-    assert works(lab)
-    assert not leftovers(lab)
-    result = subprocess.run(["pgrep", "-f", str(lab.root)], capture_output=True, text=True).stdout
+    assert works(shared_lab)
+    assert not leftovers(shared_lab)
+    result = subprocess.run(
+        ["pgrep", "-f", str(shared_lab.root)], capture_output=True, text=True
+    ).stdout
     assert result == ""
 
 
@@ -424,7 +509,7 @@ def test_waiting_run_reuses_the_first_runs_result(desk: Home) -> None:
     assert "tqdm" not in (desk.envs / NAME / "environment.yml").read_text()
 
 
-def test_concurrent_builds_of_one_name(lab: Home, eventually: Eventually) -> None:
+def test_concurrent_builds_of_one_name(lab: Home, eventually: Eventually, works: Works) -> None:
     assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     first = lab.start("build", NAME, *QUICK)
     eventually(staging_path(prefix(lab)).exists, 60)

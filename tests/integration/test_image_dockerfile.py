@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import ImageNotFound
 
 from provision import image, render
 from provision.core.container import PREFIX
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 from provision.image import config, oci_layout
+from tests.conftest import ROOT
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
 
 pytestmark = pytest.mark.docker
@@ -97,20 +99,23 @@ def rendered(lock: Lock, base: str) -> str:
     plain = resolution()
     values = image.dockerfile_context(replace(plain, spec=replace(plain.spec, base=base)), lock)
     text = render.render_dockerfile("toy", values)[render.DOCKERFILE]
-    first, second = text.split(f"\nFROM {base}\n")
+    first, second = text.split("\nFROM ${BASE}\n")
     installed = re.search(
-        r"^RUN [^\n]*conda-lock install .*?&& (find .*)", first, flags=re.MULTILINE | re.DOTALL
+        r"^RUN if [^\n]*\n[^\n]*\n[^\n]*\n[^\n]*conda-lock install .*?&& (find .*)",
+        first,
+        flags=re.MULTILINE | re.DOTALL,
     )
     assert installed, "the first stage ends with the removal of byte code"
     env = PREFIX
     pip = f"{env}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl"
     lines = [
+        f"ARG BASE={base}",
         f"FROM {base} AS environment",
         f"COPY linked {env}",
         "COPY wheels /wheels",
         f"RUN {pip} && {installed[1]}",
     ]
-    return "\n".join(lines) + f"\n\nFROM {base}\n{second}"
+    return "\n".join(lines) + f"\n\nFROM ${{BASE}}\n{second}"
 
 
 def files(archive: tarfile.TarFile) -> Files:
@@ -141,7 +146,17 @@ def own_files(toy_image: Image) -> Files:
     return result
 
 
-def compare(dockerfile_files: Files, own_files: Files) -> None:
+def without_our_byte_code(own_files: Files, dockerfile_files: Files) -> Files:
+    """Images from the Dockerfile hold no byte code of ours (docs/image.md)."""
+    result = {}
+    for name, entry in own_files.items():
+        if not name.endswith(".pyc") or name in dockerfile_files:
+            result[name] = entry
+    return result
+
+
+def compare(dockerfile_files: Files, all_own_files: Files) -> None:
+    own_files = without_our_byte_code(all_own_files, dockerfile_files)
     other = {
         name
         for name in dockerfile_files.keys() | own_files.keys()
@@ -196,6 +211,96 @@ def test_docker_build_gives_the_same_environment(
             forget_steps(client, result.stdout.decode())
 
 
+# In place of micromamba, whose image and channels this machine does not reach. It makes a `conda-lock`
+# that installs what lies in the builder's image, if the lock names the channels of the build argument.
+MICROMAMBA = f"""\
+#!/bin/sh -e
+case "$*" in
+"create --yes --prefix /opt/conda-lock --channel $MIRROR/conda-forge conda-lock="*) ;;
+"clean --all --yes") exit ;;
+*) echo "micromamba $*"; exit 1 ;;
+esac
+mkdir -p /opt/conda-lock/bin
+cat > /opt/conda-lock/bin/conda-lock <<'EOF'
+#!/bin/sh -e
+[ "$*" = "install --micromamba --conda /bin/micromamba --copy --prefix {PREFIX} /tmp/conda-lock.yml" ]
+! grep "url: " /tmp/conda-lock.yml | grep -qv "url: $MIRROR/"
+[ "$(grep -c "url: $MIRROR/pytorch/linux-64/pytorch-2" /tmp/conda-lock.yml)" = 1 ]
+cp -a /linked {PREFIX}
+{PREFIX}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl
+EOF
+chmod 755 /opt/conda-lock/bin/conda-lock
+"""
+MIRROR = "https://conda.lab.example/mirror"
+
+
+@pytest.mark.parametrize(
+    "builder", ["classic", pytest.param("buildkit", marks=pytest.mark.exhaustive)]
+)
+def test_docker_build_in_the_repository(context: Path, docker_base: str, builder: str) -> None:
+    """`docker build .` of the root's own Dockerfile, with images and channels replaced by arguments."""
+    docker = shutil.which("docker") if builder == "classic" else with_buildkit()
+    if docker is None:
+        pytest.skip("no docker command with BuildKit on this machine")
+    machine, name = f"{NAME}-micromamba:{builder}", f"{NAME}-root:{builder}"
+    (context / "micromamba").write_text(MICROMAMBA)
+    (context / "micromamba").chmod(0o755)
+    lines = [
+        f"FROM {docker_base}",
+        f"ENV MIRROR={MIRROR}",
+        "COPY micromamba /bin/micromamba",
+        "COPY linked /linked",
+        "COPY wheels /wheels",
+    ]
+    (context / "machine").write_text("\n".join(lines))
+    env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
+
+    def build_image(tag: str, *options: str) -> str:
+        result = subprocess.run(
+            [docker, "build", "--tag", tag, *options],
+            env=env,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    arguments = {"BUILDER": machine, "BASE": docker_base, "CHANNEL_ALIAS": MIRROR}
+    pairs = [f"--build-arg={key}={value}" for key, value in arguments.items()]
+    with contextlib.closing(image.require_engine()) as client:
+        output = build_image(machine, "--file", str(context / "machine"), str(context))
+        try:
+            output += build_image(name, *pairs, ".")
+            config_of = client.images.get(name).attrs["Config"]
+            assert config_of["Labels"]["org.opencontainers.image.base.name"] == docker_base
+            container = client.containers.create(name)
+            stream = io.BytesIO(b"".join(container.export()))
+            container.remove()
+            with tarfile.open(fileobj=stream) as archive:
+                paths = {member.name for member in archive if member.isreg()}
+            runtime = "opt/env/lib/python3.11/site-packages/provision_runtime/"
+            installed = {path.removeprefix(runtime) for path in paths if path.startswith(runtime)}
+            tracked = subprocess.run(
+                ["git", "ls-files", "provision_runtime"],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            names = {line.removeprefix("provision_runtime/") for line in tracked.stdout.split()}
+            assert names and installed == names
+            assert "usr/local/bin/provision-smoke" in paths
+            greeting = client.containers.run(name, ["greet"], remove=True)
+            assert greeting.split() == [b"hello"]
+        finally:
+            for tag in (name, machine):
+                with contextlib.suppress(ImageNotFound):
+                    client.images.remove(tag)
+            forget_steps(client, output)
+
+
 FOREIGN = [
     "ENV LD_LIBRARY_PATH=/foreign/lib PYTHONPATH=/foreign LAB=lab",
     "ENV PATH=/foreign/bin:/usr/bin:/bin",
@@ -214,9 +319,9 @@ def test_base_settings_do_not_leave_the_environment(
     if docker is None:
         pytest.skip("no docker command with BuildKit on this machine")
     base, name = f"{NAME}-base:{builder}", f"{NAME}-on-foreign:{builder}"
-    _, _, second = rendered(lock, base).partition(f"\nFROM {base}\n")
-    first = f"FROM {base} AS environment\nUSER 0\nRUN mkdir -p {PREFIX}/bin\n"
-    (tmp_path / "Dockerfile").write_text(f"{first}\nFROM {base}\n{second}")
+    _, _, second = rendered(lock, base).partition("\nFROM ${BASE}\n")
+    first = f"ARG BASE={base}\nFROM {base} AS environment\nUSER 0\nRUN mkdir -p {PREFIX}/bin\n"
+    (tmp_path / "Dockerfile").write_text(f"{first}\nFROM ${{BASE}}\n{second}")
     shutil.copytree(
         runtime_package.FOLDER,
         tmp_path / "provision_runtime",

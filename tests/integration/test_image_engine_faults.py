@@ -136,11 +136,16 @@ def image_of(layout: Path, size: int) -> Image:
 
 def test_image_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None:
     client = own.start()
+    watching = Watching()
+    with pytest.raises(NoSpace, match=rf"needs at least 160.*{own.folder}/disk/data, where"):
+        image.load_image(image_of(tmp_path / "larger", DISK), client, watching)
+    assert watching.advanced == 0
+    # Larger while the engine unpacks it: it stores the archive first.
     with pytest.raises(
         NoSpace,
         match=r"The Docker engine's disk is full: could not load provision/toy:1.*docker system df",
     ):
-        image.load_image(image_of(tmp_path / "large", DISK), client, Watching())
+        image.load_image(image_of(tmp_path / "large", 90 << 20), client, Watching())
     assert client.images.list(all=True) == []
     small = image_of(tmp_path / "small", 1 << 20)
     assert image.load_image(small, client, Watching())  # what was sent before is gone from its disk

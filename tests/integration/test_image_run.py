@@ -332,16 +332,10 @@ def test_unprivileged_user_runs_it_without_an_engine(toy: Image) -> None:
             row["annotations"][REF_NAME]
             for row in json.loads((Path(name) / "layout" / "index.json").read_text())["manifests"]
         )
-        unpack = [
-            "umoci",
-            "unpack",
-            "--rootless",
-            "--image",
-            f"{name}/layout:{reference}",
-            f"{name}/bundle",
-        ]
-        subprocess.run([*nobody, *unpack], check=True, capture_output=True)
-        root = f"{name}/bundle/rootfs"
+        root = f"{name}/rootfs"
+        # Without the hash of every unpacked file, which umoci writes for a later repack.
+        unpack = ["umoci", "raw", "unpack", "--rootless", "--image", f"{name}/layout:{reference}"]
+        subprocess.run([*nobody, *unpack, root], check=True, capture_output=True)
         script = f"mount --rbind /proc {root}/proc && exec chroot {root} /opt/env/bin/greet"
         result = subprocess.run(
             [*nobody, "unshare", "-r", "-m", "sh", "-c", script],

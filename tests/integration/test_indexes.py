@@ -10,18 +10,21 @@ import sys
 import threading
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provision.adapters import uv
-from provision.core.errors import IntegrityError, Unsolvable
+from provision.core import process
+from provision.core.errors import IntegrityError, Unreachable, Unsolvable
 from provision.core.types import Pin
 from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from tests.faulty import served
 from tests.small import write_wheel
+from tests.unit.test_conda_connection import channel  # noqa: F401
 
 REQUEST = uv.ResolveRequest(
     requirements=("torch==2.13.0+cu116", "numpy"), python="3.11", glibc="2.28", build_path="cu116"
@@ -193,6 +196,41 @@ def test_a_password_of_an_index_is_on_no_command_line(
     uv_lines = [line for line in command_lines if b"compile" in line]
     assert uv_lines, "no uv process was seen"
     assert not any(b"swordfish" in line for line in uv_lines)
+
+
+def test_a_password_of_an_index_is_on_no_command_line_of_an_installation(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = uv.resolve(uv.ResolveRequest(requirements=("numpy",), python="3.11", glibc="2.28"))
+    monkeypatch.setenv("PIP_INDEX_URL", index.replace("//", "//bob:swordfish@") + "/simple")
+    venv.create(tmp_path / "venv", with_pip=False)
+    commands: list[str] = []
+
+    def recorded(command: Sequence[str | Path], **options: Any) -> Any:
+        commands.append(" ".join(map(str, command)))
+        return process.run(command, **options)
+
+    monkeypatch.setattr("provision.adapters.uv.uv_process.run", recorded)
+    uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python", warn=commands.append)
+    assert any("pip install" in command for command in commands)
+    assert not any("swordfish" in command for command in commands)
+
+
+def test_the_authority_that_pip_trusts_reaches_uv(
+    channel: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """channel: a server with a certificate of a lab's own authority."""
+    publish(tmp_path / "channel" / "simple", ("numpy", "2.0.0"))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{channel}simple")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    with pytest.raises(Unreachable) as error:
+        locked_versions("numpy")
+    assert "REQUESTS_CA_BUNDLE" in error.value.advice
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
+    assert locked_versions("numpy") == {"numpy": "2.0.0"}
 
 
 def child_command_lines() -> Iterator[bytes]:

@@ -233,8 +233,8 @@ def start_training(
     )  # fmt: skip
 
 
-def train(python: Path, folder: Path, *words: str) -> str:
-    with start_training(python, folder, *words) as process:
+def train(python: Path, folder: Path, *words: str, options: tuple[str, ...] = ()) -> str:
+    with start_training(python, folder, *words, options=options) as process:
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, out
     return out
@@ -259,7 +259,9 @@ def test_training_stopped_by_usr1_goes_on_where_it_was(
     stopped, straight = tmp_path / "stopped", tmp_path / "straight"
     for folder in (stopped, straight):
         folder.mkdir()
-    with start_training(runtime_python, stopped, "--steps=1000000", "--save-every=20") as process:
+    rank = ("--ranks=1",)
+    words = ("--steps=1000000", "--save-every=20")
+    with start_training(runtime_python, stopped, *words, options=rank) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("step 20: ")
         process.send_signal(signal.SIGUSR1)
@@ -268,8 +270,10 @@ def test_training_stopped_by_usr1_goes_on_where_it_was(
     assert lines[-1] == "stopped by a signal; the next run goes on here"
     last_step = int(lines[-2].split()[1].rstrip(":"))
     steps = f"--steps={last_step + 30}"
-    assert train(runtime_python, stopped, steps).startswith(f"loaded step {last_step}\n")
-    train(runtime_python, straight, steps)
+    assert train(runtime_python, stopped, steps, options=rank).startswith(
+        f"loaded step {last_step}\n"
+    )
+    train(runtime_python, straight, steps, options=rank)
     assert saved_content(runtime_python, stopped) == saved_content(runtime_python, straight)
 
 

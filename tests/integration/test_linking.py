@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,10 +122,9 @@ def test_lasting_faults_are_reported(
     message: str,
 ) -> None:
     server.fault("alpha", kind)
-    start = time.monotonic()
     with pytest.raises(error, match=message):
         link(server, channel, tmp_path)
-    assert time.monotonic() - start < 10
+    assert server.log.count("/linux-64/alpha-1.0-h0_0.conda") == 1  # another try would not help
 
 
 def test_wrong_package_is_refused(server: Server, channel: Path, tmp_path: Path) -> None:

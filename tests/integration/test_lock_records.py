@@ -4,13 +4,17 @@ parsed by conda-lock."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from provision import catalog, lockfile, render, resolver
 from provision.adapters import conda
@@ -57,14 +61,34 @@ def index_build(release: catalog.Release) -> catalog.Build:
     return next(build for build in release.wheels if build.on_pypi)
 
 
+def kind(release: catalog.Release) -> tuple[bool, str]:
+    """What tells the index builds of releases apart: where NCCL is, and CUDA's major version."""
+    build = index_build(release)
+    return build.nccl_is_package, str(build.cuda).partition(".")[0]
+
+
+NEWEST_OF_KIND = {kind(release): release.version for release in RELEASES}
+RELEASE_CASES = [
+    release
+    if release.version in NEWEST_OF_KIND.values()
+    else pytest.param(release, marks=pytest.mark.exhaustive)
+    for release in RELEASES
+]
+
+
 @pytest.fixture(scope="module", autouse=True)
-def every_index_build() -> Iterator[dict[str, Future[Solved]]]:
-    """The locks of all releases, several at a time and while other tests run: they mostly wait for
-    the index."""
+def every_index_build(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Solved]]]:
+    """The locks of the releases that this run tests, several at a time and while other tests run:
+    they mostly wait for the index."""
+    name = test_every_index_build_locks.__name__
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    releases: list[Any] = [
+        item.callspec.params["release"] for item in items if item.originalname == name
+    ]
     pool = ThreadPoolExecutor(4)
     yield {
         release.version: pool.submit(solve, torch=release.version, cuda=index_build(release).cuda)
-        for release in RELEASES
+        for release in releases
     }
     pool.shutdown(
         cancel_futures=True
@@ -89,6 +113,72 @@ def test_channels_lock_the_cuda_build(options: dict[str, object], build: str) ->
     )
 
 
+def test_cuda_libraries_of_a_later_minor_version_are_locked_beside_a_build() -> None:
+    options: dict[str, object] = {"torch": "2.6", "cuda": "12.6", "source": "conda-forge"}
+    _, packages = solve(**options, conda=["cuda-version=12.8"])
+    versions = {package.name: (package.version, package.build) for package in packages}
+    assert versions["cuda-version"][0] == "12.8"
+    assert versions["cuda-cudart"][0].startswith("12.8.")
+    for name in ("pytorch", "libtorch", "torchvision"):
+        assert versions[name][1].startswith("cuda126")
+    with pytest.raises(Unsolvable, match=r"pytorch requires cuda-version >=12\.6,<13"):
+        solve(**options, conda=["cuda-version=12.4"])
+
+
+def test_pytorch_channel_gets_libraries_of_its_own_cuda_and_mkl() -> None:
+    """pytorch-cuda leaves libcurand, libcufile and cuda-opencl open: they came from CUDA 12.9."""
+    _, packages = solve(torch="2.3", cuda="12.1", source="pytorch", companions=False)
+    versions = {package.name: package.version for package in packages}
+    builds = {package.name: package.build for package in packages}
+    assert builds["libblas"].endswith("_mkl")
+    # 10.3.10 is of CUDA 12.9, 10.3.5 of 12.4; the records for development have none of 12.1.
+    assert versions["libcurand"].startswith("10.3.5.")
+    # CUDA 12.4 has one library more; only those of 12.5 and later require cuda-version.
+    _, packages = solve(torch="2.5", cuda="12.4", source="pytorch", companions=False)
+    assert "cuda-version" not in {package.name for package in packages}
+
+
+STRICT_SOLVE = """
+import asyncio, json, os, sys
+import rattler
+from rattler.package.build_string import BuildString
+
+folder, specs = sys.argv[1], json.loads(sys.argv[2])
+records = [
+    rattler.SparseRepoData(rattler.Channel(channel), subdir, f"{folder}/{channel}/{subdir}/repodata.json")
+    for channel in ("pytorch", "nvidia", "conda-forge")
+    for subdir in ("linux-64", "noarch")
+]
+machine = [
+    rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), BuildString("0"))
+    for name, version in (("__cuda", "12.1"), ("__glibc", "2.31"), ("__linux", "5.10"), ("__unix", "0"))
+]
+answer = asyncio.run(
+    rattler.solve_with_sparse_repodata(
+        [rattler.MatchSpec(spec) for spec in specs],
+        records,
+        virtual_packages=machine,
+        channel_priority=rattler.ChannelPriority.Strict,
+    )
+)
+print(json.dumps({record.name.normalized: str(record.version) for record in answer}), flush=True)
+os._exit(0)  # rattler may crash while the interpreter shuts down
+"""
+
+
+def test_environment_file_of_the_pytorch_channel_is_solved_with_strict_priority() -> None:
+    """As conda has it: a package's records in lower channels count for nothing. The nvidia channel
+    has cuda-version for 12.5 and later only, so nothing may require it."""
+    resolution = resolve(torch="2.3", cuda="12.1", source="pytorch", companions=False)
+    document = yaml.safe_load(render.render_inputs(resolution)[render.ENVIRONMENT])
+    specs = [spec for spec in document["dependencies"] if isinstance(spec, str)]
+    command = [sys.executable, "-c", STRICT_SOLVE, str(SHARED_RECORDS), json.dumps(specs)]
+    completed = subprocess.run(command, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    versions = json.loads(completed.stdout)
+    assert versions["libcurand"].startswith("10.3.5.")
+
+
 def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInputs:
     """The inputs of a resolution after somebody wrote other requirements into its files."""
     texts = render.render_inputs(resolution)
@@ -108,10 +198,11 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
             {"=py3.11_cuda12.1*": "", "pytorch-cuda=12.1": "pytorch-cuda=12.4"},
             r"py3.11_cpu_0.*pins no build string.*pytorch requires pytorch-cuda >=12.1,<12.2",
         ),
-        (
+        pytest.param(
             {"torch": "2.6", "cuda": "12.6", "source": "conda-forge"},
             {"=cuda126*": "", "cuda-version=12.6": "six", '__cuda: "12.6"': '__unused: "0"'},
             r"cpu_mkl_py311.*pins no build string.*requires about __cuda 12.0, and none is assumed \(virtual-packages.yml, linux-64\)",
+            marks=pytest.mark.exhaustive,
         ),
         (
             {"torch": "2.4.1", "cuda": "12.0", "source": "conda-forge"},
@@ -475,7 +566,7 @@ def test_wheel_lock_is_reproducible() -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
+@pytest.mark.parametrize("release", RELEASE_CASES, ids=lambda release: release.version)
 def test_every_index_build_locks(
     release: catalog.Release, every_index_build: dict[str, Future[Solved]]
 ) -> None:

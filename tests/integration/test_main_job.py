@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import warnings
@@ -17,6 +18,7 @@ import yaml
 
 from provision import __version__
 from provision.environment import runtime_package
+from provision.environment.marker import printed_warnings
 from tests.integration.conftest import MAIN, MAIN_REQUEST, Home, on_terminal
 from tests.integration.test_docs_examples import first_example, run_ranks
 
@@ -38,6 +40,31 @@ def test_build_outputs(
     assert {path.name for path in folder.iterdir()} == files
     assert "next:" in main_build.stdout and str(main_prefix) in main_build.stdout
     assert not [path for path in main_prefix.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_nobody_else_may_write_to_what_a_build_made(home: Home, main_build: object) -> None:
+    """The build ran with umask 000. Conda packages are in a folder that nobody else may enter."""
+    private = home.root / "cache" / "conda-packages"
+    assert private.stat().st_mode & 0o777 == 0o700
+    writable = []
+    for top in (home.root / "data", home.root / "jupyter", home.root / "cache", home.envs):
+        for folder, folders, names in os.walk(top):
+            if Path(folder) == private:
+                folders.clear()
+                continue
+            for name in (*folders, *names):
+                mode = os.lstat(f"{folder}/{name}").st_mode
+                if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
+                    writable.append(f"{folder}/{name}")
+    assert writable == []
+
+
+def test_pip_says_how_to_add_a_package(main_prefix: Path, main_build: object) -> None:
+    """PEP 668: what pip added by itself would be lost with the next build."""
+    command = [str(main_prefix / "bin" / "python"), "-m", "pip", "install", "--no-index", "einops"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert f"provision add {MAIN} PACKAGE" in result.stderr
 
 
 def test_prefix_has_the_requested_torch(main_prefix: Path, main_build: object) -> None:
@@ -118,6 +145,7 @@ def test_second_build_writes_nothing(home: Home, main_build: object) -> None:
     before = state()
     result = home.run("build", *MAIN_REQUEST, "--no-image", "--no-smoke")
     assert result.returncode == 0, result.stderr
+    assert "nothing changed\n" in result.stdout
     assert "made" not in result.stdout
     assert state() == before
 
@@ -130,6 +158,8 @@ def test_spec_without_options_builds_the_same(home: Home, main_build: object) ->
 
 def test_passport_describes_the_build(home: Home, main_build: object, main_prefix: Path) -> None:
     passport = json.loads((home.envs / MAIN / "passport.json").read_text())
+    printed = sorted(warning["what"] for warning in passport["warnings"])
+    assert printed and sorted(printed_warnings(main_prefix)) == printed
     assert passport["request"] == {
         "torch": "2.3",
         "cuda": "12.1",
@@ -147,11 +177,12 @@ def test_passport_describes_the_build(home: Home, main_build: object, main_prefi
     }
     result = home.run("passport", "show", MAIN)
     assert result.returncode == 0
-    assert "smoke   prefix: pass" in result.stdout
+    assert "  pass     checkpoint" in result.stdout
 
 
-def test_no_drift_and_then_drift(home: Home, main_build: object, main_prefix: Path) -> None:
-    assert home.run("env", "diff", MAIN, "--files").returncode == 0
+@pytest.mark.exhaustive
+def test_changed_file_is_drift(home: Home, main_build: object, main_prefix: Path) -> None:
+    """Reads all 5 GB. In CI the main command does, and test_change.py with tiny wheels."""
     victim = next(main_prefix.glob("lib/python*/site-packages/sympy/__init__.py"))
     content = victim.read_bytes()
     victim.unlink()
@@ -176,14 +207,16 @@ def test_lost_runtime_package_is_restored_in_place(
     added = home.run("kernel", "add", MAIN)
     assert added.returncode == 0, added.stderr
     assert info.exists()
-    assert home.run("env", "diff", MAIN, "--files").returncode == 0
+    assert home.run("env", "diff", MAIN).returncode == 0
     assert (site / "torch" / "__init__.py").stat() == torch
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", ["checkpoints", "training"])
 def test_first_docs_example_runs_in_the_prefix(
     main_build: object, main_prefix: Path, tmp_path: Path, page: str
 ) -> None:
+    """In CI test_docs_examples.py runs both."""
     assert run_ranks(main_prefix / "bin" / "python", tmp_path, first_example(page))
 
 
@@ -266,6 +299,7 @@ def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: 
 
 
 @pytest.mark.docker
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", ["checkpoints", "training"])
 def test_first_docs_example_runs_in_the_image(
     home: Home, main_build: object, docker_base: str, tmp_path: Path, page: str
@@ -302,13 +336,12 @@ def test_images_with_and_without_jupyter_share_large_layers(
         for _, digest in full
     }
     shared = [files[digest] for _, digest in bare if digest in files]
-    assert sum(file.st_size for file in shared) > 0.95 * sum(
-        file.st_size for file in files.values()
-    )
+    # The rest is the layer of small packages: Jupyter is one of them.
+    assert sum(file.st_size for file in shared) > 0.9 * sum(file.st_size for file in files.values())
     assert {files[digest].st_nlink for group, digest in bare if group in large} == {
         4
     }  # of both environments, and both exports
-    assert home.run("env", "remove", "bare").returncode == 0
+    assert home.run("env", "remove", "bare", "--yes").returncode == 0
 
 
 def _layers(layout: Path) -> list[tuple[str, str]]:
@@ -376,7 +409,7 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     )
     client = docker.from_env()
     assert client.images.list(name="provision/imaged")
-    assert home.run("env", "remove", "imaged").returncode == 0
+    assert home.run("env", "remove", "imaged", "--yes").returncode == 0
     assert not client.images.list(name="provision/imaged")
     client.close()
     assert not [
@@ -386,7 +419,7 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     ]
     assert not (home.root / "jupyter" / "kernels" / "imaged").exists()
     assert (home.envs / "imaged" / "conda-lock.yml").exists()
-    assert home.run("env", "remove", "imaged").returncode == 9
+    assert home.run("env", "remove", "imaged", "--yes").returncode == 9
 
 
 def _curves(path: Path, gb_s: float) -> Path:
@@ -436,11 +469,20 @@ def test_reachable_channel_provides_python(
 @pytest.mark.exhaustive
 def test_progress_only_on_a_terminal(home: Home, main_build: object) -> None:
     """uv's and our bars on a terminal; plain lines elsewhere."""
-    assert home.run("env", "remove", MAIN).returncode == 0
+    assert home.run("env", "remove", MAIN, "--yes").returncode == 0
     status, output = on_terminal(home, "env", "create", MAIN)
     assert status == 0
     assert "\x1b[" in output and "linking conda packages" in output
     assert "torch==2.3.1" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
-    assert home.run("env", "remove", MAIN).returncode == 0
+    assert home.run("env", "remove", MAIN, "--yes").returncode == 0
     plain = home.run("env", "create", MAIN)
     assert plain.returncode == 0 and "\x1b[" not in plain.stderr
+
+
+def test_conda_reads_every_record_of_the_prefix(main_prefix: Path, main_build: object) -> None:
+    """conda, mamba and rattler take every *.json in conda-meta for the record of a package."""
+    from rattler import PrefixRecord
+
+    records = sorted((main_prefix / "conda-meta").glob("*.json"))
+    names = {PrefixRecord.from_path(path).name.normalized for path in records}
+    assert "python" in names and len(names) == len(records)

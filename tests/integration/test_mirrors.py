@@ -86,10 +86,17 @@ def behind(place: str) -> tuple[str, ...]:
 
 
 def user(
-    root: Path, *, locked: Path | None = None, variables: Mapping[str, str] | None = None
+    root: Path,
+    *,
+    locked: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    shares_packages: bool = False,
 ) -> Home:
-    """Somebody with caches of their own, who has nothing yet but perhaps a lock."""
-    home = make_home(root)
+    """Somebody with caches of their own, who has nothing yet but perhaps a lock.
+
+    shares_packages: conda packages are unpacked already, and not asked of a mirror.
+    """
+    home = make_home(root, shares_packages=shares_packages)
     patience = {"PROVISION_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "1"}
     no_index = {
         "PIP_CONFIG_FILE": os.devnull,
@@ -383,7 +390,11 @@ def outcomes(
 
     def run(case: tuple[str, str, Fault, int, int, str]) -> Outcome:
         verb, part, kind, times, _, _ = case
-        home = user(root / name_of(case), locked=None if verb == LOCK else locked)
+        home = user(
+            root / name_of(case),
+            locked=None if verb == LOCK else locked,
+            shares_packages="python" not in part,
+        )
         with served(world.folder) as server:
             server.fault(part, kind, times)
             more = {
@@ -506,7 +517,7 @@ def test_settings_are_read_from_the_config(
     settings = tmp_path / "settings.yml"
     settings.write_text(f"mirrors:\n- {folder.name}\n")
     shutil.copytree(folder, tmp_path / folder.name)
-    home = user(tmp_path / "home", locked=locked)
+    home = user(tmp_path / "home", locked=locked, shares_packages=True)
     result = home.run("env", "create", NAME, PROVISION_CONFIG=str(settings))
     assert result.returncode == 0, result.stderr
     settings.write_text("mirrors: oops\n")

@@ -108,7 +108,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting needs root")
     folder = tmp_path / "small"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k,mode=755", "tmpfs", str(folder)], check=True
+    )
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 

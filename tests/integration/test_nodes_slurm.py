@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.integration.conftest import Home, make_home
 from tests.integration.slurm_cluster import GPUS, SlurmCluster
 from tests.integration.test_nodes_ssh import reasons
+from tests.unit.test_quickstart import quick_start
 
 pytestmark = pytest.mark.slurm
 
@@ -54,12 +56,25 @@ def test_partition_with_states_and_gpus(user: Home, slurm_cluster: SlurmCluster)
     assert f"{GPUS} x GPU" in result.stdout
 
 
+def test_quick_starts_list_nodes_and_jobs(user: Home, slurm_cluster: SlurmCluster) -> None:
+    """As printed: the first command of an administrator, the last of a user of Slurm."""
+    conf = slurm_cluster.environment["SLURM_CONF"]
+    listed = []
+    for command in (quick_start("An admin of 50 nodes")[0], quick_start("Slurm")[-1]):
+        result = user.run(*shlex.split(command), SLURM_CONF=conf)
+        assert result.returncode == 0, result.stderr
+        listed.append(result.stdout)
+    names = [line.split()[0] for line in listed[0].splitlines()[1:]]
+    assert names[0].startswith("n[1") and "idle" in listed[0]
+    assert "no jobs" in listed[1]
+
+
 def test_unknown_partition(user: Home, slurm_cluster: SlurmCluster) -> None:
     result = user.run(
         "nodes", "list", "--on", "slurm:gpus", SLURM_CONF=slurm_cluster.environment["SLURM_CONF"]
     )
     assert result.returncode == 3
-    assert "Slurm has no partition `gpus`. Partitions: gpu, pair." in result.stderr
+    assert "Slurm has no partition `gpus`. Partitions: gpu, pair, urgent." in result.stderr
 
 
 def test_nodes_of_an_allocation_answer_through_srun(
@@ -93,3 +108,20 @@ def test_dead_node_of_an_allocation_does_not_end_the_others(
     slurm_cluster.stop_slurmd("n4")
     report = check_in_allocation(user, slurm_cluster, "--nodes=4")
     assert reasons(report) == {"n4": ["no-slurmd"]}
+
+
+def test_task_that_is_killed_does_not_end_the_others(
+    user: Home, slurm_cluster: SlurmCluster
+) -> None:
+    """For a signal srun ends the whole step, and nodes that were slower lose their answer."""
+    python = user.root / "killed-on-n2"
+    python.write_text(
+        "#!/bin/sh\n"
+        "if [ $SLURMD_NODENAME = n2 ]; then sleep 2; kill -KILL $$; fi\n"
+        "sleep 4\n"
+        'exec /usr/bin/python3 "$@"\n'
+    )
+    python.chmod(0o755)
+    use_srun(user, str(python))
+    report = check_in_allocation(user, slurm_cluster, "--nodes=4")
+    assert reasons(report) == {"n2": ["killed"]}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Home, make_home
+from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.ssh_hosts import HOSTS, SshHosts
 
 pytestmark = pytest.mark.sshd
@@ -46,7 +47,7 @@ def reasons(report: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
 
 
 @contextlib.contextmanager
-def mounted(hosts: SshHosts, name: str, point: str, *words: str) -> Iterator[None]:
+def mounted(hosts: SshHosts | SlurmCluster, name: str, point: str, *words: str) -> Iterator[None]:
     """A mount over a folder or file of one host."""
     hosts[name].run("mount", *words, point)
     try:
@@ -81,7 +82,7 @@ def test_dead_refused_hung_and_unreachable_hosts_are_told_apart(
     drop = ("INPUT", "--protocol", "tcp", "--dport", "22", "--jump", "DROP")
     reject = ("INPUT", "--protocol", "tcp", "--dport", "22", "--jump", "REJECT")
     ssh_hosts.stop_sshd(stopped)
-    hung.run("sh", "-c", "kill -STOP $(pgrep -x sshd)")
+    hung.run("pkill", "-STOP", "-x", "sshd")
     ssh_hosts.network.cut(cut)
     silent.run("iptables", "--append", *drop)
     ssh_hosts["h5"].run("iptables", "--append", *reject, "--reject-with", "icmp-host-unreachable")
@@ -110,7 +111,7 @@ def _continue_sshd(hosts: SshHosts, name: str) -> None:
     """nsenter stops itself when its child stops."""
     for child in hosts[name].children:
         os.kill(child.pid, signal.SIGCONT)
-    hosts[name].run("sh", "-c", "kill -CONT $(pgrep -x sshd)")
+    hosts[name].run("pkill", "-CONT", "-x", "sshd")
 
 
 def test_unknown_and_changed_host_keys(user: Home, ssh_hosts: SshHosts) -> None:

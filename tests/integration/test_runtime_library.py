@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import provision_runtime
-from provision_runtime.smoke.launcher import free_port
-from tests.integration.scripts import found_by
+from tests.integration.scripts import run_ranks
 
 pytestmark = pytest.mark.torch
 
-PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
-FOLDER = Path(str(provision_runtime.__file__)).parent
 BEGINNING = """
 import json, os, sys
 from datetime import timedelta
@@ -39,24 +32,9 @@ os._exit(0)
 
 def by_rank(script: str, folder: Path, world_size: int = 2) -> list[dict[str, Any]]:
     """The results of each rank."""
-    shared = {
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "FOLDER": str(folder),
-    }
-    shared |= {"PYTHONPATH": str(FOLDER.parent), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    children = [
-        subprocess.Popen(
-            [PYTHON, "-c", BEGINNING + script + END],
-            env={**os.environ, **shared, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    return found_by(children)
+    program = folder / "program.py"
+    program.write_text(BEGINNING + script + END)
+    return run_ranks(program, world_size=world_size, variables={"FOLDER": str(folder)})
 
 
 def test_ranks_exchange_through_a_store_and_a_group(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -18,9 +17,12 @@ from provision_runtime.node import store as stores
 from provision_runtime.node.store import Store
 from tests.node_stores import NAME, PackedToy, pack_toy
 from tests.ship_runs import (
+    FAULTS,
+    REACHED,
     SOURCE,
     Notes,
     SimulatedNodes,
+    bad_disks,
     shipment,
     states,
     write_image,
@@ -54,14 +56,14 @@ def nodes_of(
 def test_a_ship_reaches_all_nodes_and_sends_one_image(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = nodes_of(tmp_path, monkeypatch, "n[1-12]")
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-4]")
     image = write_image(tmp_path, toy)
     run = shipment(nodes, image)
     run.ship()
     assert set(states(run).values()) == {"active"}
     assert set(nodes.active().values()) == {toy.key}
     assert run.distribution.sent_bytes == image.size
-    assert run.distribution.copies_between_nodes == 11
+    assert run.distribution.copies_between_nodes == 3
     assert not list((tmp_path / "nodes").glob("n*/staging/*"))
 
     again = shipment(nodes, image)
@@ -75,8 +77,8 @@ def test_new_nodes_get_the_image_from_those_that_have_it(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = write_image(tmp_path, toy)
-    shipment(nodes_of(tmp_path, monkeypatch, "n[1-2]"), image).ship()
-    run = shipment(nodes_of(tmp_path, monkeypatch, "n[1-4]"), image)
+    shipment(nodes_of(tmp_path, monkeypatch, "n1"), image).ship()
+    run = shipment(nodes_of(tmp_path, monkeypatch, "n[1-3]"), image)
     run.ship()
     assert set(states(run).values()) == {"active"}
     assert run.distribution.sent_bytes == 0
@@ -85,64 +87,31 @@ def test_new_nodes_get_the_image_from_those_that_have_it(
 
 @pytest.fixture
 def small_disks(tmp_path: Path) -> Iterator[Path]:
-    """Stores with a full disk, without inodes, and read-only."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
-    options = {"full": "size=16k", "inodes": "nr_inodes=3", "readonly": "ro"}
-    for name, option in options.items():
-        folder = tmp_path / "nodes" / name
-        folder.mkdir(parents=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)], check=True)
-    yield tmp_path
-    for name in options:
-        subprocess.run(["umount", str(tmp_path / "nodes" / name)], check=True)
-
-
-def refuse(words: str) -> str:
-    """What ssh does when it cannot connect."""
-    return f"echo 'ssh: {words}' >&2; exit 255"
-
-
-FAULTS = {
-    "dead": refuse("connect to host dead port 22: No route to host"),
-    "refused": refuse("connect to host refused port 22: Connection refused"),
-    "hung": "exec sleep 600",
-    "arch": "WRAP='setarch i686'",
-    "clock": "WRAP='faketime -f +1h'",
-    "nopython": "[ ${0##*/} = sh ] || { echo 'sh: python3: not found' >&2; exit 127; }",
-    # What is streamed into the program; the program itself has no such bytes.
-    "corrupt": "[ ${0##*/} = sh ] || exec 0< <(tr '\\000\\377' '\\377\\000')",
-}
+    with bad_disks(tmp_path / "nodes"):
+        yield tmp_path
 
 
 @pytest.mark.needs("faketime", "setarch")
 def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     small_disks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The one that hangs is asked twice, within one deadline, and never again."""
     toy = pack_toy(small_disks, "1", filler=100_000)
-    names = ",".join([*FAULTS, "full", "inodes", "readonly", "ok[1-12]"])
-    nodes = nodes_of(small_disks, monkeypatch, names, **FAULTS)
+    calls = small_disks / "calls"
+    faults = {**FAULTS, "hung": f"echo >>{calls}; {FAULTS['hung']}"}
+    nodes = nodes_of(small_disks, monkeypatch, ",".join([*REACHED, "ok[1-4]"]), **faults)
     run = shipment(
-        nodes, write_image(small_disks, toy), minimum="12", retries=1, tree=0, deadline_s=10
+        nodes, write_image(small_disks, toy), minimum="4", retries=1, tree=0, deadline_s=10
     )
     run.ship()
     reached = states(run)
-    expected = {
-        "dead": "failed:check:unreachable",
-        "refused": "failed:check:refused",
-        "hung": "unknown:check:timed-out",
-        "arch": "failed:check:wrong-arch",
-        "clock": "failed:check:clock-skew",
-        "nopython": "failed:check:no-python",
-        "full": "failed:check:disk-full",
-        "inodes": "failed:check:no-inodes",
-        "readonly": "failed:check:read-only",
-        "corrupt": "failed:verify:wrong-bytes",
-    }
-    assert {name: reached[name] for name in expected} == expected
-    assert {reached[f"ok{number}"] for number in range(1, 13)} == {"active"}
+    assert {name: reached[name] for name in REACHED} == REACHED
+    assert {reached[f"ok{number}"] for number in range(1, 5)} == {"active"}
     active = nodes.active()
-    assert {active[name] for name in expected} == {None}
+    assert {active[name] for name in REACHED} == {None}
+    assert calls.read_text() == "\n\n"
 
 
 def test_nothing_is_activated_below_the_minimum(
@@ -181,7 +150,7 @@ def test_a_common_failure_stops_the_run_and_nothing_is_sent(
 def test_a_stage_only_ship_activates_nothing_and_activation_sends_nothing(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-2]")
     run = shipment(nodes, write_image(tmp_path, toy), stage_only=True)
     run.ship()
     assert set(states(run).values()) == {"passed"}
@@ -203,7 +172,7 @@ def switch(nodes: SimulatedNodes, key: str | None) -> Activation:
 
 def test_rollback_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = pack_toy(tmp_path, "1"), pack_toy(tmp_path, "2")
-    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-2]")
     shipment(nodes, write_image(tmp_path, first)).ship()
     assert {str(state) for state in switch(nodes, None).states.values()} == {
         "failed:check:no-previous"
@@ -219,16 +188,15 @@ def test_a_node_without_the_environment_keeps_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = pack_toy(tmp_path, "1"), pack_toy(tmp_path, "2")
-    shipment(nodes_of(tmp_path, monkeypatch, "n[1-3]"), write_image(tmp_path, first)).ship()
-    shipment(nodes_of(tmp_path, monkeypatch, "n[1-2]"), write_image(tmp_path, second)).ship()
-    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
+    shipment(nodes_of(tmp_path, monkeypatch, "n[1-2]"), write_image(tmp_path, first)).ship()
+    shipment(nodes_of(tmp_path, monkeypatch, "n1"), write_image(tmp_path, second)).ship()
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-2]")
     run = switch(nodes, second.key)
     assert {name: str(state) for name, state in run.states.items()} == {
         "n1": "active",
-        "n2": "active",
-        "n3": "failed:check:not-here",
+        "n2": "failed:check:not-here",
     }
-    assert nodes.active()["n3"] == first.key
+    assert nodes.active()["n2"] == first.key
     run = switch(nodes, first.key)
     assert set(nodes.active().values()) == {first.key}
 
@@ -296,7 +264,7 @@ def test_a_late_node_gets_a_second_chance(
 ) -> None:
     once = f"[ -e {tmp_path}/slept ] || {{ touch {tmp_path}/slept; exec sleep 600; }}"
     nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]", n2=once)
-    run = shipment(nodes, write_image(tmp_path, toy), deadline_s=5)
+    run = shipment(nodes, write_image(tmp_path, toy), deadline_s=8)
     run.ship()
     assert (tmp_path / "slept").exists()
     assert set(states(run).values()) == {"active"}
@@ -318,7 +286,7 @@ def test_a_shared_store_gets_one_copy_and_all_nodes_use_it(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = toy, pack_toy(tmp_path, "2")
-    nodes = SharedNodes(root=tmp_path / "nodes", names="n[1-5]", faults={})
+    nodes = SharedNodes(root=tmp_path / "nodes", names="n[1-3]", faults={})
     monkeypatch.setenv("PATH", nodes.path)
     for each in (first, second):
         image = write_image(tmp_path, each)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.smoke_process import FOLDER, PYTHON, environment, smoke
+from tests.integration.smoke_process import FOLDER, PYTHON, SmokeRun, environment, smoke
 
 pytestmark = pytest.mark.torch
 
@@ -53,13 +53,19 @@ def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> Non
     assert {"nccl-tests.json", "nccl-tests-bfloat16.json", "nccl-tests-broadcast.json"} <= names
 
 
-def test_measurements_pass_a_low_reference_curve(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def measured_run(tmp_path_factory: pytest.TempPathFactory) -> SmokeRun:
+    """A run that passes a low curve and saves a baseline."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "nccl-tests-all_to_all.json").write_text("{}")  # of an earlier run
+    low = str(curves(folder / "low"))
+    return smoke(folder, *ONLY, "--baseline", f"save={folder / 'kept'}", "--expect", low)
+
+
+def test_measurements_pass_a_low_reference_curve(measured_run: SmokeRun) -> None:
     """And in nccl-tests' shape they are the same ones."""
-    (tmp_path / "nccl-tests-all_to_all.json").write_text("{}")  # of an earlier run
+    run, tmp_path = measured_run, measured_run.out
     baseline = tmp_path / "kept"
-    run = smoke(
-        tmp_path, *ONLY, "--baseline", f"save={baseline}", "--expect", str(curves(tmp_path / "low"))
-    )
     assert (run.status, run.findings) == (0, set())
     assert [row["judged"] for row in rows(run)] == [
         "size too small to judge",
@@ -84,26 +90,23 @@ def test_measurements_pass_a_low_reference_curve(tmp_path: Path) -> None:
         ]
 
 
-def test_measurements_below_curve_and_baseline_are_reported(tmp_path: Path) -> None:
-    """The baseline is of one rank at first: it is refused, not compared."""
+def test_measurements_below_curve_and_baseline_are_reported(
+    measured_run: SmokeRun, tmp_path: Path
+) -> None:
+    """The baseline is of two ranks: for one it is refused, not compared."""
     baseline = tmp_path / "kept"
-    single_rank = smoke(tmp_path / "alone", *ONLY, "--ranks", "1", "--baseline", f"save={baseline}")
-    assert (single_rank.status, {row["busbw_gb_s"] for row in rows(single_rank)}) == (0, {None})
-    saved = json.loads(baseline.read_text())
-    unlike = smoke(tmp_path / "unlike", *ONLY, "--baseline", f"compare={baseline}")
-    assert (unlike.status, unlike.findings) == (
-        1,
-        {("collectives", "baseline-unlike", (0, 1))},
-    )  # unknown is no success
-    assert unlike.message("baseline-unlike") == "the baseline cannot be compared: ranks was 1, is 2"
-    saved["identity"]["ranks"] = 2
+    saved = json.loads((measured_run.out / "kept").read_text())
     for row in saved["rows"]:
         row["time_us_min"] /= 1000
     baseline.write_text(json.dumps(saved))
+    compare = ("--baseline", f"compare={baseline}")
+    unlike = smoke(tmp_path / "unlike", *ONLY, "--ranks", "1", *compare)
+    # Unknown is no success.
+    assert (unlike.status, unlike.findings) == (1, {("collectives", "baseline-unlike", (0,))})
+    assert unlike.message("baseline-unlike") == "the baseline cannot be compared: ranks was 2, is 1"
+    assert {row["busbw_gb_s"] for row in rows(unlike)} == {None}
     high = curves(tmp_path / "high", points={"1MiB": 1e6}, source="wish")
-    slow = smoke(
-        tmp_path / "slow", *ONLY, "--baseline", f"compare={baseline}", "--expect", str(high)
-    )
+    slow = smoke(tmp_path / "slow", *ONLY, *compare, "--expect", str(high))
     assert slow.findings == {
         ("collectives", "baseline-regressed", (0, 1)),
         ("collectives", "bandwidth-low", (0, 1)),

@@ -10,13 +10,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from provision_runtime.report import model
 from provision_runtime.smoke.launcher import free_port
+from tests.integration.conftest import first_in_ci
 from tests.integration.smoke_process import (
     FOLDER,
     PYTHON,
@@ -119,30 +119,6 @@ def place(rank: int, port: int) -> dict[str, str]:
 needs_strace = pytest.mark.needs("strace")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def on_a_slow_disk(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
-    """Two ranks, one of them on a slow disk. They wait most of their time, so they start first and run beside the other tests."""
-    folder, port = tmp_path_factory.mktemp("slow"), free_port()
-    ranks = range(2 if shutil.which("strace") else 0)
-    children = [
-        start(
-            folder / "out",
-            folder / "folder",
-            slow_disk(2.6) if rank else [],
-            "--only",
-            "filesystem",
-            variables=place(rank, port),
-        )
-        for rank in ranks
-    ]
-    yield folder / "out", children
-    for child in children:
-        with child:
-            child.kill()
-
-
 def finish(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, set[FindingKey]]:
     """The report, and its findings but for those about the machine that the test runs on (phase facts)."""
     try:
@@ -175,7 +151,7 @@ FOLDERS = [
 
 
 @pytest.mark.parametrize(
-    ("script", "finding", "verdict"), FOLDERS, ids=[finding for _, finding, _ in FOLDERS]
+    ("script", "finding", "verdict"), first_in_ci(*FOLDERS), ids=[row[1] for row in FOLDERS]
 )
 def test_real_folder_faults(tmp_path: Path, script: str, finding: str, verdict: str) -> None:
     only = ("--only", "filesystem", "--only", "checkpoint")
@@ -195,6 +171,75 @@ def test_checkpoint_in_a_full_folder_reports_the_same(tmp_path: Path) -> None:
         ),
     )
     assert findings == {("checkpoint", "disk-full", BOTH)}
+
+
+# What a file system without locks, one that lost a handle, and one whose folders appear late answer.
+# $CALL fails in $folder, and nowhere else; mkdir once in each process.
+FAILING_CALLS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static int fails(const char *call, const char *path) {
+    const char *folder = getenv("folder");
+    return !strcmp(getenv("CALL"), call) && !strncmp(path, folder, strlen(folder));
+}
+
+static int fails_on(const char *call, int file) {
+    char name[64], path[4096] = {0};
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    return readlink(name, path, sizeof path - 1) > 0 && fails(call, path);
+}
+
+int flock(int file, int operation) {
+    int (*original)(int, int) = dlsym(RTLD_NEXT, "flock");
+    if (fails_on("flock", file)) return errno = ENOLCK, -1;
+    return original(file, operation);
+}
+
+int fsync(int file) {
+    int (*original)(int) = dlsym(RTLD_NEXT, "fsync");
+    if (fails_on("fsync", file)) return errno = ESTALE, -1;
+    return original(file);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    static int raced;
+    int (*original)(const char *, mode_t) = dlsym(RTLD_NEXT, "mkdir");
+    if (!raced && fails("mkdir", path)) return raced = 1, errno = EEXIST, -1;
+    return original(path, mode);
+}
+"""
+
+
+@pytest.mark.needs("gcc")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("call", "finding", "verdict"),
+    [
+        ("flock", "locks-unsupported", "warn"),
+        ("fsync", "folder-unmounted", "fail"),
+        ("mkdir", "makedirs-unsafe", "warn"),
+    ],
+)
+def test_calls_that_a_file_system_refuses(
+    tmp_path: Path, call: str, finding: str, verdict: str
+) -> None:
+    source, library = tmp_path / "calls.c", tmp_path / "calls.so"
+    source.write_text(FAILING_CALLS)
+    command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True)
+    variables = {"LD_PRELOAD": str(library), "CALL": call}
+    out, folder = tmp_path / "out", tmp_path / "folder"
+    written, findings = finish(
+        out, start(out, folder, [], "--only", "filesystem", variables=variables)
+    )
+    assert (findings, written.verdict) == ({("filesystem", finding, BOTH)}, verdict)
 
 
 def test_other_folder_is_distinguished_from_missing_mount(
@@ -245,12 +290,41 @@ def test_folder_vanishes_during_the_run(tmp_path: Path) -> None:
 
 @needs_strace
 @pytest.mark.exhaustive
-def test_slow_disk_on_one_rank(
-    on_a_slow_disk: tuple[Path, list[subprocess.Popen[str]]],
-) -> None:
-    out, children = on_a_slow_disk
+def test_slow_disk_on_one_rank(tmp_path: Path) -> None:
+    out, folder, port = tmp_path / "out", tmp_path / "folder", free_port()
+    only = ("--only", "filesystem")
+    children = [
+        start(out, folder, [], *only, variables=place(0, port)),
+        start(out, folder, slow_disk(2.6), *only, variables=place(1, port)),
+    ]
     written, findings = finish(out, *children)
     assert (findings, written.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")
+
+
+LONG_TMPDIR = 'export TMPDIR="$folder/$(printf %080d 0)"; mkdir "$TMPDIR"'
+# As in a container with a read-only root and no volume for /tmp. The folder of the test stays
+# writable.
+READ_ONLY = (
+    "for place in /tmp /var/tmp; do mount --bind $place $place; mount -o remount,bind,ro $place; done; "
+    'own="$(dirname "$folder")"; mount --bind "$own" "$own"; mount -o remount,bind,rw "$own"; cd /proc'
+)
+TEMPORARY_FOLDERS = [
+    (LONG_TMPDIR, "OSError: AF_UNIX path too long"),
+    (READ_ONLY, "No usable temporary directory found in"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"), first_in_ci(*TEMPORARY_FOLDERS), ids=["long path", "read-only"]
+)
+def test_no_sockets_for_loader_workers(tmp_path: Path, script: str, problem: str) -> None:
+    """The loader would wait for minutes: its workers cannot make their sockets."""
+    out = tmp_path / "out"
+    only = ("--only", "ddp", "--ranks", "1")
+    written, findings = finish(out, start(out, tmp_path / "folder", own_mounts(script), *only))
+    assert findings == {("ddp", "tmpdir-unusable", (0,))}
+    [phase] = [phase for phase in written.phases if phase.name == "ddp"]
+    assert problem in phase.message
 
 
 @pytest.mark.exhaustive

@@ -2,153 +2,133 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from provision_runtime.report import model
-from tests.integration.smoke_process import FOLDER, PYTHON, TIMEOUT_S, environment, left_over
+from tests.integration.smoke_process import (
+    FOLDER,
+    PYTHON,
+    TIMEOUT_S,
+    environment,
+    left_over,
+    patient,
+    slowness,
+)
+from tests.integration.virtual_hosts import (
+    VirtualHost,
+    VirtualNetwork,
+    virtual_network,
+    why_impossible,
+)
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-    pytest.mark.skipif(
-        not all(map(shutil.which, ("ip", "iptables", "unshare"))),
-        reason="needs iproute2, iptables and util-linux",
-    ),
-]
+IMPOSSIBLE = why_impossible()
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(IMPOSSIBLE is not None, reason=str(IMPOSSIBLE))]
 
 PORT = 29517
 DEADLINE_S = 6
 # Rank 0 says that a phase is over as soon as all have agreed; the others then come into the next one, on a busy machine a little later.
 SETTLING_S = 0.3
 QUICK = ("--quick", "--backend", "gloo")
-NUMBERS = itertools.count()
-NAMES = Path("/etc/netns")
+# What makes a phase long enough to be cut, and ends it soon afterwards.
+SLOW_BARRIER = (
+    *("--inject", "slow-rank:1", "--only", "barrier"),
+    *("--deadline", f"barrier={DEADLINE_S}"),
+)
 
 
-def sh(*arguments: str) -> None:
-    subprocess.run(arguments, check=True, capture_output=True, text=True)
+@pytest.fixture
+def network(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VirtualNetwork]:
+    """As many hosts as the test asks for (two)."""
+    names = [f"h{number}" for number in range(getattr(request, "param", 2))]
+    with virtual_network(names, tmp_path_factory.mktemp("hosts")) as network_:
+        yield network_
 
 
-@dataclass
-class Host:
-    """A namespace with one interface, eth0, on the common bridge."""
-
-    name: str
-    address: str
-
-    def run(self, *command: str) -> None:
-        sh("ip", "netns", "exec", self.name, *command)
-
-    # The folder of its reports, when it is not the host's own.
-    folder: str = ""
-
-    def start(
-        self, out: Path, program: list[str], variables: dict[str, str], *arguments: str
-    ) -> subprocess.Popen[str]:
-        """A smoke test on this host, which has a name and process numbers of its own."""
-        isolation = [
-            "ip",
-            "netns",
-            "exec",
-            self.name,
-            "unshare",
-            "--uts",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ]
-        # The shell stays process 1, which nothing within can end: torchrun's agent is an ordinary process, as under Slurm.
-        named = ["sh", "-c", 'hostname "$0" && "$@"; exit $?', self.name]
-        return subprocess.Popen(
-            [
-                *isolation,
-                *named,
-                PYTHON,
-                *program,
-                str(FOLDER),
-                "smoke",
-                "--out",
-                str(out / (self.folder or self.name)),
-                *QUICK,
-                "--folder",
-                str(out),
-                *arguments,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={
-                **environment(),
-                "GLOO_SOCKET_IFNAME": "eth0",
-                "OMP_NUM_THREADS": "1",
-                **variables,
-            },
-        )
+def start(
+    host: VirtualHost,
+    out: Path,
+    program: list[str],
+    variables: dict[str, str],
+    *arguments: str,
+) -> subprocess.Popen[str]:
+    """A smoke test on this host. out: the folder with a folder of reports for each host."""
+    command = [PYTHON, *program, str(FOLDER), "smoke", *QUICK]
+    if "--out" not in arguments:
+        command += ["--out", str(out / host.name)]
+    return subprocess.Popen(
+        host.command(*command, "--folder", str(out), *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={
+            **environment(),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        },
+    )
 
 
-@dataclass
-class Network:
-    hosts: list[Host] = field(default_factory=list)
-
-    def tell_names(self, host: Host) -> None:
-        """A hosts file of its own: `ip netns exec` mounts it over /etc/hosts (ip-netns(8))."""
-        (NAMES / host.name).mkdir(parents=True)
-        lines = ["127.0.0.1 localhost", *(f"{other.address} {other.name}" for other in self.hosts)]
-        (NAMES / host.name / "hosts").write_text("\n".join(lines) + "\n")
-
-    def torchrun(
-        self, out: Path, *arguments: str, meeting_at: int = 0
-    ) -> list[subprocess.Popen[str]]:
-        """One rank on each host, started as a user would: torchrun with c10d rendezvous at one of them. It numbers the hosts by their
-        addresses, whichever of them that is (torch's dynamic_rendezvous.py sorts the participants)."""
-        first = f"{self.hosts[meeting_at].address}:{PORT}"
-        common = [
-            "-m",
-            "torch.distributed.run",
-            "--nnodes",
-            str(len(self.hosts)),
-            "--nproc-per-node",
-            "1",
-        ]
-        common += ["--rdzv-backend", "c10d", "--rdzv-endpoint", first, "--rdzv-id", "smoke"]
-        return [
-            host.start(out, [*common, "--local-addr", host.address], {}, *arguments)
-            for host in self.hosts
-        ]
-
-    def ranks(
-        self, out: Path, *arguments: str, variables: dict[int, dict[str, str]] | None = None
-    ) -> list[subprocess.Popen[str]]:
-        """One rank on each host, as Slurm starts them."""
-        shared = {
-            "MASTER_ADDR": self.hosts[0].address,
-            "MASTER_PORT": str(PORT),
-            "WORLD_SIZE": str(len(self.hosts)),
-            "LOCAL_RANK": "0",
-        }
-        own = [
-            {
-                **shared,
-                "LOCAL_WORLD_SIZE": "1",
-                "RANK": str(rank),
-                **(variables or {}).get(rank, {}),
-            }
-            for rank in range(len(self.hosts))
-        ]
-        return [host.start(out, [], own[rank], *arguments) for rank, host in enumerate(self.hosts)]
+def start_with_torchrun(
+    network: VirtualNetwork, out: Path, *arguments: str, meeting_at: int = 0
+) -> list[subprocess.Popen[str]]:
+    """One rank on each host, started as a user would: torchrun with c10d rendezvous at one of them. It numbers the hosts by their
+    addresses, whichever of them that is (torch's dynamic_rendezvous.py sorts the participants)."""
+    program = ["-m", "torch.distributed.run", "--nproc-per-node", "1"]
+    program += ["--nnodes", str(len(network.hosts)), "--rdzv-backend", "c10d", "--rdzv-id", "smoke"]
+    program += ["--rdzv-endpoint", f"{network.hosts[meeting_at].address}:{PORT}"]
+    return [
+        start(host, out, [*program, "--local-addr", host.address], {}, *arguments)
+        for host in network.hosts
+    ]
 
 
-def lose(host: Host, how: str) -> None:
+def start_ranks(
+    network: VirtualNetwork,
+    out: Path,
+    *arguments: str,
+    variables: dict[int, dict[str, str]] | None = None,
+    per_host: int = 1,
+) -> list[subprocess.Popen[str]]:
+    """As many ranks on each host, as Slurm starts them."""
+    world_size = len(network.hosts) * per_host
+    shared = {
+        "MASTER_ADDR": network.hosts[0].address,
+        "MASTER_PORT": str(PORT),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(per_host),
+    }
+    patient_arguments = patient(arguments)
+    children = []
+    for rank in range(world_size):
+        host_number, local_rank = divmod(rank, per_host)
+        own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+        own.update((variables or {}).get(rank, {}))
+        host = network.hosts[host_number]
+        children.append(start(host, out, [], {**shared, **own}, *patient_arguments))
+    return children
+
+
+def add_second_interface(network: VirtualNetwork, number: int) -> None:
+    """eth1 on the same bridge, with addresses of its own."""
+    host, port = network.hosts[number], f"second{number}"
+    network.on_bridge(
+        "ip", "link", "add", port, "type", "veth",
+        "peer", "name", "eth1", "netns", f"/proc/{host.pid}/ns/net",
+    )  # fmt: skip
+    network.on_bridge("ip", "link", "set", port, "master", "bridge", "up")
+    host.run("ip", "addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth1")
+    host.run("ip", "link", "set", "eth1", "up")
+
+
+def lose(host: VirtualHost, how: str) -> None:
     if how == "link":
         host.run("ip", "link", "set", "eth0", "down")
     else:
@@ -156,56 +136,16 @@ def lose(host: Host, how: str) -> None:
         host.run("iptables", "-A", "OUTPUT", "-o", "eth0", "-j", "DROP")
 
 
-@pytest.fixture
-def network(request: pytest.FixtureRequest) -> Iterator[Network]:
-    """As many hosts as the test asks for (two), on one bridge in a namespace of its own."""
-    stem = f"pv{os.getpid() % 10000}{next(NUMBERS)}"
-    count = getattr(request, "param", 2)
-    network_ = Network([Host(f"{stem}h{index}", f"10.77.0.{index + 1}") for index in range(count)])
-    switch = f"{stem}s"
-    try:
-        sh("ip", "netns", "add", switch)
-        sh("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
-        sh("ip", "-n", switch, "link", "set", "bridge", "up")
-        for index, host in enumerate(network_.hosts):
-            network_.tell_names(host)
-            sh("ip", "netns", "add", host.name)
-            sh(
-                "ip",
-                "-n",
-                switch,
-                "link",
-                "add",
-                f"port{index}",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                host.name,
-            )
-            sh("ip", "-n", switch, "link", "set", f"port{index}", "master", "bridge", "up")
-            host.run("ip", "addr", "add", f"{host.address}/24", "dev", "eth0")
-            host.run("ip", "link", "set", "eth0", "up")
-            host.run("ip", "link", "set", "lo", "up")
-        yield network_
-    finally:
-        for name in (*(host.name for host in network_.hosts), switch):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-            shutil.rmtree(NAMES / name, ignore_errors=True)
-
-
 def finish(children: list[subprocess.Popen[str]]) -> list[str]:
     try:
-        return [child.communicate(timeout=TIMEOUT_S)[0] for child in children]
+        return [child.communicate(timeout=TIMEOUT_S * slowness())[0] for child in children]
     finally:
         for child in children:
             child.kill()
             child.wait()
 
 
-def read(out: Path, host: Host) -> model.Report:
+def read(out: Path, host: VirtualHost) -> model.Report:
     return model.loads((out / host.name / "report.json").read_text())
 
 
@@ -226,8 +166,8 @@ def wait_for(child: subprocess.Popen[str], text: str) -> None:
 @pytest.mark.parametrize(
     "network", [2, pytest.param(4, marks=pytest.mark.exhaustive)], indirect=True
 )
-def test_several_hosts_pass(network: Network, tmp_path: Path) -> None:
-    children = network.torchrun(tmp_path)
+def test_several_hosts_pass(network: VirtualNetwork, tmp_path: Path) -> None:
+    children = start_with_torchrun(network, tmp_path)
     outputs = finish(children)
     assert [child.returncode for child in children] == [0] * len(children), outputs
     (loaded,) = [
@@ -240,17 +180,8 @@ def test_several_hosts_pass(network: Network, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [pytest.param("link", marks=pytest.mark.exhaustive), "iptables"])
-def test_lost_link_is_named_in_time(network: Network, tmp_path: Path, cut: str) -> None:
-    """slow-rank makes the phase long enough to be cut."""
-    arguments = (
-        "--inject",
-        "slow-rank:1",
-        "--only",
-        "barrier",
-        "--deadline",
-        f"barrier={DEADLINE_S}",
-    )
-    children = network.ranks(tmp_path, *arguments)
+def test_lost_link_is_named_in_time(network: VirtualNetwork, tmp_path: Path, cut: str) -> None:
+    children = start_ranks(network, tmp_path, *SLOW_BARRIER)
     wait_for(children[0], "rendezvous")
     lose(network.hosts[1], cut)
     outputs = finish(children)
@@ -258,43 +189,77 @@ def test_lost_link_is_named_in_time(network: Network, tmp_path: Path, cut: str) 
     report = read(tmp_path, network.hosts[0])
     assert findings(report) == {("barrier", "rank-silent", (1,))}, outputs
     assert network.hosts[1].name in report.phases[2].message
+    # The other side says on its own terminal what it saw.
+    assert "fail     barrier" in outputs[1]
+    assert f"on {network.hosts[0].name}" in outputs[1]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("cut", ["link", "iptables"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_one_rank_behind_a_lost_link_says_what_it_saw(
+    network: VirtualNetwork, tmp_path: Path, cut: str, shared: bool
+) -> None:
+    """Two ranks on each host: neither rank 0 nor its deputy is behind the lost link. shared: the
+    hosts have one folder of reports."""
+    reports = ("--out", str(tmp_path / "shared")) if shared else ()
+    children = start_ranks(network, tmp_path, *SLOW_BARRIER, *reports, per_host=2)
+    wait_for(children[0], "rendezvous")
+    lose(network.hosts[1], cut)
+    outputs = finish(children)
+    assert all(child.returncode for child in children), outputs
+    saying = [output for output in outputs[2:] if "fail     barrier" in output]
+    assert len(saying) == 1, outputs
+    assert network.hosts[0].name in saying[0] or network.hosts[1].name in saying[0], outputs
+
+
+@pytest.mark.exhaustive
+def test_slow_rail_is_measured(network: VirtualNetwork, tmp_path: Path) -> None:
+    """Two ranks and two interfaces on each host; one interface sends 80 Mbit/s."""
+    for number in range(len(network.hosts)):
+        add_second_interface(network, number)
+    slow = ["rate", "80mbit", "burst", "128kb", "latency", "50ms"]
+    network.hosts[-1].run("tc", "qdisc", "add", "dev", "eth1", "root", "tbf", *slow)
+    variables = {rank: {"GLOO_SOCKET_IFNAME": f"eth{rank % 2}"} for rank in range(4)}
+    children = start_ranks(
+        network,
+        tmp_path,
+        "--profile",
+        "default",
+        "--only",
+        "collectives",
+        "--deadline",
+        "collectives=120",
+        variables=variables,
+        per_host=2,
+    )
+    outputs = finish(children)
+    collectives = read(tmp_path, network.hosts[0]).phases[2]
+    (rail0, rate0), (rail1, rate1) = collectives.data["rails"]
+    assert (rail0, rail1) == (0, 1), outputs
+    assert rate1 < 0.012  # 80 Mbit/s are 0.01 GB/s
+    assert rate1 < rate0 / 2
 
 
 @pytest.mark.exhaustive
 def test_live_rank_behind_a_lost_link_is_known_from_the_shared_folder(
-    network: Network, tmp_path: Path
+    network: VirtualNetwork, tmp_path: Path
 ) -> None:
-    for host in network.hosts:
-        host.folder = "shared"
-    children = network.ranks(
-        tmp_path,
-        "--inject",
-        "slow-rank:1",
-        "--only",
-        "barrier",
-        "--deadline",
-        f"barrier={DEADLINE_S}",
-    )
+    out = tmp_path / "shared"
+    children = start_ranks(network, tmp_path, *SLOW_BARRIER, "--out", str(out))
     wait_for(children[0], "rendezvous")
     network.hosts[1].run("ip", "link", "set", "eth0", "down")
     outputs = finish(children)
-    report = model.loads((tmp_path / "shared" / "report.json").read_text())
+    assert f"{network.hosts[1].name} no longer reaches the store" in outputs[1]
+    report = model.loads((out / "report.json").read_text())
     assert findings(report) == {("barrier", "link-lost", (1,))}, outputs
 
 
 @pytest.mark.exhaustive
 def test_lost_link_of_the_store_host_is_named_by_both_sides(
-    network: Network, tmp_path: Path
+    network: VirtualNetwork, tmp_path: Path
 ) -> None:
-    children = network.ranks(
-        tmp_path,
-        "--inject",
-        "slow-rank:1",
-        "--only",
-        "barrier",
-        "--deadline",
-        f"barrier={DEADLINE_S}",
-    )
+    children = start_ranks(network, tmp_path, *SLOW_BARRIER)
     wait_for(children[0], "rendezvous")
     network.hosts[0].run("ip", "link", "set", "eth0", "down")
     outputs = finish(children)
@@ -302,19 +267,12 @@ def test_lost_link_of_the_store_host_is_named_by_both_sides(
         assert findings(read(tmp_path, host)) == {("barrier", "rank-silent", (1 - rank,))}, outputs
 
 
-def test_lost_host_is_named(network: Network, tmp_path: Path) -> None:
-    children = network.ranks(
-        tmp_path,
-        "--inject",
-        "slow-rank:1",
-        "--only",
-        "barrier",
-        "--deadline",
-        f"barrier={DEADLINE_S}",
-    )
+@pytest.mark.exhaustive
+def test_lost_host_is_named(network: VirtualNetwork, tmp_path: Path) -> None:
+    children = start_ranks(network, tmp_path, *SLOW_BARRIER)
     wait_for(children[0], "rendezvous")
     network.hosts[1].run("ip", "link", "set", "eth0", "down")
-    children[1].kill()
+    network.hosts[1].kill()
     outputs = finish(children)
     assert findings(read(tmp_path, network.hosts[0])) == {("barrier", "rank-silent", (1,))}, outputs
 
@@ -330,15 +288,15 @@ def test_lost_host_is_named(network: Network, tmp_path: Path) -> None:
 )
 @pytest.mark.exhaustive
 def test_torchrun_ends_when_a_host_is_lost(
-    network: Network, tmp_path: Path, lost_host: int, how: str, meeting_at: int
+    network: VirtualNetwork, tmp_path: Path, lost_host: int, how: str, meeting_at: int
 ) -> None:
     """An agent that is cut off from its rendezvous' store would hang for a quarter of an hour."""
     arguments = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", "barrier=4")
-    children = network.torchrun(tmp_path, *arguments, meeting_at=meeting_at)
+    children = start_with_torchrun(network, tmp_path, *arguments, meeting_at=meeting_at)
     wait_for(children[0], "rendezvous")
     lose(network.hosts[lost_host], "link" if how == "gone" else how)
     if how == "gone":
-        children[lost_host].kill()
+        network.hosts[lost_host].kill()
     outputs = finish(children)
     assert all(child.returncode for child in children), outputs
     assert left_over(tmp_path) == []
@@ -356,7 +314,7 @@ def test_torchrun_ends_when_a_host_is_lost(
     ],
 )
 def test_blocked_port_is_reported_by_the_blocked_rank(
-    network: Network, tmp_path: Path, verdict: str, id: str
+    network: VirtualNetwork, tmp_path: Path, verdict: str, id: str
 ) -> None:
     answer = ["--reject-with", "tcp-reset"] if verdict == "REJECT" else []
     network.hosts[0].run(
@@ -373,7 +331,7 @@ def test_blocked_port_is_reported_by_the_blocked_rank(
         verdict,
         *answer,
     )
-    children = network.ranks(tmp_path, "--deadline", f"rendezvous={DEADLINE_S}")
+    children = start_ranks(network, tmp_path, "--deadline", f"rendezvous={DEADLINE_S}")
     outputs = finish(children)
     assert findings(read(tmp_path, network.hosts[0])) == {("rendezvous", "rank-missing", (1,))}, (
         outputs
@@ -391,13 +349,13 @@ def test_blocked_port_is_reported_by_the_blocked_rank(
     ],
 )
 def test_wrong_interface_is_named(
-    network: Network, tmp_path: Path, interface: str, id: str, ranks: tuple[int, ...]
+    network: VirtualNetwork, tmp_path: Path, interface: str, id: str, ranks: tuple[int, ...]
 ) -> None:
     """docker0 has an address that no other host reaches, as a second network or a container bridge has."""
     network.hosts[1].run("ip", "link", "add", "docker0", "type", "bridge")
     network.hosts[1].run("ip", "addr", "add", "192.168.99.2/24", "dev", "docker0")
     network.hosts[1].run("ip", "link", "set", "docker0", "up")
-    children = network.ranks(tmp_path, variables={1: {"GLOO_SOCKET_IFNAME": interface}})
+    children = start_ranks(network, tmp_path, variables={1: {"GLOO_SOCKET_IFNAME": interface}})
     outputs = finish(children)
     report = read(tmp_path, network.hosts[0])
     assert {(phase, name) for phase, name, _ in findings(report)} == {("rendezvous", id)}, outputs

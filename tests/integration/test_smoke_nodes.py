@@ -13,7 +13,7 @@ import pytest
 
 import provision_runtime
 from provision.core.schema import schema_error
-from tests.integration.conftest import Home
+from tests.integration.conftest import Home, environment_folder, first_in_ci
 from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
@@ -30,7 +30,7 @@ QUICK = ("--quick", "--ranks", "1", "--backend", "gloo", "--only", "barrier")
 
 def smoke(home: Home, variables: dict[str, str], on: str, *options: str) -> tuple[int, Any]:
     """`provision smoke --on` with the environment that the tests have; its exit code and report."""
-    (folder,) = (PREFIX.parent / "envs").iterdir()
+    folder = environment_folder(PREFIX)
     result = home.run(
         *("smoke", folder.name, "--envs", str(folder.parent), "--prefix", str(PREFIX)),
         *("--on", on, *QUICK, "--deadline", f"rendezvous={RENDEZVOUS_S}", "--json", *options),
@@ -103,7 +103,7 @@ RUNTIME = Path(str(provision_runtime.__file__)).parent
 def health_check(home: Home, slurm_cluster: SlurmCluster) -> Iterator[Path]:
     """The script as the command prints it. The nodes run this tree's runtime, which the prefix may
     have in an older state."""
-    (folder,) = (PREFIX.parent / "envs").iterdir()
+    folder = environment_folder(PREFIX)
     printed = home.run("smoke", folder.name, "--health-check", "--prefix", str(PREFIX))
     assert printed.returncode == 0, printed.stderr
     script = slurm_cluster.folder / "health-check"
@@ -118,18 +118,23 @@ def health_check(home: Home, slurm_cluster: SlurmCluster) -> Iterator[Path]:
         host.run("umount", str(site))
 
 
-HEALTH_CHECK_OPTIONS = ("HealthCheckInterval=30", "HealthCheckNodeState=IDLE")
+# What the environment's interpreter prints on a node that lost its GPU.
+FAULTY_NODE = "#!/bin/sh\necho fail gpu-lost cuda:0 is gone\n"
+HEALTH_CHECK_OPTIONS = ("HealthCheckInterval=15", "HealthCheckNodeState=IDLE")
 
 
 @pytest.mark.slurm
 def test_health_check_drains_the_node_that_lost_its_gpu(
     slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path
 ) -> None:
+    """Slurm starts it on n1, too. n3 and n4 are kept out of it, because all nodes share this machine."""
+    slurm_cluster.run("scontrol", "update", "NodeName=n[3-4]", "State=DRAIN", "Reason=not tested")
+    # On a busy machine more time than the script has by itself.
+    health_check.write_text(health_check.read_text().replace("DEADLINE_S=25", "DEADLINE_S=55"))
     with lost_gpu(slurm_cluster["n2"], tmp_path):
         slurm_cluster.set_options(f"HealthCheckProgram={health_check}", *HEALTH_CHECK_OPTIONS)
         slurm_cluster.wait_for_states("drained", "n2")
-        states = slurm_cluster.states()
-    assert states == {"n1": "idle", "n2": "drained", "n3": "idle", "n4": "idle"}
+        assert slurm_cluster.states()["n1"] == "idle"
     shown = slurm_cluster.run("scontrol", "--oneliner", "show", "node", "n2")
     assert "Reason=provision smoke: gpu-lost" in shown
 
@@ -138,18 +143,20 @@ def test_health_check_drains_the_node_that_lost_its_gpu(
 def test_health_check_drains_no_second_node(
     slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path
 ) -> None:
-    slurm_cluster.run(
-        *("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=provision smoke: gpu-lost")
-    )
+    node = ("scontrol", "update", "NodeName=n1")
+    slurm_cluster.run(*node, "State=DRAIN", "Reason=provision smoke: gpu-lost")
     host = slurm_cluster["n2"]
-    with lost_gpu(host, tmp_path):
-        answer = host.run("env", "-i", *variables_of(slurm_cluster, "n2"), str(health_check))
-    assert answer == ""
-    assert slurm_cluster.states()["n2"] == "idle"
+    command = ("env", "-i", *variables_of(slurm_cluster, "n2"), str(health_check))
+    with other_python(host, tmp_path / "python", FAULTY_NODE):
+        assert host.run(*command) == ""
+        assert slurm_cluster.states()["n2"] == "idle"
+        slurm_cluster.run(*node, "State=RESUME")
+        host.run(*command)
+    assert slurm_cluster.states()["n2"] == "drained"
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("script", ["sleep 300", "kill -SEGV $$", "exit 1", "echo fail"])
+@pytest.mark.parametrize("script", first_in_ci("sleep 300", "kill -SEGV $$", "exit 1", "echo fail"))
 def test_health_check_leaves_what_is_slow_or_broken_otherwise(
     slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path, script: str
 ) -> None:
@@ -169,7 +176,7 @@ def test_prolog_keeps_a_job_from_a_node_that_lost_its_gpu(
     slurm_cluster.set_options(
         f"Prolog={health_check}", "PrologFlags=Alloc", "SchedulerParameters=nohold_on_prolog_fail"
     )
-    with lost_gpu(slurm_cluster["n1"], tmp_path):
+    with other_python(slurm_cluster["n1"], tmp_path / "python", FAULTY_NODE):
         job = slurm_cluster.run(
             *("sbatch", "--parsable", "--nodes=1", "--requeue", "--partition=pair"),
             *("--output", str(tmp_path / "job"), "--open-mode=append", "--wrap=hostname"),
@@ -191,11 +198,12 @@ def variables_of(cluster: SlurmCluster, node: str) -> list[str]:
 
 @pytest.mark.slurm
 def test_slurm_nodes_pass_and_are_given_back(home: Home, slurm_cluster: SlurmCluster) -> None:
-    status, document = smoke(home, dict(slurm_cluster.environment), "slurm:gpu")
+    variables = dict(slurm_cluster.environment)
+    status, document = smoke(home, variables, "slurm:gpu", "--nodes", "2")
     assert (status, document["verdict"]) == (0, "pass"), document
-    assert states(document) == dict.fromkeys(("n1", "n2", "n3", "n4"), "passed")
-    assert document["report"]["world_size"] == 4
-    assert sorted(document["report"]["hosts"]) == ["n1", "n2", "n3", "n4"]
+    assert states(document) == dict.fromkeys(("n1", "n2"), "passed")
+    assert document["report"]["world_size"] == 2
+    assert sorted(document["report"]["hosts"]) == ["n1", "n2"]
     assert slurm_cluster.job_state(document["job"]) == "CANCELLED"
 
 
@@ -243,7 +251,7 @@ def test_nodes_that_slurm_does_not_give_in_time_leave_no_job(
         *("--output", str(tmp_path / "busy")),
     ).strip()
     slurm_cluster.wait_for_job(busy, "RUNNING")
-    (folder,) = (PREFIX.parent / "envs").iterdir()
+    folder = environment_folder(PREFIX)
     result = home.run(
         *("smoke", folder.name, "--envs", str(folder.parent), "--prefix", str(PREFIX)),
         *("--on", "slurm:gpu", *QUICK, "--queue-timeout", "1"),
@@ -263,6 +271,7 @@ def test_ssh_hosts_pass(home: Home, ssh_hosts: SshHosts) -> None:
 
 
 @pytest.mark.sshd
+@pytest.mark.exhaustive
 def test_host_that_cannot_be_tested_is_no_success(home: Home, ssh_hosts: SshHosts) -> None:
     ssh_hosts.stop_sshd(ssh_hosts["h8"])
     try:

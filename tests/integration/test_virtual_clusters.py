@@ -14,6 +14,9 @@ from tests.integration.conftest import Eventually
 from tests.integration.slurm_cluster import GPUS, NODES, SlurmCluster
 from tests.integration.ssh_hosts import HOSTS, SshHosts
 
+# Every test on these clusters shows that they work; CI leaves the tests of the clusters to those.
+pytestmark = pytest.mark.exhaustive
+
 ROOT = Path(__file__).parent.parent.parent
 UNTIL_KILLED = """
 import sys, time

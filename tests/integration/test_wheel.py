@@ -23,7 +23,8 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [uv_executable(), "build", "--quiet", "--wheel", "--out-dir", folder, ROOT], check=True
     )
-    (wheel,) = folder.glob("*.whl")
+    # `provision` on package indexes is another project's: whoever installs by name gets ours or nothing.
+    (wheel,) = folder.glob("provision_gpu-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "content")
     return folder / "content"

@@ -72,6 +72,10 @@ class VirtualHost:
         self.children.append(child)
         return child
 
+    def kill(self) -> None:
+        """End all processes of the host at once, as when it loses its power."""
+        os.kill(self.pid, signal.SIGKILL)
+
 
 @dataclass
 class VirtualNetwork:

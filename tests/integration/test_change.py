@@ -1,0 +1,444 @@
+"""`provision add`, `remove` and `update` with real parts: this machine's Python, uv, tiny wheels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rattler.shell import ActivationVariables, Shell, activate
+
+from tests.conftest import ROOT
+from tests.faulty import Server, served
+from tests.integration.conftest import Home, make_home
+from tests.small import write_index, write_wheel
+from tests.unit.test_quickstart import quick_start
+
+NAME = "small"
+KERNEL_PAGE = (ROOT / "docs" / "kernel.md").read_text()
+REQUEST = ("--torch", "2.13", "--cpu", "--no-companions", "--python-from", "host")
+
+pytestmark = pytest.mark.index
+
+
+def publish(world: Path, name: str, version: str, needs: tuple[str, ...] = ()) -> None:
+    wheel = write_wheel(world / "files", name, version, needs)
+    page = world / "simple" / name / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    earlier = page.read_text() if page.exists() else ""
+    page.write_text(
+        f'{earlier}<a href="../../files/{wheel.name}#sha256={sha256}">{wheel.name}</a>\n'
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    world = tmp_path_factory.mktemp("world")
+    write_index(world)
+    publish(world, "toy", "1.0", ("toyparts>=1",))
+    publish(world, "toyparts", "1.5")
+    return world
+
+
+@pytest.fixture(scope="module")
+def world(folder: Path) -> Iterator[Server]:
+    with served(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, world: Server) -> Home:
+    """A user with an installed environment of tiny wheels."""
+    root = tmp_path_factory.mktemp("lab") / "home"
+    home = make_home(root, shares_packages=True)
+    index = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_FIND_LINKS": "",
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_INDEX_URL": f"{world.url}/simple",
+        "UV_CACHE_DIR": str(root / "uv"),
+    }
+    user = Home(root=root, env={**home.env, **index})
+    shutil.copytree(packaged_python, root / "data" / "channels", symlinks=True)
+    result = user.run("env", "create", NAME, *REQUEST)
+    assert result.returncode == 0, result.stderr
+    return user
+
+
+@pytest.fixture
+def lab(built: Home) -> Iterator[Home]:
+    """The same for each test: what it changed is undone by the verbs that it tests."""
+    before, inode = contents(built), prefix(built).stat().st_ino
+    yield built
+    if contents(built) == before and prefix(built).stat().st_ino == inode:
+        return
+    for path, text in before.items():
+        path.write_bytes(text)
+    assert built.run("env", "create", NAME).returncode == 0
+
+
+def environment(lab: Home) -> Path:
+    return lab.root / "work" / "envs" / NAME
+
+
+def prefix(lab: Home) -> Path:
+    return lab.root / "data" / "prefixes" / NAME
+
+
+def contents(lab: Home) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(environment(lab).iterdir())}
+
+
+def versions(lab: Home) -> dict[str, str]:
+    import yaml
+
+    lock = yaml.safe_load((environment(lab) / "conda-lock.yml").read_text())
+    return {entry["name"]: entry["version"] for entry in lock["package"]}
+
+
+def imports(lab: Home, module: str) -> bool:
+    python = prefix(lab) / "bin" / "python"
+    return subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode == 0
+
+
+def test_add_and_remove_change_nothing_else(lab: Home, folder: Path) -> None:
+    before, was = contents(lab), versions(lab)
+    publish(folder, "numpy", "2.9.0")  # newer, and not asked for
+    torch = next(prefix(lab).glob("lib/python3*/site-packages/torch.py"))
+    inode = torch.stat().st_ino
+    result = lab.run("add", NAME, "toy")
+    assert result.returncode == 0, result.stderr
+    assert "added  toy" in result.stdout and "added  toyparts" in result.stdout
+    assert "2 of" in result.stdout
+    assert versions(lab) == {**was, "toy": "1.0", "toyparts": "1.5"}
+    assert imports(lab, "toy, toyparts, torch, provision_runtime")
+    assert torch.stat().st_ino == inode  # not installed again
+    assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+    assert "'toy'" in (environment(lab) / "spec.yml").read_text()
+
+    result = lab.run("remove", NAME, "toy", "--json")
+    assert result.returncode == 0, result.stderr
+    differences = json.loads(result.stdout)["diff"]["differences"]
+    assert [row["package"] for row in differences] == ["toy", "toyparts"]
+    assert contents(lab) == before
+    assert not imports(lab, "toy") and not imports(lab, "toyparts") and imports(lab, "torch")
+    # uv removes the byte code of all modules in a removed module's folder.
+    compiled = {path.name.split(".")[0] for path in torch.parent.glob("__pycache__/*.pyc")}
+    assert "torch" in compiled and "toy" not in compiled
+    assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+
+
+def test_changed_file_is_drift(lab: Home) -> None:
+    victim = next(prefix(lab).glob("lib/python3*/site-packages/numpy.py"))
+    content = victim.read_bytes()
+    victim.unlink()  # it may be a hard link
+    victim.write_bytes(content + b"\n# edited\n")
+    try:
+        result = lab.run("env", "diff", NAME, "--files")
+        assert (result.returncode, result.stdout.split()[:2]) == (1, ["changed", "numpy:"])
+    finally:
+        victim.write_bytes(content)
+    assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+
+
+def test_quick_start_of_a_laptop(lab: Home, folder: Path) -> None:
+    """As printed, after the build, which is here one of tiny wheels: no smoke test could run."""
+    publish(folder, "einops", "0.8.1")
+    build, *others = quick_start("A laptop or a workstation")
+    assert build.startswith("build lab ")
+    outputs = {}
+    for command in others:
+        verb, *words = shlex.split(command)
+        result = lab.run(verb, *(NAME if word == "lab" else word for word in words))
+        assert result.returncode == 0, result.stderr
+        outputs[verb] = result.stdout
+    assert outputs["run"] == "2.13.0+cpu\n"
+    assert "added  einops" in outputs["add"] and imports(lab, "einops")
+    assert NAME in outputs["status"]
+
+
+def test_conda_activates_the_prefix(lab: Home) -> None:
+    """By rattler's activation, which reads the prefix as conda's does."""
+    variables = ActivationVariables(None, ["/usr/bin", "/bin"])
+    activation = activate(prefix(lab), variables, Shell.bash).script
+    show = 'echo "$PYTHONNOUSERSITE $CONDA_PREFIX"; command -v python'
+    result = subprocess.run(
+        ["bash", "--norc", "-c", f"{activation}\n{show}"],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == f"1 {prefix(lab)}\n{prefix(lab) / 'bin' / 'python'}\n"
+
+
+def test_vscode_finds_prefix_and_kernel(lab: Home, tmp_path: Path) -> None:
+    """By the rules of its extensions, after the line of docs/kernel.md; VS Code itself is not run.
+
+    python-environment-tools (crates/pet-conda): a folder that ~/.conda/environments.txt names is an
+    environment if it has conda-meta, and an installation of conda if it has `envs`, too. Its Python
+    is bin/python, its version that of the record python-VERSION-BUILD.json. vscode-jupyter
+    (jupyterPaths.node.ts): kernels are in ~/.local/share/jupyter/kernels.
+    """
+    home, data = tmp_path / "home", ".local/share"
+    (home / data).mkdir(parents=True)
+    (home / data / "provision").symlink_to(lab.root / "data")
+    [line] = re.findall(r"^    (.* >> ~/.conda/environments.txt)$", KERNEL_PAGE, re.MULTILINE)
+    subprocess.run(["sh", "-c", line], env={**os.environ, "HOME": str(home)}, check=True)
+    listed = (home / ".conda" / "environments.txt").read_text().splitlines()
+    [environment_path] = [Path(path) for path in listed if Path(path).name == NAME]
+    assert (environment_path / "conda-meta").is_dir() and not (environment_path / "envs").exists()
+    version = next(
+        match[1]
+        for path in environment_path.glob("conda-meta/*.json")
+        if (match := re.fullmatch(r"python-([\d.]+)-.*\.json", path.name))
+    )
+    script = "import platform; print(platform.python_version())"
+    command: list[str | Path] = [environment_path / "bin" / "python", "-c", script]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == version
+
+    result = lab.run("kernel", "add", NAME, JUPYTER_DATA_DIR=str(home / data / "jupyter"))
+    assert result.returncode == 0, result.stderr
+    spec = json.loads((home / data / "jupyter" / "kernels" / NAME / "kernel.json").read_text())
+    assert spec["argv"][0] == str(prefix(lab) / "bin" / "python")
+
+
+@pytest.mark.docker
+def test_running_without_an_image_says_how_to_make_it(lab: Home) -> None:
+    result = lab.run("run", NAME, "--image", "--", "python", "train.py")
+    assert result.returncode == 9, result.stderr
+    assert "is not in the Docker engine" in result.stderr
+    assert f"`provision image build {NAME}` makes it" in result.stderr
+
+
+def test_update_moves_what_is_named(lab: Home, folder: Path) -> None:
+    publish(folder, "xxhash", "4.2.0")
+    publish(folder, "setuptools", "81.0.0")
+    was = versions(lab)
+    result = lab.run("update", NAME, "xxhash", "--dry-run")
+    assert "nothing was changed" in result.stdout and versions(lab) == was
+    result = lab.run("update", NAME, "xxhash")
+    assert result.returncode == 0, result.stderr
+    assert versions(lab) == {**was, "xxhash": "4.2.0"}
+    module = next(prefix(lab).glob("lib/python3*/site-packages/xxhash.py"))
+    assert "4.2.0" in module.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments,code,message",
+    [
+        (("add", NAME, "nosuchpackage"), 5, "nosuchpackage"),
+        (("add", NAME, "torch==1.0"), 3, "excludes"),
+        (("add", NAME, "to y"), 3, "not a requirement"),
+        (("add", NAME), 3, "No package was named"),
+        (("add", "nosuch", "toy"), 3, "There is no environment `nosuch`"),
+        (("remove", NAME, "toyparts"), 3, "does not request `toyparts`"),
+        (("remove", NAME, "numpy"), 3, "numpy"),
+        (("update", NAME, "nosuchpackage"), 3, "The lock has no `nosuchpackage`"),
+    ],
+)
+def test_what_fails_changes_nothing(
+    lab: Home, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    before, inode = contents(lab), prefix(lab).stat().st_ino
+    result = lab.run(*arguments)
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr
+    assert contents(lab) == before
+    assert prefix(lab).stat().st_ino == inode
+
+
+def test_failed_installation_restores_the_files(lab: Home, folder: Path) -> None:
+    """The index serves other bytes than those that were locked."""
+    publish(folder, "late", "1.0")
+    assert lab.run("add", NAME, "late", "--dry-run").returncode == 0
+    shutil.rmtree(lab.root / "uv")  # else the wheel would come from uv's cache
+    (folder / "files" / "torch-2.13.0+cpu-py3-none-any.whl").rename(folder / "away")
+    before, inode = contents(lab), prefix(lab).stat().st_ino
+    site = next(path for path in prefix(lab).glob("lib/python3*/site-packages"))
+    try:
+        # A stray package makes the prefix be installed anew, and torch is gone from the index.
+        (site / "stray-1.0.dist-info").mkdir()
+        result = lab.run("add", NAME, "late")
+        assert result.returncode == 8, result.stderr
+        assert contents(lab) == before
+        assert prefix(lab).stat().st_ino == inode
+    finally:
+        (site / "stray-1.0.dist-info").rmdir()
+        (folder / "away").rename(folder / "files" / "torch-2.13.0+cpu-py3-none-any.whl")
+
+
+def test_spec_of_the_user_keeps_its_comments(lab: Home) -> None:
+    path = environment(lab) / "spec.yml"
+    text = path.read_text().split("\n", 2)[2] + "# mine\npip:  # see wiki\n  - toyparts  # small\n"
+    path.write_text(text)
+    assert lab.run("lock", NAME, "--relock").returncode == 0
+    assert lab.run("add", NAME, "toy").returncode == 0
+    assert path.read_text() == text + "  - 'toy'\n"
+    assert lab.run("remove", NAME, "toy", "toyparts").returncode == 0
+    assert "# mine" in path.read_text() and "toy" not in path.read_text()
+
+
+def test_requirements_file(lab: Home, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("toyparts>=1  # parts\n")
+    (tmp_path / "requirements.txt").write_text(
+        "# ours\n-r more.txt\ntoy==1.0 \\\n  --hash=sha256:0\n"
+    )
+    result = lab.run("add", NAME, "-r", str(tmp_path / "requirements.txt"))
+    assert result.returncode == 0, result.stderr
+    assert versions(lab)["toy"] == "1.0"
+    spec = (environment(lab) / "spec.yml").read_text()
+    assert "'toyparts>=1'" in spec and "'toy==1.0'" in spec
+
+
+BACKEND = """
+import zipfile
+INFO = "mine-{version}.dist-info"
+
+def wheel(folder, files):
+    name = "mine-{version}-py3-none-any.whl"
+    files = dict(files)
+    files[INFO + "/METADATA"] = "Metadata-Version: 2.1\\nName: mine\\nVersion: {version}\\nRequires-Dist: toyparts\\n"
+    files[INFO + "/WHEEL"] = "Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+    record = "".join(path + ",,\\n" for path in files) + INFO + "/RECORD,,\\n"
+    with zipfile.ZipFile(folder + "/" + name, "w") as archive:
+        for path, text in [*files.items(), (INFO + "/RECORD", record)]:
+            archive.writestr(path, text)
+    return name
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    return wheel(folder, {"mine.py": open("mine.py").read()})
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    import os
+    return wheel(folder, {"mine.pth": os.getcwd() + "\\n"})
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project that builds itself, in a git repository with a tag and a branch."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    change_project(folder, "1.0")
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder)
+    git(folder, "tag", "v1")
+    return folder
+
+
+def change_project(folder: Path, version: str) -> None:
+    (folder / "backend.py").write_text(BACKEND.replace("{version}", version))
+    (folder / "mine.py").write_text(f"VERSION = {version!r}\n")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    result = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return result.stdout.strip()
+
+
+def commit(folder: Path) -> str:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "x")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def version_in(lab: Home) -> str:
+    code = "import mine; print(mine.VERSION)"
+    python = prefix(lab) / "bin" / "python"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
+
+
+def entry(lab: Home, name: str) -> dict[str, object]:
+    import yaml
+
+    lock = yaml.safe_load((environment(lab) / "conda-lock.yml").read_text())
+    row: dict[str, object] = next(item for item in lock["package"] if item["name"] == name)
+    return row
+
+
+@pytest.mark.needs("git")
+def test_git_repository_is_locked_by_its_commit(lab: Home, project: Path) -> None:
+    first = git(project, "rev-parse", "HEAD")
+    address = f"git+file://{project}@main"
+    result = lab.run("add", NAME, address)
+    assert result.returncode == 0, result.stderr
+    assert version_in(lab) == "1.0" and versions(lab)["toyparts"] == "1.5"
+    assert entry(lab, "mine")["url"] == f"git+file://{project}@{first}"
+    assert f"'mine @ {address}'" in (environment(lab) / "spec.yml").read_text()
+    change_project(project, "2.0")
+    second = commit(project)
+    # The branch moved, and another package was added: the commit stays.
+    assert lab.run("add", NAME, "toy").returncode == 0
+    assert entry(lab, "mine")["url"] == f"git+file://{project}@{first}"
+    assert lab.run("update", NAME, "mine").returncode == 0
+    assert entry(lab, "mine")["url"] == f"git+file://{project}@{second}"
+    assert version_in(lab) == "2.0"
+    assert lab.run("env", "diff", NAME).stdout == "no difference\n"
+    assert lab.run("lock", "verify", NAME, "--offline").returncode == 0
+
+
+def test_project_becomes_a_wheel_next_to_spec_yml(lab: Home, project: Path) -> None:
+    result = lab.run("add", NAME, str(project))
+    assert result.returncode == 0, result.stderr
+    wheel = environment(lab) / "wheels" / "mine-1.0-py3-none-any.whl"
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    row = entry(lab, "mine")
+    assert (row["url"], row["hash"]) == (f"file:wheels/{wheel.name}", {"sha256": sha256})
+    assert version_in(lab) == "1.0"
+    # The same version with other code is installed, too.
+    (project / "mine.py").write_text("VERSION = 'changed'\n")
+    assert lab.run("add", NAME, str(project)).returncode == 0
+    assert version_in(lab) == "changed"
+    # The environment's folder can be moved: its wheel goes along.
+    moved = lab.root / "elsewhere" / "envs"
+    moved.parent.mkdir()
+    shutil.copytree(environment(lab).parent, moved)
+    options = ("--envs", str(moved), "--prefix", str(lab.root / "elsewhere" / "prefix"))
+    shutil.rmtree(environment(lab))
+    result = lab.run("env", "create", NAME, *options)
+    shutil.copytree(moved / NAME, environment(lab))
+    assert result.returncode == 0, result.stderr
+    assert (lab.root / "elsewhere" / "prefix" / "bin" / "python").exists()
+    shutil.rmtree(lab.root / "elsewhere")
+    (lab.root / "data" / "elsewhere.json").unlink()
+    assert lab.run("remove", NAME, "mine").returncode == 0
+    assert not wheel.parent.exists()
+
+
+def test_editable_counts_at_once_and_is_not_portable(lab: Home, project: Path) -> None:
+    result = lab.run("add", NAME, "-e", str(project))
+    assert result.returncode == 0, result.stderr
+    assert "editable: mine; the lock is not portable" in result.stdout
+    assert version_in(lab) == "1.0"
+    (project / "mine.py").write_text("VERSION = 'changed'\n")
+    assert version_in(lab) == "changed"
+    assert lab.run("env", "diff", NAME).stdout == "no difference\n"
+    result = lab.run("pack", NAME)
+    assert result.returncode == 3 and "mine is an editable" in result.stderr
+
+
+def test_failed_project_leaves_no_wheel(lab: Home, project: Path) -> None:
+    before = contents(lab)
+    result = lab.run("add", NAME, str(project), "nosuchpackage")
+    assert result.returncode == 5, result.stderr
+    (project / "backend.py").write_text("broken(")
+    result = lab.run("add", NAME, str(project))
+    assert result.returncode == 3 and "cannot be built as a wheel" in result.stderr
+    result = lab.run("add", NAME, str(project / "nosuch"))
+    assert result.returncode == 3 and "There is no" in result.stderr
+    assert contents(lab) == before

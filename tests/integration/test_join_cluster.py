@@ -1,0 +1,239 @@
+"""`provision join` against the sample lab on real parts: ssh hosts, a Slurm of four nodes, and a first
+job with real torch on each cluster. And what the lab's clusters can do wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from provision.environment import runtime_package
+from tests.integration.conftest import environment_folder
+from tests.integration.slurm_cluster import SlurmCluster
+from tests.integration.smoke_process import PYTHON
+from tests.integration.ssh_hosts import SshHosts
+from tests.integration.test_git import run_git
+from tests.integration.test_join import Member, make_member, notes, short_folder
+
+pytestmark = [pytest.mark.torch, pytest.mark.slurm, pytest.mark.sshd, pytest.mark.needs("git")]
+
+PREFIX = Path(PYTHON).parent.parent
+SAMPLE = Path(__file__).parent.parent.parent / "examples" / "lab"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinedLab:
+    """The sample lab with the tests' hosts and environment, and a member who joined it."""
+
+    folder: Path
+    member: Member
+    name: str
+    first: subprocess.CompletedProcess[str]
+
+
+def ship(store: Path, name: str) -> Path:
+    """The tests' environment as a pack's tree in a store, of hard links where that can be."""
+    key = f"{name}-0123456789ab"
+    tree = store / "envs" / key
+    tree.parent.mkdir(parents=True)
+    if subprocess.run(["cp", "-al", PREFIX, tree], capture_output=True).returncode:
+        shutil.rmtree(tree, ignore_errors=True)
+        subprocess.run(["cp", "-a", PREFIX, tree], check=True)
+    runtime_package.install(tree, runtime_package.load())
+    marker = tree / "conda-meta" / "provision.state"
+    content = json.loads(marker.read_text())
+    marker.unlink()
+    marker.write_text(json.dumps({**content, "folder": str(tree), "pack": key}))
+    (store / name).symlink_to(f"envs/{key}")
+    return tree
+
+
+def write_lab(folder: Path, environment: Path, root: Path, hosts: SshHosts) -> None:
+    """The sample, with names and folders that exist here."""
+    shutil.copytree(SAMPLE, folder)
+    shutil.rmtree(folder / "envs" / "train")
+    shutil.copytree(environment, folder / "envs" / environment.name)
+    text = (folder / "lab.yml").read_text()
+    head, _, rest = text.partition("mirrors:")
+    text = head + rest[rest.index("# Environments") :]
+    replacements = {
+        "login[1-2].vision.example": "h[1-2]",
+        "/scratch/": f"{root}/scratch/",
+        "  train:": f"  {environment.name}:",
+        "contact:": "known_hosts: known_hosts\ncontact:",
+    }
+    for before, after in replacements.items():
+        assert before in text
+        text = text.replace(before, after)
+    (folder / "lab.yml").write_text(text)
+    inventory = (folder / "nodes.yml").read_text()
+    inventory = inventory.replace("desk[1-2]", "h[3-4]").replace("/opt/provision", f"{root}/store")
+    (folder / "nodes.yml").write_text(inventory)
+    shutil.copy(hosts.config.parent / "known_hosts", folder / "known_hosts")
+
+
+@pytest.fixture(scope="module")
+def joined(ssh_hosts: SshHosts, slurm_session: SlurmCluster) -> Iterator[JoinedLab]:
+    with short_folder() as root:
+        yield join_lab(root, ssh_hosts, slurm_session)
+
+
+def join_lab(root: Path, ssh_hosts: SshHosts, slurm_session: SlurmCluster) -> JoinedLab:
+    environment = environment_folder(PREFIX)
+    ship(root / "store", environment.name)
+    write_lab(root / "lab", environment, root, ssh_hosts)
+    run_git(root / "lab", "init", "-q", "-b", "main")
+    run_git(root / "lab", "add", "-A")
+    run_git(root / "lab", "commit", "-q", "-m", "the lab")
+    tools = ssh_hosts.environment["PATH"].partition(":")[0]
+    member = make_member(
+        root / "member",
+        PATH=f"{tools}:{os.environ['PATH']}",
+        SLURM_CONF=slurm_session.environment["SLURM_CONF"],
+    )
+    first = member.run("join", (root / "lab").as_uri())
+    return JoinedLab(folder=root / "lab", member=member, name=environment.name, first=first)
+
+
+def test_one_command_from_an_empty_home_to_passed_jobs(
+    joined: JoinedLab, slurm_session: SlurmCluster
+) -> None:
+    assert joined.first.returncode == 0, joined.first.stdout + joined.first.stderr
+    for line in (
+        "h[1-2]: ssh lets you in",
+        f"{joined.name}: the smoke test here: pass",
+        f"{joined.name}: the smoke test on main (n",
+        f"{joined.name}: the smoke test on desks (h",
+        "vision: you are ready.",
+    ):
+        assert line in joined.first.stdout
+    [job] = re.findall(r"on main \(n\d, job (\d+)\)", joined.first.stdout)
+    shown = slurm_session.run("scontrol", "--oneliner", "show", "job", job)
+    assert "TimeLimit=00:05:00" in shown and "NumNodes=1 " in shown
+    before = joined.member.listing()
+    status, report = joined.member.join()
+    assert (status, report["open"]) == (0, []), report
+    assert not any(row["changed"] for row in report["steps"])
+    assert joined.member.listing() == before
+    [row] = [row for row in report["steps"] if row["step"] == "first-job"]
+    assert [note["message"] for note in row["notes"]] == [
+        f"{joined.name} passed the smoke test here",
+        f"{joined.name} passed a job on main",
+        f"{joined.name} passed a job on desks",
+    ]
+
+
+def other_ssh(folder: Path, command: str) -> str:
+    """PATH with an ssh that knows the hosts by other settings."""
+    folder.mkdir()
+    (folder / "ssh").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    (folder / "ssh").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_host_keys_that_nobody_has_accepted(
+    joined: JoinedLab, ssh_hosts: SshHosts, tmp_path: Path
+) -> None:
+    real = ssh_hosts.environment["PATH"].partition(":")[0]
+    command = f"{real}/ssh -oUserKnownHostsFile={tmp_path / 'none'}"
+    path = other_ssh(tmp_path / "bin", command)
+    status, report = joined.member.join("--status", PATH=path)
+    assert (status, report["open"]) == (1, ["ssh"]), report
+    problems = notes(report, "ssh")
+    assert [problem.partition(" (")[0] for problem in problems] == [
+        f"open: {host}: ssh does not know the host's key" for host in ("h1", "h2")
+    ]
+    assert all("known_hosts >> ~/.ssh/known_hosts" in problem for problem in problems)
+
+
+def test_a_login_host_is_down(joined: JoinedLab, ssh_hosts: SshHosts) -> None:
+    host = ssh_hosts["h2"]
+    ssh_hosts.stop_sshd(host)
+    try:
+        status, report = joined.member.join("--status")
+    finally:
+        ssh_hosts.start_sshd(host)
+    assert (status, report["open"]) == (1, ["ssh"]), report
+    [problem] = notes(report, "ssh")
+    assert problem.startswith("open: h2: ") and "again later" in problem
+    assert joined.member.join("--status")[0] == 0
+
+
+def test_no_key_and_one_that_is_not_known_yet(
+    joined: JoinedLab, ssh_hosts: SshHosts, tmp_path: Path
+) -> None:
+    lines = ssh_hosts.config.read_text().splitlines(keepends=True)
+    config = tmp_path / "config"
+    config.write_text("".join(line for line in lines if "IdentityFile" not in line))
+    real = shutil.which("ssh", path="/usr/bin:/bin")
+    path = other_ssh(tmp_path / "bin", f"{real} -F {config}")
+    own = make_member(tmp_path / "member", **{**joined.member.variables, "PATH": path})
+    _, report = own.join(str(joined.folder), "--dry-run")
+    assert all("Make a key: provision join --make-key" in note for note in notes(report, "ssh"))
+    assert not (own.home / ".ssh").exists()
+    _, report = own.join(str(joined.folder), "--dry-run", "--make-key")
+    assert not (own.home / ".ssh").exists()
+    key = own.home / ".ssh" / "id_ed25519"
+    made = own.start("join", str(joined.folder), "--make-key")
+    assert made.stderr is not None
+    for line in made.stderr:  # up to the step after ssh
+        if line.strip().startswith("4/9"):
+            break
+    made.kill()
+    made.communicate()
+    assert key.stat().st_mode & 0o777 == 0o600
+    public = key.with_name("id_ed25519.pub").read_text().strip()
+    _, report = own.join(str(joined.folder), "--dry-run")
+    assert all(public in note for note in notes(report, "ssh"))
+    key.chmod(0o644)
+    _, report = own.join(str(joined.folder), "--dry-run")
+    assert any(f"chmod 600 {key}" in note for note in notes(report, "ssh"))
+
+
+def test_a_closed_cluster(joined: JoinedLab, slurm_cluster: SlurmCluster) -> None:
+    """The first job is due again where its report is gone."""
+    [report_file] = joined.member.root.parent.glob(
+        "scratch/*/provision/first-jobs/*/main/nodes/nodes.json"
+    )
+    text = report_file.read_text()
+    report_file.unlink()
+    slurm_cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")
+    try:
+        status, report = joined.member.join()
+        assert (status, report["open"]) == (1, ["first-job"]), report
+        [problem] = notes(report, "first-job")
+        assert problem.startswith("open: main: the partition gpu is down, so no job starts there")
+    finally:
+        slurm_cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
+    status, report = joined.member.join("--status")
+    [pending] = notes(report, "first-job")
+    assert pending.startswith("pending: would run `provision smoke ")
+    report_file.write_text(text)
+    assert joined.member.join()[0] == 0
+
+
+def test_a_draft_of_a_lab_from_this_cluster(joined: JoinedLab, tmp_path: Path) -> None:
+    admin = make_member(tmp_path / "admin", **joined.member.variables)
+    shutil.copytree(SAMPLE / "envs", tmp_path / "new" / "envs")
+    written = admin.run("lab", "init", str(tmp_path / "new"), "--contact", "the admins")
+    assert written.returncode == 0, written.stderr
+    inventory = (tmp_path / "new" / "nodes.yml").read_text()
+    assert "n[1-4]: 2 x GPU, 4 cores" in inventory and "partition: pair" in inventory
+    checked = json.loads(admin.run("lab", "check", str(tmp_path / "new"), "--json").stdout)
+    assert {row["subject"]: row["verdict"] for row in checked} == {
+        "lab.yml": "pass",
+        "clusters.main.nodes": "pass",
+        "clusters.main.login": "unknown",
+        "environments.train": "pass",
+    }
+    probed = json.loads(admin.run("lab", "check", str(joined.folder), "--probe", "--json").stdout)
+    logins = [row for row in probed if row["subject"] == "clusters.main.login"]
+    assert [row["verdict"] for row in logins] == ["pass", "pass"], logins
