@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -18,7 +19,7 @@ nox.options.reuse_existing_virtualenvs = True
 
 TEST_TOOLS = [
     "bcrypt>=4",  # the password file of a registry
-    "pytest>=8",
+    "pytest>=9",
     "pytest-xdist>=3",
     "hypothesis>=6",
     "pyyaml",
@@ -34,11 +35,44 @@ TEST_TOOLS = [
     "cyclonedx-python-lib[json-validation]>=11",
     "spdx-tools>=0.8",
 ]
-PARALLEL = ("-n", "2", "--dist", "loadfile")
-# Integration tests mostly wait, for an engine, an index or a deadline: two files for each core.
-OVERLAPPING = ("-n", "4", "--dist", "loadfile")
+# A worker that dies ends the run: xdist gives its file to others again, and may then wait for ever.
+NO_RESTART = "--max-worker-restart=0"
+PARALLEL = ("-n", "2", "--dist", "loadfile", NO_RESTART)
+# Tests of text, of data and of properties: what they find does not depend on the Python.
+TEXT_TESTS = (
+    "test_architecture",
+    "test_catalog",
+    "test_ci_assignment",
+    "test_ci_workflow",
+    "test_conda_lock_v1",
+    "test_content_hash",
+    "test_explanation",
+    "test_help",
+    "test_input_forms",
+    "test_isolation",
+    "test_launch_contract",
+    "test_launch_jobs",
+    "test_launch_kubernetes_rules",
+    "test_lock_verify",
+    "test_named_options",
+    "test_quickstart",
+    "test_registry_manifest",
+    "test_render",
+    "test_resolution",
+    "test_resolution_properties",
+    "test_similar_names",
+    "test_spec",
+    "test_suggest",
+    "test_table",
+    "test_templates",
+    "test_update_data",
+)
+# Integration tests mostly wait, for an engine, an index or a deadline: more files than cores. Long
+# files begin first (tests/integration/conftest.py orders them).
+OVERLAPPING = ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", NO_RESTART)
 # Compiled code of tests and their ranks; without it every rank compiles all of torch.
 WITH_BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
+COMPILED = "import torch, torch.distributed.checkpoint, torch.distributed.run"
 # An object store on this machine and a client. Only moto's S3: `moto[server]` installs all services.
 STORE_TOOLS = ["moto>=5", "flask", "flask-cors", "py-partiql-parser", "s3fs"]
 # What tools/update_data reads and writes with.
@@ -67,6 +101,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_cli.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_spec.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_findings.py", *session.posargs or ["--check"])
+    session.run("python", "docs/make_doctor.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_node_failures.py", *session.posargs or ["--check"])
     session.run("python", "docs/check_links.py")
 
@@ -75,37 +110,56 @@ def docs(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit tests: no network, engine or torch. One minute."""
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
-    session.run("pytest", "tests/unit", *(session.posargs or PARALLEL))
+    session.run("pytest", *_selection(session, "tests/unit", PARALLEL))
+
+
+def _selection(session: nox.Session, folder: str, options: Sequence[str]) -> list[str]:
+    """The tests that the command line names, else those of the folder; its options, else ours."""
+    arguments = session.posargs or options
+    names_tests = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
+    return [*arguments] if names_tests else [folder, *arguments]
 
 
 @nox.session(venv_backend="none")
 def hosts(session: nox.Session) -> None:
-    """Unit tests on the oldest supported Python that this machine has. `-- 3.12` selects others."""
+    """Unit tests on the oldest supported Python that this machine has. `-- 3.12` selects others.
+
+    Without those of TEXT_TESTS; `exhaustive` runs all, on every Python.
+    """
     pythons = _other_pythons()
+    if not pythons and "all" in os.environ.get("PROVISION_REQUIRE", "").split(","):
+        session.error("PROVISION_REQUIRE demands all parts, but there is no other Python")
     selected = {name: pythons[name] for name in session.posargs or list(pythons)[:1]}
     for name, python in selected.items():
-        _unit_tests_on(session, name, python)
+        left_out = [f"--ignore=tests/unit/{test}.py" for test in TEXT_TESTS]
+        _unit_tests_on(session, name, python, left_out)
 
 
-def _unit_tests_on(session: nox.Session, name: str, python: Path) -> Path:
+def _unit_tests_on(
+    session: nox.Session, name: str, python: Path, options: Sequence[str] = ()
+) -> Path:
     """Install the package for that Python, run the unit tests, and return the venv's bin folder."""
     venv = Path(session.create_tmp()).absolute() / f"py{name}"
     session.run(str(python), "-m", "venv", "--clear", str(venv))
     bin_folder = venv / "bin"
     tools = [
-        "pytest>=8",
+        "pytest>=9",
         "pytest-xdist>=3",
         "hypothesis>=6",
         "fsspec",
         "jsonschema",
         "kubernetes-validate",
+        "check-jsonschema",
     ]
     install = [str(bin_folder / "python"), "-m", "pip", "install"]
     uv = shutil.which("uv", path=Path(sys.executable).parent)
     if uv:
         install = [uv, "pip", "install", "--python", str(bin_folder / "python")]
     session.run(*install, "--quiet", ".", *tools)
-    session.run(str(bin_folder / "python"), "-m", "pytest", "-q", *PARALLEL, "tests/unit")
+    session.run(
+        str(bin_folder / "python"), "-m", "pytest", "-q", *PARALLEL, *options, "tests/unit",
+        env={"PROVISION_REQUIRE": None},  # it has fewer tools
+    )  # fmt: skip
     return bin_folder
 
 
@@ -158,21 +212,40 @@ def _integration_tests(session: nox.Session, expression: str) -> None:
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS, *STORE_TOOLS)
     session.run(
         "pytest",
-        "tests/integration",
-        "--durations=25",
-        *(session.posargs or ("-m", expression, *OVERLAPPING)),
+        "--durations=15",
+        *_selection(session, "tests/integration", ("-m", expression, *OVERLAPPING)),
         env={**WITH_BYTECODE, **_python_with_torch(session)},
     )
 
 
 def _python_with_torch(session: nox.Session) -> dict[str, str | None]:
-    """Where the tests of the runtime find torch: an environment that provision itself builds.
+    """Where the tests of the runtime find torch: an environment that provision itself builds, or has
+    built: PROVISION_TEST_PREFIX names it.
 
     If it cannot be built (no index), those tests skip and say why.
     """
     if "PROVISION_TEST_PYTHON" in os.environ:
         return {}
     folder = Path(session.create_tmp()).absolute()
+    if "PROVISION_TEST_PREFIX" in os.environ:
+        prefix = Path(os.environ["PROVISION_TEST_PREFIX"])
+    else:
+        prefix = _environment_with_torch(session, folder)
+    python = prefix / "bin" / "python"
+    if not python.exists():
+        return {}
+    # Its import writes the byte code of what ranks use, and of nothing else.
+    session.run(str(python), "-c", COMPILED, external=True, env=WITH_BYTECODE)
+    # In a folder of its own, so that the environment stays as it was locked.
+    s3fs = str(folder / "s3fs")
+    session.run(
+        str(python), "-m", "pip", "install", "--quiet", "--upgrade", "--target", s3fs, "s3fs",
+        external=True,
+    )  # fmt: skip
+    return {"PROVISION_TEST_PYTHON": str(python), "PROVISION_TEST_S3FS": s3fs}
+
+
+def _environment_with_torch(session: nox.Session, folder: Path) -> Path:
     prefix = folder / "torch"
     request = ["--torch", "2.3", "--cuda", "12.1", "--envs", str(folder / "envs")]
     session.run(
@@ -185,20 +258,7 @@ def _python_with_torch(session: nox.Session) -> dict[str, str | None]:
         env={"PROVISION_DATA": str(folder / "data")},
         success_codes=range(20),
     )
-    python = prefix / "bin" / "python"
-    if not python.exists():
-        return {}
-    session.run(
-        str(python), "-m", "compileall", "-q", "-j", "0", str(prefix / "lib"),
-        external=True, success_codes=range(20),
-    )  # fmt: skip
-    # In a folder of its own, so that the environment stays as it was locked.
-    s3fs = str(folder / "s3fs")
-    session.run(
-        str(python), "-m", "pip", "install", "--quiet", "--upgrade", "--target", s3fs, "s3fs",
-        external=True,
-    )  # fmt: skip
-    return {"PROVISION_TEST_PYTHON": str(python), "PROVISION_TEST_S3FS": s3fs}
+    return prefix
 
 
 @nox.session
@@ -221,3 +281,16 @@ def update_data(session: nox.Session) -> None:
     """Show what the package index proves that provision/catalog/data does not say. `-- --write` changes the files."""
     session.install("-e", ".", *DATA_TOOLS)
     session.run("python", "-m", "update_data", *session.posargs, env={"PYTHONPATH": "tools"})
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """On a machine with a GPU: the smoke test in all profiles, and all tests that need one; writes docs/gpu-evidence."""
+    # Before minutes go into an environment with torch.
+    session.run(sys.executable, "tools/gpu_evidence.py", "--driver", external=True)
+    session.install("-e", ".", *TEST_TOOLS, *STORE_TOOLS)
+    built = _python_with_torch(session)
+    python = built.get("PROVISION_TEST_PYTHON") or os.environ.get("PROVISION_TEST_PYTHON")
+    if not python:
+        session.error("there is no Python with torch: name one in PROVISION_TEST_PYTHON")
+    session.run("python", "tools/gpu_evidence.py", "--python", python, env=WITH_BYTECODE)
