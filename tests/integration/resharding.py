@@ -6,6 +6,7 @@ four save, and two read. The last line is what came back wrong, as JSON.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -65,13 +66,16 @@ def in_group(world_size: int, number: int, work: Callable[[], Any]) -> Any:
         result = work()
         distributed.barrier()
         distributed.destroy_process_group()
+        meshes.cache_clear()
     if STORE.add(f"done{number}", 1) == PROCESSES:
         STORE.set(f"all done{number}", "")
     STORE.wait([f"all done{number}"])
     return result
 
 
+@functools.cache
 def meshes() -> tuple[Any, Any]:
+    """Of the group that is up. Each mesh makes groups of its own, so a group shares its meshes."""
     size = distributed.get_world_size()
     side = 2 if size % 2 == 0 else 1
     line = dtensors.DeviceMesh("cpu", list(range(size)))
