@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -58,18 +59,23 @@ CUT: dict[str, tuple[tuple[int, ...], list[Any]]] = {
 
 
 def in_group(world_size: int, number: int, work: Callable[[], Any]) -> Any:
-    """On the first ranks, as a default group of their own; the others wait."""
+    """On the first ranks, as a default group of their own; the others wait.
+
+    A group ends when all ranks have met in the store: torch destroys it with the GIL held and waits for
+    Gloo's threads, and a thread that still drops a Python object wants the GIL (pytorch issue 56297).
+    """
     result = None
     if world_size > RANK:
         store = distributed.PrefixStore(f"group{number}", STORE)
         distributed.init_process_group("gloo", store=store, rank=RANK, world_size=world_size)
         result = work()
-        distributed.barrier()
-        distributed.destroy_process_group()
-        meshes.cache_clear()
     if STORE.add(f"done{number}", 1) == PROCESSES:
         STORE.set(f"all done{number}", "")
     STORE.wait([f"all done{number}"])
+    if world_size > RANK:
+        time.sleep(0.05)  # the GIL is free for Gloo's threads
+        distributed.destroy_process_group()
+        meshes.cache_clear()
     return result
 
 
