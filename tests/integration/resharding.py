@@ -38,7 +38,7 @@ items.pieces.__defaults__ = (200,)
 RANK, PROCESSES = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOLDER = Path(sys.argv[1])
 STORE = distributed.TCPStore(
-    "127.0.0.1", int(os.environ["MASTER_PORT"]), PROCESSES, RANK == 0, timedelta(seconds=250)
+    "127.0.0.1", int(os.environ["MASTER_PORT"]), PROCESSES, RANK == 0, timedelta(seconds=100)
 )
 # Collectives of objects need numpy: those of dcp.load, and those that make a ShardedTensor.
 OBJECTS_TRAVEL = importlib.util.find_spec("numpy") is not None

@@ -19,7 +19,7 @@ from provision_runtime.smoke.launcher import free_port
 from tests.integration.smoke_process import PYTHON, environment
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 600  # a busy disk holds each fsync of a checkpoint for long
+TIMEOUT_S = 180
 DUMP_S = 2
 PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 SETTINGS = {

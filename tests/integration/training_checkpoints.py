@@ -25,7 +25,7 @@ from provision_runtime.comm import ranks
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOLDER = Path(sys.argv[1])
 STORE = distributed.TCPStore(
-    "127.0.0.1", int(os.environ["MASTER_PORT"]), WORLD_SIZE, RANK == 0, timedelta(seconds=250)
+    "127.0.0.1", int(os.environ["MASTER_PORT"]), WORLD_SIZE, RANK == 0, timedelta(seconds=100)
 )
 US = ranks.through_store(STORE, RANK, WORLD_SIZE, 60)
 OPTIMIZERS = {
