@@ -69,7 +69,7 @@ TEXT_TESTS = (
 )
 # Integration tests mostly wait, for an engine, an index or a deadline: more files than cores. Long
 # files begin first (tests/integration/conftest.py orders them).
-OVERLAPPING = ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", NO_RESTART)
+OVERLAPPING = ("-n", "6", "--dist", "loadfile", "--no-loadscope-reorder", NO_RESTART)
 # Compiled code of tests and their ranks; without it every rank compiles all of torch.
 WITH_BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 COMPILED = "import torch, torch.distributed.checkpoint, torch.distributed.run"

@@ -369,7 +369,10 @@ class RankRunner:
         if context.all_gather is not None:
             import torch
 
-            torch.distributed.destroy_process_group()
+            # Not a group of Gloo: torch 2.3 holds the GIL while it joins Gloo's threads, which may
+            # want the GIL (pytorch issue 56297). The rank would hang, with its watchdog.
+            if torch.distributed.get_backend() != "gloo":
+                torch.distributed.destroy_process_group()
         # The report is written. What torch and Gloo tear down at the interpreter's exit took 24 s
         # on each of 16 ranks that share two cores, and ended one of four ranks with SIGABRT:
         # neither says anything about the environment.
