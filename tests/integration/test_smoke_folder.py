@@ -303,9 +303,9 @@ def test_slow_disk_on_one_rank(tmp_path: Path) -> None:
 
 LONG_TMPDIR = 'export TMPDIR="$folder/$(printf %080d 0)"; mkdir "$TMPDIR"'
 # As in a container with a read-only root and no volume for /tmp. The folder of the test stays
-# writable.
+# writable; nox has set TMPDIR.
 READ_ONLY = (
-    "for place in /tmp /var/tmp; do mount --bind $place $place; mount -o remount,bind,ro $place; done; "
+    "unset TMPDIR; for place in /tmp /var/tmp; do mount --bind $place $place; mount -o remount,bind,ro $place; done; "
     'own="$(dirname "$folder")"; mount --bind "$own" "$own"; mount -o remount,bind,rw "$own"; cd /proc'
 )
 TEMPORARY_FOLDERS = [
