@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nox
@@ -194,7 +194,7 @@ def integration(session: nox.Session) -> None:
 @nox.session
 def exhaustive(session: nox.Session) -> None:
     """What CI leaves out: every case of the fault injections, every build of the table, every Python."""
-    _integration_tests(session, "exhaustive")
+    _integration_tests(session, "exhaustive", _api_server(session))
     for name, python in _other_pythons().items():
         bin_folder = _unit_tests_on(session, name, python)
         data = Path(session.create_tmp()).absolute() / f"data{name}"
@@ -208,14 +208,33 @@ def exhaustive(session: nox.Session) -> None:
         )
 
 
-def _integration_tests(session: nox.Session, expression: str) -> None:
+def _integration_tests(
+    session: nox.Session, expression: str, parts: Mapping[str, str | None] | None = None
+) -> None:
+    """parts: variables that name what the tests use."""
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS, *STORE_TOOLS)
     session.run(
         "pytest",
         "--durations=15",
         *_selection(session, "tests/integration", ("-m", expression, *OVERLAPPING)),
-        env={**WITH_BYTECODE, **_python_with_torch(session)},
+        env={**WITH_BYTECODE, **_python_with_torch(session), **(parts or {})},
     )
+
+
+def _api_server(session: nox.Session) -> dict[str, str | None]:
+    """Kubernetes' API server, built once for this user; PROVISION_TEST_KUBE_APISERVER names another.
+
+    If it cannot be built (not root, no Debian 12), those tests skip and say why.
+    """
+    variable = "PROVISION_TEST_KUBE_APISERVER"
+    if variable in os.environ:
+        return {}
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    server = cache / "provision-tests" / "kube-apiserver"
+    if not server.exists() and os.geteuid() == 0 and shutil.which("apt-get"):
+        build = ["tools/build_kube_apiserver.sh", str(server.parent)]
+        session.run(*build, external=True, success_codes=range(256))
+    return {variable: str(server)} if server.exists() else {}
 
 
 def _python_with_torch(session: nox.Session) -> dict[str, str | None]:

@@ -176,6 +176,16 @@ def no_sshd() -> str | None:
     return why_impossible("sshd", "ssh", "ssh-keygen")
 
 
+def no_kubernetes() -> str | None:
+    program = os.environ.get("PROVISION_TEST_KUBE_APISERVER")
+    return (
+        None
+        if program and Path(program).exists()
+        else "no API server of Kubernetes (build one with tools/build_kube_apiserver.sh and name it "
+        "in PROVISION_TEST_KUBE_APISERVER)"
+    )
+
+
 ABSENT = {
     "browser": no_browser,
     "docker": no_docker,
@@ -185,4 +195,5 @@ ABSENT = {
     "gpu": no_gpu,
     "slurm": no_slurm,
     "sshd": no_sshd,
+    "kubernetes": no_kubernetes,
 }

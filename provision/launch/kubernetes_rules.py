@@ -1,9 +1,10 @@
-"""What an API server refuses in the manifests that we write, although they fit its schemas.
+"""What Kubernetes refuses in the manifests that we write, although they fit its schemas.
 
 The schemas (`kubernetes-validate --strict`) know types and fields. Names, references between
 fields, closed sets of values and quantities are checked by the API server's own code
 (k8s.io/kubernetes, pkg/apis/core/validation and pkg/apis/batch/validation), whose rules these are,
-for the kinds and fields that our templates use. A lab's own template is checked too. Pure.
+for the kinds and fields that our templates use. Some faults the server accepts in a Job, and its
+pods cannot be created or started; those are marked. A lab's own template is checked too. Pure.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ENUMS: Mapping[str, tuple[str, ...]] = {
     "completionMode": ("NonIndexed", "Indexed"),
     "imagePullPolicy": ("Always", "IfNotPresent", "Never"),
     "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+    # Accepted by the server; the kubelet knows no other medium.
     "medium": ("", "Memory", "HugePages", "HugePages-2Mi", "HugePages-1Gi"),
     "terminationMessagePolicy": ("File", "FallbackToLogsOnError"),
     "preemptionPolicy": ("Never", "PreemptLowerPriority"),
@@ -46,7 +48,7 @@ SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 
 
 def check_manifests(text: str, source: str) -> None:
-    """InvalidSpec with everything that an API server would refuse. source: for the message."""
+    """InvalidSpec with everything that Kubernetes would refuse. source: for the message."""
     try:
         documents = parse_yaml_documents(text)
     except YamlError as error:
@@ -55,7 +57,7 @@ def check_manifests(text: str, source: str) -> None:
     problems += _duplicate_objects(documents)
     if problems:
         raise InvalidSpec(
-            f"An API server would refuse {source}: {'; '.join(problems)}.",
+            f"Kubernetes would refuse {source}: {'; '.join(problems)}.",
             advice="Change the option that sets this, or the lab's own template.",
         )
 
@@ -220,10 +222,9 @@ def _pod(pod: Mapping[str, Any], path: str) -> Iterator[str]:
         yield f"{path}.restartPolicy is missing: a Job's pods must say Never or OnFailure"
     if pod.get("subdomain") is not None and not _is_label(pod["subdomain"]):
         yield f"{path}.subdomain {pod['subdomain']!r} is not a DNS label"
-    for key in ("activeDeadlineSeconds", "terminationGracePeriodSeconds"):
-        lowest = 1 if key.startswith("active") else 0
-        if pod.get(key) is not None and not _is_count(pod[key], lowest):
-            yield f"{path}.{key} is {pod[key]!r}, not a number from {lowest}"
+    deadline = pod.get("activeDeadlineSeconds")
+    if deadline is not None and not _is_count(deadline, 1):
+        yield f"{path}.activeDeadlineSeconds is {deadline!r}, not a number from 1"
     volumes = pod.get("volumes") or []
     yield from _duplicates(volumes, "name", f"{path}.volumes")
     for number, volume in enumerate(volumes):
@@ -240,12 +241,14 @@ def _volume(volume: Mapping[str, Any], path: str) -> Iterator[str]:
     if not _is_label(volume.get("name")):
         yield f"{path}.name {volume.get('name')!r} is not a DNS label"
     sources = [key for key in volume if key != "name"]
-    if len(sources) != 1:
+    # Without any it is an emptyDir.
+    if len(sources) > 1:
         yield f"{path} has {len(sources)} sources instead of one"
     host = volume.get("hostPath")
     if host is not None and (not host.get("path") or ".." in str(host["path"]).split("/")):
         yield f"{path}.hostPath.path {host.get('path')!r} is not a path without `..`"
     claim = volume.get("persistentVolumeClaim")
+    # Accepted by the server, but no claim can have such a name, and the pod waits for it.
     if claim is not None and not _is_subdomain(claim.get("claimName")):
         yield f"{path}.persistentVolumeClaim.claimName {claim.get('claimName')!r} is not a name"
     memory = volume.get("emptyDir")
@@ -257,6 +260,7 @@ def _container(container: Mapping[str, Any], path: str, volumes: set[Any]) -> It
     if not _is_label(container.get("name")):
         yield f"{path}.name {container.get('name')!r} is not a DNS label"
     image = container.get("image")
+    # Spaces around a name are refused in a pod, not in a Job.
     if not isinstance(image, str) or not image or image != image.strip():
         yield f"{path}.image {image!r} is not an image"
     mounts = container.get("volumeMounts") or []
@@ -264,6 +268,7 @@ def _container(container: Mapping[str, Any], path: str, volumes: set[Any]) -> It
     for number, mount in enumerate(mounts):
         if mount.get("name") not in volumes:
             yield f"{path}.volumeMounts[{number}].name {mount.get('name')!r} is no volume"
+        # The colon is accepted by the server; runtimes split there.
         if not mount.get("mountPath") or ":" in str(mount["mountPath"]):
             yield f"{path}.volumeMounts[{number}].mountPath is not a path without `:`"
     for number, variable in enumerate(container.get("env") or []):
@@ -301,7 +306,7 @@ def _user(context: Mapping[str, Any], path: str) -> Iterator[str]:
         if context.get(key) is not None and not _is_count(context[key], 0):
             yield f"{path}.{key} is {context[key]!r}, not the number of a user or group"
     if context.get("runAsNonRoot") and context.get("runAsUser") == 0:
-        # This one the API server accepts; the kubelet then refuses to start the container.
+        # Accepted by the server; the kubelet refuses to start the container.
         yield f"{path}: runAsNonRoot contradicts runAsUser 0"
 
 
