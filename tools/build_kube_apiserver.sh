@@ -16,8 +16,9 @@ apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 
 # The machine's own archives, asked for sources. Its settings and lists stay as they are.
 mkdir -p "$work/lists/partial"
+# shellcheck disable=SC2016 # these are apt-get's own
 apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u >"$work/sources.list"
-settings=(-o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/lists")
+settings=(-o APT::Sandbox::User=root -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/lists")
 apt-get "${settings[@]}" update -qq
 cd "$work"
 apt-get "${settings[@]}" source --download-only -qq kubernetes

@@ -77,9 +77,7 @@ def kubernetes_server(folder: Path) -> Iterator[KubernetesServer]:
         "--listen-peer-urls", f"http://127.0.0.1:{peers}",
     ]  # fmt: skip
     key = folder / "accounts.pem"
-    subprocess.run(
-        ["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True
-    )
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     tokens = folder / "tokens.csv"
     tokens.write_text(f"{TOKEN},admin,1,system:masters\n")
     server = [

@@ -66,7 +66,8 @@ def test_quick_starts_list_nodes_and_jobs(user: Home, slurm_cluster: SlurmCluste
         listed.append(result.stdout)
     names = [line.split()[0] for line in listed[0].splitlines()[1:]]
     assert names[0].startswith("n[1") and "idle" in listed[0]
-    assert "no jobs" in listed[1]
+    # The cluster may still show jobs of the tests before.
+    assert listed[1].startswith(("no jobs", "job  "))
 
 
 def test_unknown_partition(user: Home, slurm_cluster: SlurmCluster) -> None:
