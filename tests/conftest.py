@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -186,7 +186,7 @@ def no_kubernetes() -> str | None:
     )
 
 
-ABSENT = {
+ABSENT: dict[str, Callable[[], str | None]] = {
     "browser": no_browser,
     "docker": no_docker,
     "index": no_index,

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
+from provision.launch.kubernetes_rules import violations
 from tests.integration.kubernetes_server import KubernetesServer, kubernetes_server
 from tests.unit import test_launch_kubernetes_rules as rules
 from tests.unit.test_launch_contract import TRAIN, text
@@ -132,7 +133,7 @@ def test_an_empty_volume_is_one_that_lives_with_the_pod(server: KubernetesServer
     """The server makes it an emptyDir; our rules take it too."""
     volumes = f"{rules.POD}.volumes+"
     job = rules.changed(rules.manifests()["Job"], volumes, {"name": "empty"})
-    assert server.refusal(job) is None and not rules.violations(job)
+    assert server.refusal(job) is None and not violations(job)
 
 
 # Nodes
