@@ -37,7 +37,8 @@ TEST_TOOLS = [
 ]
 # A worker that dies ends the run: xdist gives its file to others again, and may then wait for ever.
 NO_RESTART = "--max-worker-restart=0"
-PARALLEL = ("-n", "2", "--dist", "loadfile", NO_RESTART)
+# Some unit tests wait, for a server or a process: one more worker than cores.
+PARALLEL = ("-n", "3", "--dist", "loadfile", NO_RESTART)
 # Tests of text, of data and of properties: what they find does not depend on the Python.
 TEXT_TESTS = (
     "test_architecture",
@@ -124,7 +125,8 @@ def _selection(session: nox.Session, folder: str, options: Sequence[str]) -> lis
 def hosts(session: nox.Session) -> None:
     """Unit tests on the oldest supported Python that this machine has. `-- 3.12` selects others.
 
-    Without those of TEXT_TESTS; `exhaustive` runs all, on every Python.
+    The first case of each: what differs between Pythons is syntax and library, which one case uses.
+    None of TEXT_TESTS. `exhaustive` runs all, on every Python.
     """
     pythons = _other_pythons()
     if not pythons and "all" in os.environ.get("PROVISION_REQUIRE", "").split(","):
@@ -132,7 +134,7 @@ def hosts(session: nox.Session) -> None:
     selected = {name: pythons[name] for name in session.posargs or list(pythons)[:1]}
     for name, python in selected.items():
         left_out = [f"--ignore=tests/unit/{test}.py" for test in TEXT_TESTS]
-        _unit_tests_on(session, name, python, left_out)
+        _unit_tests_on(session, name, python, ["--first-cases", *left_out])
 
 
 def _unit_tests_on(

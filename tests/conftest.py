@@ -68,6 +68,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Rewrite the golden files with what is rendered now.",
     )
+    parser.addoption(
+        "--first-cases",
+        action="store_true",
+        help="Run only the first case of each parametrized test.",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--first-cases"):
+        return
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+    items[:] = first.values()
+    items.reverse()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
