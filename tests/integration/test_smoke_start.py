@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import provision_runtime
 from provision_runtime.report import model
+from tests.integration.smoke_process import FOLDER, PYTHON, TIMEOUT_S, environment
 
 pytestmark = pytest.mark.torch
 
-PYTHON = os.environ.get("PROVISION_TEST_PYTHON", sys.executable)
-FOLDER = Path(str(provision_runtime.__file__)).parent
-TIMEOUT_S = 180
 CPU_RUN = ("--backend", "gloo", "--profile", "quick")
 # How ranks start and meet shows in these phases; what comes after them is the same.
 UNTIL_COLLECTIVES = ("--only", "collectives")
@@ -34,7 +30,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def start(
-    out: Path, command: list[str], *arguments: str, environment: dict[str, str] | None = None
+    out: Path, command: list[str], *arguments: str, variables: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, "smoke", "--out", str(out), *CPU_RUN, *arguments],
@@ -42,7 +38,7 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
         cwd="/",
-        env={**os.environ, **(environment or {})},
+        env={**environment(), **(variables or {})},
     )
 
 
@@ -93,7 +89,7 @@ def test_slurm_variables(copied: Path, tmp_path: Path) -> None:
         start(
             tmp_path / "out",
             [PYTHON, str(copied)],
-            environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            variables={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)
     ]
@@ -127,7 +123,12 @@ sys.exit(status if not ports else "the busy port was not tried")
     command = [PYTHON, "-c", script, "--out", str(tmp_path), "--ranks", "2", *CPU_RUN]
     root = str(FOLDER.parent)
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env=environment(),
     )
     passes(tmp_path, child)
 
