@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from provision.cli.help import EXIT_CODES
 from provision.cli.main import cli
 from provision.core import errors
 
@@ -339,6 +340,8 @@ def test_exit_codes_are_distinct_and_documented() -> None:
         for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", table, flags=re.MULTILINE)
     }
     assert documented == codes
+    in_help = {int(code) for code in re.findall(r"(\d+) [a-z]", EXIT_CODES)}
+    assert in_help == {0, 2, 130, *codes.values()}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
