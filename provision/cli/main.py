@@ -57,6 +57,19 @@ VERBS = {
     "update": ("change", "Update packages of an environment, all of them if none is named."),
 }
 
+# How `provision --help` groups the verbs, the usual ones first.
+SECTIONS = {
+    "Start": ("build", "init", "import"),
+    "Use": ("run", "shell", "notebook", "kernel"),
+    "Change": ("add", "remove", "update", "lock", "render"),
+    "Inspect": ("status", "env", "matrix", "passport", "report"),
+    "Test": ("smoke", "doctor", "checkpoint"),
+    "Images and channels": ("image", "channel"),
+    "Clusters": ("nodes", "pack", "ship", "activate", "rollback", "drift", "launch", "jobs"),
+    "Labs": ("join", "lab"),
+    "Other": ("clean", "completion", "help"),
+}
+
 
 def main() -> None:
     """The `provision` command. Ends the process itself.
@@ -137,8 +150,11 @@ class VerbGroup(click.Group):
         summaries = {name: summary for name, (_, summary) in VERBS.items()}
         for name, command in self.commands.items():
             summaries[name] = command.get_short_help_str(formatter.width)
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(summaries.items()))
+        # One column for all sections.
+        width = max(len(name) for name in summaries)
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summaries[name]) for name in names])
 
 
 @click.group(

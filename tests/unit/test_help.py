@@ -17,7 +17,7 @@ from provision import catalog
 from provision.catalog import hardware
 from provision.cli import completion
 from provision.cli.help import EXAMPLES
-from provision.cli.main import cli
+from provision.cli.main import SECTIONS, cli
 from tests.unit.test_cli import VERBS
 
 BY_PATH = {" ".join(path): command for path, command in VERBS}
@@ -53,6 +53,13 @@ def test_every_verb_shows_an_example_that_it_accepts(path: str) -> None:
         if parameter.required and context.params.get(parameter.name or "") in (None, ())
     ]
     assert missing == []
+
+
+def test_every_verb_stands_in_one_section() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == cli.list_commands(click.Context(cli))
+    output = CliRunner().invoke(cli, ["--help"]).output
+    assert [name for name in listed if f"\n  {name} " not in output] == []
 
 
 def headings(*words: str) -> list[str]:
