@@ -114,8 +114,11 @@ def _conflict(
                 reasons, reasons={**reasons.reasons, exact: "the right build"}
             )
             explained = diagnose_conda.explain(error, exact_request, solver, exact_reasons)
-            why = explained.message.partition(": ")[2]
-            sentence = f"The right build, {record.build}, cannot be installed: {why}"
+            sentence = f"The right build, {record.build}, cannot be installed"
+            if explained is error:  # no cause was found, or the time for it is used up
+                sentence += " with the other requirements."
+            else:
+                sentence += f": {explained.message.partition(': ')[2]}"
         except ProvisionError as error:
             return f"The right build, {record.build}, could not be checked: {error.message}"
         else:

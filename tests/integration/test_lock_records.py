@@ -22,6 +22,8 @@ from provision.core import process
 from provision.core.errors import CheckFailed, InvalidSpec, Unsolvable
 from provision.core.platforms import Platform
 from provision.core.types import LockedPackage, Resolution
+from provision.lockfile.diagnose import conda as diagnose_conda
+from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.resolver import spec
 from tests.conftest import ROOT, SHARED_RECORDS
 from tests.integration.conftest import Home, make_home
@@ -36,6 +38,13 @@ Solved = tuple[Resolution, tuple[LockedPackage, ...]]
 BOTH: tuple[Platform, ...] = ("linux-64", "linux-aarch64")
 # PyPI builds of the table from 1.13 on; 1.12 has one for CUDA 10.2 only and Python up to 3.10.
 RELEASES = list(catalog.releases().values())
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes longer to find a cause."""
+    monkeypatch.setattr(diagnose_conda, "BUDGET_S", 600.0)
+    monkeypatch.setattr(diagnose_uv, "BUDGET_S", 600.0)
 
 
 def resolve(**options: object) -> Resolution:
@@ -221,6 +230,14 @@ def test_cuda_guard_catches_traps_in_real_records(
         CheckFailed,
         match=rf"request is for CUDA .*, but the locked build is another one.*{message}",
     ):
+        lockfile.solve(edited(resolution, changes), resolution, solver=RECORDS)
+
+
+def test_cuda_guard_without_time_to_find_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnose_conda, "BUDGET_S", -1.0)
+    resolution = resolve(torch="2.1.0", cuda="12.1", source="pytorch", companions=False)
+    changes = {"=py3.11_cuda12.1*": "", "pytorch-cuda=12.1": "pytorch-cuda=12.4"}
+    with pytest.raises(CheckFailed, match="cannot be installed with the other requirements. Noth"):
         lockfile.solve(edited(resolution, changes), resolution, solver=RECORDS)
 
 

@@ -30,6 +30,8 @@ from provision.lockfile.diagnose.unsat_core import (
 )
 from provision.lockfile.input_files import VirtualPackages
 
+# Seconds that a person waits for the cause.
+BUDGET_S = 10.0
 MAX_SHOWN = 6
 MAX_DEPTH = 3
 DETAILS_ADVICE = "-v shows the solver's own output."
@@ -52,7 +54,7 @@ def explain(
 ) -> Unsolvable:
     """The same failure, with its cause if the budget suffices to find it."""
     try:
-        diagnosis = _CondaConflict(request, solver, reasons, Budget()).diagnose()
+        diagnosis = _CondaConflict(request, solver, reasons, Budget(BUDGET_S)).diagnose()
     except (OutOfTime, ProvisionError):
         return error
     return Unsolvable(

@@ -15,9 +15,6 @@ from provision.sources.base import REQUESTED
 
 T = TypeVar("T")
 
-# A person waits for this. When the time is up, the message stays general; the details have the
-# solver's own output.
-BUDGET_S = 10.0
 TORCH_NAMES = {source.torch_package for source in sources.REGISTRY}
 # Whose a requirement is; a conflict is searched for among these in this order.
 USER, PYTHON, TORCH, RULE = range(4)
@@ -36,9 +33,10 @@ class OutOfTime(Exception):
 
 
 class Budget:
-    """The time for all attempts of one diagnosis, in seconds."""
+    """The time for all attempts of one diagnosis, in seconds. When it is up, the message stays
+    general; the details have the solver's own output."""
 
-    def __init__(self, seconds: float = BUDGET_S) -> None:
+    def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     def check(self) -> None:

@@ -22,7 +22,7 @@ from provision.lockfile.diagnose.unsat_core import (
     suggest_options,
 )
 
-# One call of uv takes 0.3 to 1 s.
+# Seconds that a person waits for the cause. One call of uv takes 0.3 to 1 s.
 BUDGET_S = 20.0
 DETAILS_ADVICE = "-v shows the solver's own output."
 
