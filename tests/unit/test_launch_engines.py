@@ -90,3 +90,32 @@ def test_states_of_kubernetes_jobs() -> None:
     conditions = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
     failed = kubernetes_jobs.parse_job({**job, "status": {"conditions": conditions}})
     assert (failed.state, failed.reason) == ("Failed", "BackoffLimitExceeded")
+
+
+def test_states_of_jobsets() -> None:
+    """Fields as in JobSet's v1alpha2."""
+    jobset = {
+        "kind": "JobSet",
+        "metadata": {"name": "train-1a", "namespace": "lab"},
+        "spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"completions": 4}}}]},
+    }
+    waiting = kubernetes_jobs.parse_job(jobset)
+    assert (waiting.kind, waiting.state, waiting.nodes) == ("JobSet", "Pending", 4)
+    running = {**jobset, "status": {"replicatedJobsStatus": [{"name": "node", "active": 1}]}}
+    assert kubernetes_jobs.parse_job(running).state == "Running"
+    conditions = [
+        {"type": "Suspended", "status": "False", "message": "jobset is resumed"},
+        {"type": "Completed", "status": "True", "message": "jobset completed successfully"},
+    ]
+    ended = kubernetes_jobs.parse_job({**jobset, "status": {"conditions": conditions}})
+    assert (ended.state, ended.reason) == ("Complete", "jobset completed successfully")
+
+
+def test_why_a_pod_has_no_log_yet() -> None:
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "host/toy:1"'}
+    status = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}
+    assert kubernetes_jobs.waiting_reason({"status": status}) == (
+        'ImagePullBackOff: Back-off pulling image "host/toy:1"'
+    )
+    assert kubernetes_jobs.waiting_reason({"status": {"phase": "Pending"}}) == "Pending"
+    assert kubernetes_jobs.waiting_reason({"status": {"phase": "Failed"}}) == ""

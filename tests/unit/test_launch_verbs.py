@@ -45,7 +45,10 @@ case "$*" in
   *"create -f"*)
     if [ -e {folder}/refusal ]; then cat {folder}/refusal >&2; exit 1; fi
     for word in "$@"; do case $word in */job.yaml) cp "$word" {folder}/created.yaml ;; esac; done ;;
-  *api-versions*) echo batch/v1 ;;
+  *api-versions*) cat {folder}/api-versions ;;
+  *"auth can-i"*jobsets.jobset.x-k8s.io*) cat {folder}/can-i; grep -q yes {folder}/can-i ;;
+  *"get pods"*) cat {folder}/pods.json ;;
+  *"logs train-1a2b3c-0"*) echo step 100 ;;
   *"delete jobs,services"*) echo 'job.batch "train-1a2b3c" deleted' ;;
   *) echo "unexpected: $*" >&2; exit 1 ;;
 esac
@@ -62,6 +65,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script.chmod(0o755)
     (folder / "nodes.json").write_text(json.dumps(NODES))
     (folder / "jobs.json").write_text(json.dumps(JOBS))
+    (folder / "api-versions").write_text("batch/v1\n")
     server_version(folder, "31")
     (tmp_path / "envs" / "toy").mkdir(parents=True)
     (tmp_path / "envs" / "toy" / "spec.yml").write_text(SPEC)
@@ -171,6 +175,40 @@ def test_jobs_are_listed_and_canceled(kubectl: Path) -> None:
     canceled = run("jobs", "cancel", "k8s:train-1a2b3c")
     assert canceled.stdout == "canceled: k8s:train-1a2b3c\n", canceled.output
     assert "app.kubernetes.io/name=train-1a2b3c" in (kubectl / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kinds"), [("yes", "jobs,jobsets"), ("no", "jobs")], ids=["allowed", "forbidden"]
+)
+def test_jobsets_are_listed_too(kubectl: Path, answer: str, kinds: str) -> None:
+    (kubectl / "api-versions").write_text("batch/v1\njobset.x-k8s.io/v1alpha2\n")
+    (kubectl / "can-i").write_text(answer)
+    listed = run("jobs", "list", "--on", "k8s:pool=h100")
+    assert listed.exit_code == 0, listed.output
+    assert f"get {kinds} -l" in (kubectl / "calls").read_text()
+
+
+def test_log_of_a_job_of_which_a_pod_waits(kubectl: Path) -> None:
+    """kubectl has no log of such a pod, and would say only that."""
+    message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "message": message}
+    index = "batch.kubernetes.io/job-completion-index"
+    pods = [
+        {
+            "metadata": {"name": "train-1a2b3c-1-xyz", "annotations": {index: "1"}},
+            "status": {"phase": "Pending", "conditions": [condition]},
+        },
+        {
+            "metadata": {"name": "train-1a2b3c-0-abc", "annotations": {index: "0"}},
+            "status": {"phase": "Running"},
+        },
+    ]
+    (kubectl / "pods.json").write_text(json.dumps({"items": pods}))
+    log = run("jobs", "log", "k8s:train-1a2b3c")
+    assert log.exit_code == 0, log.output
+    lines = log.stdout.splitlines()
+    assert lines[:2] == ["==> train-1a2b3c-0-abc", "step 100"]
+    assert lines[-2:] == ["==> train-1a2b3c-1-xyz", f"no log yet: {message}"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ NAME_LABEL = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 # Indexed Jobs are stable since 1.24; older servers drop the field, and every pod would be node 0.
 INDEXED_SINCE = (1, 24)
+# Conditions that end a job, as we name its state; the second is a JobSet's.
+ENDED = {"Complete": "Complete", "Completed": "Complete", "Failed": "Failed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,28 +56,49 @@ def require_indexed_jobs(context: str = "") -> None:
 
 
 def list_jobs(context: str = "", namespace: str | None = None) -> list[KubernetesJob]:
-    """The jobs that provision made, of one namespace or of the current one."""
-    answer = run_kubectl(["get", "jobs", "-l", OWN_LABEL, "-o", "json"], context, namespace)
+    """The jobs and JobSets that provision made, of one namespace or of the current one."""
+    kinds = "jobs"
+    if _has_jobsets("list", context, namespace):
+        # The Job that a JobSet makes has no label of ours, so nothing is listed twice.
+        kinds += ",jobsets"
+    answer = run_kubectl(["get", kinds, "-l", OWN_LABEL, "-o", "json"], context, namespace)
     return [parse_job(item) for item in json.loads(answer)["items"]]
 
 
+def _has_jobsets(verb: str, context: str, namespace: str | None) -> bool:
+    """Whether the cluster has JobSets, and lets this user list or delete them."""
+    if "jobset.x-k8s.io" not in run_kubectl(["api-versions"], context):
+        return False
+    try:
+        run_kubectl(["auth", "can-i", verb, "jobsets.jobset.x-k8s.io"], context, namespace)
+    except InvalidSpec:  # its answer is `no`
+        return False
+    return True
+
+
 def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
+    """A Job or a JobSet, as `kubectl get -o json` shows it."""
     spec, status, metadata = item["spec"], item.get("status", {}), item["metadata"]
+    jobs = [spec]
+    is_active = bool(status.get("active"))
+    if item.get("kind") == "JobSet":
+        jobs = [each["template"]["spec"] for each in spec["replicatedJobs"]]
+        is_active = any(each.get("active") for each in status.get("replicatedJobsStatus") or ())
     state, reason = "Pending", ""
-    if status.get("active"):
+    if is_active:
         state = "Running"
     if spec.get("suspend"):
         state, reason = "Suspended", "waits for its queue"
     for condition in status.get("conditions") or ():
-        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
-            state = condition["type"]
+        if condition["status"] == "True" and condition["type"] in ENDED:
+            state = ENDED[condition["type"]]
             reason = condition.get("message") or condition.get("reason") or ""
     return KubernetesJob(
         name=metadata["name"],
         namespace=metadata.get("namespace", ""),
-        kind="Job",
+        kind=item.get("kind", "Job"),
         state=state,
-        nodes=spec.get("completions") or 1,
+        nodes=sum(job.get("completions") or 1 for job in jobs),
         reason=reason,
     )
 
@@ -91,15 +114,34 @@ def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
     texts = []
     for pod in pods:
         pod_name = pod["metadata"]["name"]
-        texts.append(f"==> {pod_name}\n{run_kubectl(['logs', pod_name], context, namespace)}")
+        waiting = waiting_reason(pod)
+        text = f"no log yet: {waiting}\n"
+        if not waiting:
+            text = run_kubectl(["logs", pod_name], context, namespace)
+        texts.append(f"==> {pod_name}\n{text}")
     return "\n".join(texts)
+
+
+def waiting_reason(pod: Mapping[str, Any]) -> str:
+    """Why a pod has not started, in the words of Kubernetes; empty if it has."""
+    status = pod.get("status", {})
+    if status.get("phase", "Pending") != "Pending":
+        return ""
+    for container in status.get("containerStatuses") or ():
+        waiting = container.get("state", {}).get("waiting")
+        if waiting:
+            return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+    for condition in status.get("conditions") or ():
+        if condition["status"] == "False" and condition.get("message"):
+            return str(condition["message"])
+    return "Pending"
 
 
 def cancel(name: str, context: str = "", namespace: str | None = None) -> None:
     """Delete what a manifest of ours created. The pods get SIGTERM first."""
     own = f"{OWN_LABEL},{NAME_LABEL}={name}"
     kinds = "jobs,services"
-    if "jobset.x-k8s.io" in run_kubectl(["api-versions"], context):
+    if _has_jobsets("delete", context, namespace):
         kinds += ",jobsets"
     answer = run_kubectl(["delete", kinds, "-l", own, "--wait=false"], context, namespace)
     if "deleted" not in answer:
