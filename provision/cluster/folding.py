@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from provision.adapters import clustershell
 from provision.cluster.failures import NodeFailure
 
 Value = TypeVar("Value", bound=Hashable)
+_ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(\.\d{1,3}){3}(?![\w.])")
 
 
 def fold_equal(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
@@ -19,6 +21,18 @@ def fold_equal(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
     first = {value: min(nodes) for value, nodes in groups.items()}
     folded.sort(key=lambda pair: (-sizes[pair[1]], first[pair[1]]))
     return folded
+
+
+def fold_messages(messages: Mapping[str, str]) -> list[tuple[str, str]]:
+    """As `fold_equal`, where messages count as equal that differ only in the node's own name or an
+    address: ssh names the host in most of its own. That of the first node stands for all."""
+    kinds = {}
+    examples: dict[str, str] = {}
+    for node, message in messages.items():
+        own_name = rf"(?<![\w.-]){re.escape(node)}(?![\w-])"
+        kinds[node] = _ADDRESS.sub("ADDRESS", re.sub(own_name, "NODE", message))
+        examples.setdefault(kinds[node], message)
+    return [(nodes, examples[kind]) for nodes, kind in fold_equal(kinds)]
 
 
 def majority(values: Mapping[str, Value]) -> Value | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.cluster.failures import NodeFailure
-from provision.cluster.folding import fold_equal, fold_failures, majority
+from provision.cluster.folding import fold_equal, fold_failures, fold_messages, majority
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given  # noqa: E402
@@ -25,6 +25,29 @@ def test_most_nodes_first() -> None:
 def test_of_equal_groups_that_of_the_first_node_comes_first() -> None:
     values = {"b": 1, "a": 2, "c": 1, "d": 2}
     assert [value for _, value in fold_equal(values)] == [2, 1]
+
+
+def test_messages_that_differ_only_in_the_name_of_the_node() -> None:
+    """A rack without power is one line, not forty."""
+    texts = {}
+    for number in range(1, 41):
+        texts[f"n{number:02}"] = f"ssh: connect to host n{number:02} port 22: No route to host"
+    for number in (41, 42):
+        texts[f"n{number}"] = f"ssh: connect to host 10.0.0.{number} port 22: Connection refused"
+    texts["n43"] = "/opt: 12 MiB are free"
+    texts["n44"] = "/opt: 13 MiB are free"
+    assert fold_messages(texts) == [
+        ("n[01-40]", "ssh: connect to host n01 port 22: No route to host"),
+        ("n[41-42]", "ssh: connect to host 10.0.0.41 port 22: Connection refused"),
+        ("n43", "/opt: 12 MiB are free"),
+        ("n44", "/opt: 13 MiB are free"),
+    ]
+
+
+def test_a_node_is_no_part_of_another_name() -> None:
+    texts = {"n1": "n1 and n11 are the same machine", "n2": "n2 and n11 are the same machine"}
+    assert fold_messages(texts) == [("n[1-2]", "n1 and n11 are the same machine")]
+    assert len(fold_messages({"n1": "no n11", "n2": "no n1"})) == 2
 
 
 @given(st.dictionaries(st.from_regex(r"n[1-9][0-9]?", fullmatch=True), st.integers(0, 3)))

@@ -108,9 +108,9 @@ def _dashes(row: Iterable[str]) -> tuple[str, ...]:
 
 def _folded(texts: Mapping[str, str]) -> list[str]:
     """`n[0001-0998]  fit: ...`, most nodes first, in aligned columns."""
-    from provision.cluster.folding import fold_equal
+    from provision.cluster.folding import fold_messages
 
-    rows = fold_equal(texts)
+    rows = fold_messages(texts)
     width = max((len(nodes) for nodes, _ in rows), default=0)
     return [f"{nodes:{min(width, 30)}}  {text}" for nodes, text in rows]
 

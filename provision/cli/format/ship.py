@@ -17,10 +17,10 @@ WAYS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "unpacked"
 
 def ship_lines(report: ShipReport) -> list[str]:
     """States folded to node sets, the advice for each reason once, and what it all means."""
-    from provision.cluster.folding import fold_equal
+    from provision.cluster.folding import fold_messages
 
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
-    rows = fold_equal(texts)
+    rows = fold_messages(texts)
     width = min(max((len(nodes) for nodes, _ in rows), default=0), 30)
     lines = [f"{nodes:{width}}  {text}" for nodes, text in rows]
     lines += _advice_lines(report.states.values())
