@@ -240,6 +240,21 @@ def wrap(text: str, width: int | None) -> list[str]:
     return pieces or [""]
 
 
+def wrap_line(line: str, width: int | None, indent: int = SAY_INDENT) -> list[str]:
+    """A line in pieces of at most that width. Further pieces are indented, deeper than the line."""
+    if width is None:
+        return [line]
+    indent += len(line) - len(line.lstrip(" "))
+    pieces = textwrap.wrap(
+        line,
+        max(width, indent + NARROWEST_COLUMN),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return pieces or [""]
+
+
 def output_width() -> int | None:
     """The columns of the terminal that results go to; None if they go to a file or a pipe."""
     from provision_runtime.report.table import terminal_width

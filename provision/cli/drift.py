@@ -80,6 +80,7 @@ def drift(
     provision drift train --on a100 -o drift.json
     provision report --nodes drift.json -o drift.html
     """
+    from provision.cli.console import output_width
     from provision.cli.format.drift import drift_lines
     from provision.cluster.drift import DriftRequest
     from provision.commands import drift as command
@@ -107,5 +108,6 @@ def drift(
             record = command.compare_nodes(context, selection, request, expect)
     if output is not None:
         command.write_record(output, record)
-    console.result(record, drift_lines(record, verbose=console.verbose))
+    lines = drift_lines(record, verbose=console.verbose, width=output_width())
+    console.result(record, lines)
     return 0 if record["verdict"] == "same" else 1

@@ -241,22 +241,24 @@ def list_(console: Console, envs: Path | None, namespace: str | None, **options:
 
     Says why a job waits, is held or was requeued.
     """
+    from provision.cli.console import output_width
     from provision.cli.format.launch import host_job_lines, kubernetes_lines, slurm_lines
     from provision.commands import jobs as command
 
     kind, selection = _jobs_engine(envs, options)
     result: dict[str, Any] = {}
     lines: list[str] = []
+    width = output_width()
     problems: list[str] = []
     if kind == "hosts":
         result["hosts"], problems = command.list_on_hosts(selection)
         lines += host_job_lines(result["hosts"])
     if kind == "slurm" or (kind is None and command.has_command("squeue")):
         result["slurm"] = command.list_slurm()
-        lines += slurm_lines(result["slurm"])
+        lines += slurm_lines(result["slurm"], width)
     if kind == "kubernetes" or (kind is None and command.has_command("kubectl") and not result):
         result["kubernetes"] = command.list_kubernetes(selection, namespace)
-        lines += kubernetes_lines(result["kubernetes"])
+        lines += kubernetes_lines(result["kubernetes"], width)
     for problem in problems:
         console.warn(problem)
     console.result(result, lines or ["no jobs"])

@@ -31,10 +31,11 @@ def list_(console: Console, envs: Path | None, **options: Any) -> None:
     \b
     provision nodes list --on slurm:gpu
     """
+    from provision.cli.console import output_width
     from provision.cli.format.nodes import selection_json, selection_lines
 
     selection = selection_of(envs, options)
-    console.result(selection_json(selection), selection_lines(selection))
+    console.result(selection_json(selection), selection_lines(selection, output_width()))
 
 
 @nodes.command("check")
@@ -54,6 +55,7 @@ def check(console: Console, name: str | None, envs: Path | None, **options: Any)
     provision nodes check --on slurm:gpu
     provision nodes check torch2.3-cuda12.1 --on 'n[01-64]'
     """
+    from provision.cli.console import output_width
     from provision.cli.format.nodes import check_json, check_lines
     from provision.commands import nodes as command
 
@@ -62,5 +64,5 @@ def check(console: Console, name: str | None, envs: Path | None, **options: Any)
     if name is not None:
         needs = command.environment_needs(context_of(console, envs), name)
     report = command.check(selection, console, needs)
-    console.result(check_json(report), check_lines(report))
+    console.result(check_json(report), check_lines(report, output_width()))
     return 0 if report.is_fit else 1

@@ -131,6 +131,7 @@ def ship(
     provision ship train --on slurm:gpu
     provision ship train --on 'n[001-128]' --min 95%
     """
+    from provision.cli.console import output_width
     from provision.cli.format.ship import ship_json, ship_lines
     from provision.cluster.inventory import find_inventory
     from provision.cluster.shipment import ShipOptions
@@ -163,7 +164,7 @@ def ship(
         report = command.ship_from_registry(
             context, name, selection, place, ship_options, dry_run=dry_run
         )
-        console.result(ship_json(report), ship_lines(report))
+        console.result(ship_json(report), ship_lines(report, output_width()))
         return 0 if report.succeeded else 1
     report = command.ship(
         context,
@@ -174,7 +175,7 @@ def ship(
         resume=resume,
         dry_run=dry_run,
     )
-    console.result(ship_json(report), ship_lines(report))
+    console.result(ship_json(report), ship_lines(report, output_width()))
     return 0 if report.succeeded else 1
 
 
@@ -224,6 +225,7 @@ def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> 
 def _switch(
     console: Console, switch: Any, name: str, envs: Path | None, options: dict[str, Any]
 ) -> int:
+    from provision.cli.console import output_width
     from provision.cli.format.ship import ship_json, ship_lines
     from provision.cluster.stages import StageOptions
 
@@ -236,7 +238,7 @@ def _switch(
     )
     context = context_of(console, envs, options)
     report = switch(context, name, selection, stage_options, options["key"], options["dry_run"])
-    console.result(ship_json(report), ship_lines(report))
+    console.result(ship_json(report), ship_lines(report, output_width()))
     return 0 if report.succeeded else 1
 
 

@@ -250,10 +250,11 @@ def _refuse_on_nodes(options: dict[str, Any]) -> None:
 def _smoke_nodes(
     console: Console, context: Context, request: BuildRequest, nodes: NodesRequest
 ) -> int:
+    from provision.cli.console import output_width
     from provision.cli.format.smoke_nodes import smoke_nodes_lines
     from provision.commands import smoke_nodes, smoke_nodes_report
     from provision_runtime.report.model import succeeded
 
     result = smoke_nodes.smoke_nodes(context, request, nodes)
-    console.result(smoke_nodes_report.document(result), smoke_nodes_lines(result))
+    console.result(smoke_nodes_report.document(result), smoke_nodes_lines(result, output_width()))
     return 0 if succeeded(result.verdict) else 1

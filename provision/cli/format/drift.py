@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from provision.cli.console import table
+from provision.cli.console import table, wrap_line
 from provision.cluster.comparison import DISTRIBUTIONS, NOT_INSTALLED
 from provision_runtime.report.text import format_count
 
@@ -16,8 +16,22 @@ LINE_WIDTH = 80
 Record = Mapping[str, Any]
 
 
-def drift_lines(record: Record, *, verbose: bool) -> list[str]:
-    """Who deviates in what, who did not answer, and what to know. verbose: also what all have."""
+def drift_lines(record: Record, *, verbose: bool, width: int | None = None) -> list[str]:
+    """Who deviates in what, who did not answer, and what to know. verbose: also what all have.
+    width: of the terminal."""
+    lines = []
+    for line in _lines(record):
+        lines += wrap_line(line, width)
+    if verbose:
+        lines += ["", *_reference_lines(record, width)]
+    if record["notes"]:
+        lines.append("")
+    for note in record["notes"]:
+        lines += wrap_line(note, width)
+    return lines
+
+
+def _lines(record: Record) -> list[str]:
     lines = [f"{record['name']} on {record['on']}: {_summary(record['counts'])}"]
     deviations = [*_deviation_lines(record), *_unread_lines(record)]
     if deviations:
@@ -29,10 +43,6 @@ def drift_lines(record: Record, *, verbose: bool) -> list[str]:
             f"  {failure['message']}",
             f"  {failure['advice']}",
         ]
-    if verbose:
-        lines += ["", *_reference_lines(record)]
-    if record["notes"]:
-        lines += ["", *record["notes"]]
     return lines
 
 
@@ -96,9 +106,9 @@ def _unread_lines(record: Record) -> Iterator[str]:
             yield f"{row['nodes']}: {fact['title']} is unknown: {row['reason']}"
 
 
-def _reference_lines(record: Record) -> list[str]:
+def _reference_lines(record: Record, width: int | None) -> list[str]:
     rows: list[Sequence[str]] = []
     for fact in record["facts"]:
         if fact["reference"] is not None and fact["count"]:
             rows.append((fact["title"], str(fact["count"]), fact["reference"]))
-    return table(rows, ("fact", "nodes", "value")).splitlines()
+    return table(rows, ("fact", "nodes", "value"), width=width).splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from provision.cli.console import table
+from provision.cli.console import table, wrap_line
 
 if TYPE_CHECKING:
     from provision.adapters.kubernetes.jobs import KubernetesJob
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from provision.commands.jobs import HostJob
 
 
-def slurm_lines(jobs: Sequence[SlurmJob]) -> list[str]:
-    """A row for each job, then what to do about those that wait."""
+def slurm_lines(jobs: Sequence[SlurmJob], width: int | None = None) -> list[str]:
+    """A row for each job, then what to do about those that wait. width: of the terminal."""
     if not jobs:
         return []
     rows = [
@@ -28,18 +28,22 @@ def slurm_lines(jobs: Sequence[SlurmJob]) -> list[str]:
         )
         for job in jobs
     ]
-    lines = [table(rows, ("job", "name", "state", "nodes", "time", "nodes or reason"))]
-    lines += [f"{job.id}: {job.explanation}" for job in jobs if job.explanation]
+    head = ("job", "name", "state", "nodes", "time", "nodes or reason")
+    lines = [table(rows, head, width=width)]
+    for job in jobs:
+        if job.explanation:
+            lines += wrap_line(f"{job.id}: {job.explanation}", width)
     return lines
 
 
-def kubernetes_lines(jobs: Sequence[KubernetesJob]) -> list[str]:
+def kubernetes_lines(jobs: Sequence[KubernetesJob], width: int | None = None) -> list[str]:
     if not jobs:
         return []
     rows = [
         (f"k8s:{job.name}", job.namespace, job.state, str(job.nodes), job.reason) for job in jobs
     ]
-    return [table(rows, ("job", "namespace", "state", "nodes", "reason"))]
+    head = ("job", "namespace", "state", "nodes", "reason")
+    return [table(rows, head, width=width)]
 
 
 def host_job_lines(jobs: Sequence[HostJob]) -> list[str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from provision.cli.console import table
+from provision.cli.console import table, wrap_line
 from provision_runtime.report.text import format_count
+
+# A longer one moves the text of its line.
+WIDEST_NODE_SET = 30
 
 if TYPE_CHECKING:
     from provision.cluster.failures import NodeFailure
@@ -15,8 +18,9 @@ if TYPE_CHECKING:
     from provision.commands.nodes import NodesReport
 
 
-def selection_lines(selection: NodeSelection) -> str:
-    """A row for each kind of node: those with the same engine, way, state and GPUs."""
+def selection_lines(selection: NodeSelection, width: int | None = None) -> str:
+    """A row for each kind of node: those with the same engine, way, state and GPUs. width: of the
+    terminal."""
     from provision.cluster.folding import fold_equal
 
     by_name = {node.name: node for node in selection.nodes}
@@ -26,7 +30,7 @@ def selection_lines(selection: NodeSelection) -> str:
         members = [by_name[name] for name, own_kind in kinds.items() if own_kind == kind]
         rows.append((nodes, str(len(members)), *kind, _other_names(members)))
     head = ("nodes", "count", "engine", "reached by", "state", "gpus", "other names")
-    return table([_dashes(row) for row in rows], head)
+    return table([_dashes(row) for row in rows], head, width=width)
 
 
 def selection_json(selection: NodeSelection) -> dict[str, Any]:
@@ -40,21 +44,21 @@ def selection_json(selection: NodeSelection) -> dict[str, Any]:
     return {"on": selection.text, "nodes": rows}
 
 
-def check_lines(report: NodesReport) -> list[str]:
+def check_lines(report: NodesReport, width: int | None = None) -> list[str]:
     """Nodes with equal main facts or equal problems as one line, then the advice for each reason
-    once."""
+    once. width: of the terminal."""
     texts = {}
     for each in report.nodes:
         text = f"fit: {each.summary}" if each.verdict == "fit" else _problem_text(each)
         texts[each.node.name] = text
-    lines = _folded(texts)
+    lines = folded_lines(texts, width)
     warnings = _by_reason((each.node.name, each.warnings) for each in report.nodes)
     for reason, messages in warnings.items():
-        lines += [f"warning: {line}" for line in _folded(messages)]
-        lines.append(f"  {_advice(reason)}")
+        lines += folded_lines(messages, width, "warning: ")
+        lines += wrap_line(f"  {_advice(reason)}", width, 0)
     problems = _by_reason((each.node.name, each.problems) for each in report.nodes)
     for reason in problems:
-        lines.append(f"{reason}: {_meaning(reason)}. {_advice(reason)}")
+        lines += wrap_line(f"{reason}: {_meaning(reason)}. {_advice(reason)}", width)
     lines.append(_count_line(report))
     return lines
 
@@ -106,13 +110,17 @@ def _dashes(row: Iterable[str]) -> tuple[str, ...]:
     return tuple(cell or "-" for cell in row)
 
 
-def _folded(texts: Mapping[str, str]) -> list[str]:
-    """`n[0001-0998]  fit: ...`, most nodes first, in aligned columns."""
+def folded_lines(texts: Mapping[str, str], width: int | None, label: str = "") -> list[str]:
+    """`n[0001-0998]  fit: ...`, most nodes first, in aligned columns. width: of the terminal."""
     from provision.cluster.folding import fold_messages
 
     rows = fold_messages(texts)
-    width = max((len(nodes) for nodes, _ in rows), default=0)
-    return [f"{nodes:{min(width, 30)}}  {text}" for nodes, text in rows]
+    columns = min(max((len(nodes) for nodes, _ in rows), default=0), WIDEST_NODE_SET)
+    lines = []
+    for nodes, text in rows:
+        indent = len(label) + columns + 2
+        lines += wrap_line(f"{label}{nodes:{columns}}  {text}", width, indent)
+    return lines
 
 
 def _problem_text(report: NodeReport) -> str:

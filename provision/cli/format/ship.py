@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from provision.cli.console import wrap_line
+from provision.cli.format.nodes import folded_lines
 from provision_runtime.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -15,24 +17,23 @@ if TYPE_CHECKING:
 WAYS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "unpacked"}
 
 
-def ship_lines(report: ShipReport) -> list[str]:
-    """States folded to node sets, the advice for each reason once, and what it all means."""
-    from provision.cluster.folding import fold_messages
-
+def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
+    """States folded to node sets, the advice for each reason once, and what it all means. width: of
+    the terminal."""
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
-    rows = fold_messages(texts)
-    width = min(max((len(nodes) for nodes, _ in rows), default=0), 30)
-    lines = [f"{nodes:{width}}  {text}" for nodes, text in rows]
-    lines += _advice_lines(report.states.values())
-    lines += _key_lines("removed", report.removed)
-    lines += _key_lines("still used by a job, and kept:", report.in_use)
+    sentences = _advice_lines(report.states.values())
+    sentences += _key_lines("removed", report.removed)
+    sentences += _key_lines("still used by a job, and kept:", report.in_use)
     if report.stopped is not None:
         failure = report.stopped.failure
-        lines.append(
+        sentences.append(
             f"stopped: {len(report.stopped.nodes)} of {report.stopped.total} nodes failed for one "
             f"reason ({failure.stage}: {failure.reason}); more nodes would fail too"
         )
-    lines.append(_result_line(report))
+    sentences.append(_result_line(report))
+    lines = folded_lines(texts, width)
+    for sentence in sentences:
+        lines += wrap_line(sentence, width)
     return lines
 
 
@@ -75,8 +76,10 @@ def _result_line(report: ShipReport) -> str:
             return f"{report.key}: would send nothing to {total}"
         size = format_bytes(report.size)
         return f"{report.key}: would bring {size} to {waiting} of {total}"
+    if not report.key:
+        return f"{report.name}: nothing to go back to on {total}, so nothing was changed"
     goal = "ready" if report.goal == "passed" else "active"
-    line = f"{report.key or report.name}: {goal} on {report.ready} of {total}"
+    line = f"{report.key}: {goal} on {report.ready} of {total}"
     if not report.succeeded and report.required > report.ready:
         line += f"; --min demands {report.required}"
         if report.goal == "active" and report.ready == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.adapters import clustershell
-from provision.cli.console import table
+from provision.cli.console import table, wrap_line
 from provision.cli.format.environment import phase_lines
 from provision.cluster.failures import REASONS
 from provision.cluster.isolation import Isolation
@@ -14,24 +14,22 @@ from provision_runtime.report.table import name_ranks
 from provision_runtime.report.text import format_count
 
 
-def smoke_nodes_lines(result: NodesResult) -> list[str]:
+def smoke_nodes_lines(result: NodesResult, width: int | None = None) -> list[str]:
+    """width: of the terminal."""
     rows = node_rows(result)
-    lines = [_title(result)]
+    lines = wrap_line(_title(result), width)
     if result.whole is not None:
         if result.whole.report is not None:
             lines += phase_lines(result.whole.report, "  ")
         if result.whole.problem:
-            lines.append(f"  {result.whole.problem}")
-    lines += [
-        "",
-        *_node_lines(rows),
-        *_advice_lines(result),
-        *_search_lines(result),
-        *_drain_lines(result),
-    ]
+            lines += wrap_line(f"  {result.whole.problem}", width)
+    lines += ["", *_node_lines(rows, width)]
+    sentences = [*_advice_lines(result), *_search_lines(result), *_drain_lines(result)]
     if result.without_folder:
         phases = " and ".join(result.without_folder)
-        lines.append(f"not tested: {phases}; they need --folder DIR, which all nodes share")
+        sentences.append(f"not tested: {phases}; they need --folder DIR, which all nodes share")
+    for sentence in sentences:
+        lines += wrap_line(sentence, width)
     return [*lines, f"evidence: {result.evidence}"]
 
 
@@ -47,7 +45,7 @@ def _title(result: NodesResult) -> str:
     return f"smoke test on {result.selection.text}: {result.verdict} ({', '.join(setting)})"
 
 
-def _node_lines(rows: Sequence[NodeRow]) -> list[str]:
+def _node_lines(rows: Sequence[NodeRow], width: int | None) -> list[str]:
     """One row for all nodes of which the same is to be said, with the message of the first."""
     groups: dict[tuple[str, tuple[str, ...], str], list[NodeRow]] = {}
     for row in rows:
@@ -62,7 +60,8 @@ def _node_lines(rows: Sequence[NodeRow]) -> list[str]:
         ranks = [rank for row in members for rank in row.ranks]
         nodes = clustershell.fold([row.node for row in members])
         cells.append((nodes, state, _ranks(ranks), text))
-    return table(cells, ("node", "state", "ranks", "finding")).splitlines()
+    head = ("node", "state", "ranks", "finding")
+    return table(cells, head, width=width).splitlines()
 
 
 def _advice_lines(result: NodesResult) -> list[str]:

@@ -1,0 +1,68 @@
+"""What the verbs for clusters print, on a terminal of 80 columns and in a pipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.cli.console import wrap_line
+from provision.cli.format.drift import drift_lines
+from provision.cli.format.ship import ship_lines
+from provision.cluster.failures import REASONS, NodeFailure
+from provision.cluster.states import NodeState
+from provision.commands.ship import ShipReport
+from tests.drift_records import cluster, record, timed_out
+
+TERMINAL = 80
+KEY = "train-0e2bf03d9f9d"
+
+
+def failed(name: str) -> NodeState:
+    message = f"ssh: connect to host {name} port 22: No route to host, which is a longer message"
+    failure = NodeFailure(stage="check", reason="unreachable", message=message)
+    return NodeState(state="failed", failure=failure)
+
+
+def shipped(**fields: Any) -> ShipReport:
+    states = {"n1": NodeState(state="active"), "n2": failed("n2"), "n3": failed("n3")}
+    values: dict[str, Any] = {
+        "verb": "ship", "name": "train", "key": KEY, "goal": "active", "required": 3,
+        "states": states, "ways": {"n1": "kernel"}, "removed": {}, "in_use": {}, "stopped": None,
+        "sent_bytes": 5 << 30, "copies_between_nodes": 7,
+    }  # fmt: skip
+    return ShipReport(**{**values, **fields})
+
+
+def test_a_ship_fits_the_terminal() -> None:
+    lines = ship_lines(shipped(), TERMINAL)
+    assert max(map(len, lines)) <= TERMINAL
+    # The text of a node stays in its column.
+    assert lines[0].startswith("n[2-3]  failed: check: unreachable")
+    assert lines[1].startswith(" " * len("n[2-3]  ")) and lines[1][8] != " "
+
+
+def test_in_a_pipe_a_node_set_is_one_line() -> None:
+    lines = ship_lines(shipped())
+    assert [line.partition("  ")[0] for line in lines[:2]] == ["n[2-3]", "n1"]
+    assert (
+        f"unreachable: {REASONS['unreachable'].meaning}. {REASONS['unreachable'].advice}" in lines
+    )
+    assert lines[-1].startswith(f"{KEY}: active on 1 of 3 nodes; --min demands 3; sent ")
+
+
+def test_a_rollback_to_nothing_does_not_say_that_nothing_is_active() -> None:
+    nothing = NodeFailure(stage="check", reason="no-previous", message="nothing was active before")
+    states = {"n1": NodeState(state="failed", failure=nothing)}
+    lines = ship_lines(shipped(verb="rollback", key="", states=states, required=1, ways={}))
+    assert lines[-1] == "train: nothing to go back to on 1 node, so nothing was changed"
+
+
+def test_drift_fits_the_terminal() -> None:
+    document = record(cluster(3), {"n0004": timed_out()})
+    lines = drift_lines(document, verbose=True, width=TERMINAL)
+    assert max(map(len, lines)) <= TERMINAL
+
+
+def test_long_words_stay_whole() -> None:
+    path = "/" + "x" * 90
+    assert wrap_line(f"  see {path}", 40) == ["  see", f"    {path}"]
+    assert wrap_line(f"  see {path}", None) == [f"  see {path}"]
