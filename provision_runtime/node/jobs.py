@@ -16,6 +16,8 @@ from ..comm import processes
 LOG, PROCESS, STATUS = "log", "process.json", "status"
 # The end of a log that `job-log` returns.
 LOG_BYTES = 1 << 20
+# The status of every part of a job that was told to end.
+CANCELED = 128 + signal.SIGTERM
 
 
 def jobs_folder() -> Path:
@@ -83,7 +85,7 @@ def _state(folder: Path, record: dict[str, Any]) -> tuple[str, int | None]:
     except (OSError, ValueError):
         status = None
     if status is not None:
-        return ("done" if status == 0 else "failed"), status
+        return {0: "done", CANCELED: "canceled"}.get(status, "failed"), status
     if processes.state(record["identity"]) in (processes.ALIVE, processes.STOPPED):
         return "running", None
     return "killed", None

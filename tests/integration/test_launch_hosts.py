@@ -86,8 +86,8 @@ def test_a_job_is_canceled_on_all_hosts(
     running = dict.fromkeys(("h4", "h5"), "running")
     eventually(lambda: states(lab, on, job) == running, PATIENCE_S)
     assert lab.run("jobs", "cancel", job, "--on", on).returncode == 0
-    failed = dict.fromkeys(("h4", "h5"), "failed")
-    eventually(lambda: states(lab, on, job) == failed, PATIENCE_S)
+    canceled = dict.fromkeys(("h4", "h5"), "canceled")
+    eventually(lambda: states(lab, on, job) == canceled, PATIENCE_S)
     again = lab.run("jobs", "cancel", job, "--on", on)
     assert again.returncode == 3
     assert f"runs a job {job}" in again.stderr
