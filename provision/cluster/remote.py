@@ -191,6 +191,7 @@ _SRUN_EXIT = re.compile(r"^srun: error: (\S+): tasks? ([\d,-]+): (.*)$", re.MULT
 _SRUN_LAUNCH = re.compile(
     r"^srun: error: Task launch for \S+ failed on node (\S+): (.*)$", re.MULTILINE
 )
+_SRUN_ABORTED = re.compile(r"^srun: Job step aborted", re.MULTILINE)
 _SRUN_LABEL = re.compile(r"^\s*(\d+): (.*)$", re.MULTILINE)
 # srun itself needs a moment to start a step and to collect its end.
 SRUN_EXTRA_S = 30.0
@@ -295,23 +296,25 @@ class _RemoteAction:
             self._srun_steps({node.name: node}, self._programs(node))
 
     def _srun_steps(self, nodes: Mapping[str, Node], program: bytes) -> None:
-        """A node where srun cannot start anything ends the step for all (Slurm 22.05): the others
-        get another one without it."""
+        """A node where srun cannot start anything, or whose slurmstepd is gone, ends the step for
+        all (Slurm 22.05): the others get another one without it."""
         remaining = dict(nodes)
         while remaining:
             output = self._srun_step(remaining, program)
             documents = {each["slurm_node"]: each for each in srun_documents(output.stdout)}
             messages = srun_messages(output.stderr)
-            not_started = {name for name, each in messages.items() if each.status is None}
+            causes = step_causes(messages, output.stderr) & set(remaining)
             for name, node in list(remaining.items()):
                 if name in documents:
                     self._add(_answer_of_document(node, documents[name], output, self._stage))
-                elif not_started and name not in not_started:
+                elif causes and name not in causes:
                     continue
                 elif name in messages:
                     self._add(_failed(node, self._stage, *_srun_failure(messages[name]), output))
                 else:
-                    reason, text = classify(output.status, "", _step_error(output.stderr))
+                    # The status of the step is that of a task which is named.
+                    status = 0 if messages else output.status
+                    reason, text = classify(status, "", _step_error(output.stderr))
                     self._add(_failed(node, self._stage, reason, text, output))
                 del remaining[name]
 
@@ -326,9 +329,10 @@ class _RemoteAction:
             "--label",
             "sh",
             "-c",
-            # The shell stays: srun ends a step for all nodes, at times before the others have
-            # answered, if a signal ends a task of one (Slurm 22.05). A status does not.
-            f"{self._command}; exit $?",
+            # The shell stays, and reads what its command left. srun ends a step for all nodes, at
+            # times before the others have answered, if a signal ends a task of one, or if it cannot
+            # write to one (Slurm 22.05). A status does not.
+            f"{self._command}; status=$?; cat >/dev/null; exit $status",
         ]
         [output] = clustershell.run(
             ["srun"],
@@ -391,10 +395,12 @@ def _failed(
 @dataclass(frozen=True, kw_only=True)
 class SrunMessage:
     """What srun says about one node. status: of its task; None if the task could not be started.
-    text: what the task printed to standard error, or srun's words."""
+    text: what the task printed to standard error, or srun's words. by_signal: srun may have sent it
+    to end the step."""
 
     status: int | None
     text: str
+    by_signal: bool = False
 
 
 def srun_messages(stderr: str) -> dict[str, SrunMessage]:
@@ -411,10 +417,18 @@ def srun_messages(stderr: str) -> dict[str, SrunMessage]:
         status = int(exit_code[1]) if exit_code else 128 + signal.SIGKILL
         for name, task in zip(clustershell.expand(nodes), clustershell.expand(f"[{tasks}]")):
             text = "\n".join(printed.get(task, [words]))
-            messages[name] = SrunMessage(status=status, text=text)
+            messages[name] = SrunMessage(status=status, text=text, by_signal=exit_code is None)
     for name, words in _SRUN_LAUNCH.findall(stderr):
         messages[name] = SrunMessage(status=None, text=words)
     return messages
+
+
+def step_causes(messages: Mapping[str, SrunMessage], stderr: str) -> set[str]:
+    """The nodes because of which srun ended a step for all; empty if it did not, or does not say
+    it."""
+    if _SRUN_ABORTED.search(stderr):
+        return {name for name, message in messages.items() if not message.by_signal}
+    return {name for name, message in messages.items() if message.status is None}
 
 
 def _srun_failure(message: SrunMessage) -> tuple[str, str]:

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from provision.cluster.inventory import NodeDefaults, select_nodes
+from provision.cluster.remote import run_script
+from provision_runtime.node.program import MARK
 from tests.integration.conftest import Home, make_home
 from tests.integration.slurm_cluster import GPUS, SlurmCluster
 from tests.integration.test_nodes_ssh import reasons
@@ -126,3 +129,28 @@ def test_task_that_is_killed_does_not_end_the_others(
     use_srun(user, str(python))
     report = check_in_allocation(user, slurm_cluster, "--nodes=4")
     assert reasons(report) == {"n2": ["killed"]}
+
+
+def test_task_that_ends_without_reading_does_not_end_the_others(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun writes the program to all nodes, and aborts the step for all if it cannot write to one
+    (22.05): a node without Python was enough. The script is long, so that it is not yet sent."""
+    for name, value in slurm_cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    job = slurm_cluster.run(
+        *("sbatch", "--parsable", "--nodes=4", "--wrap=sleep 600"),
+        *("--output", str(tmp_path / "job")),
+    ).strip()
+    slurm_cluster.wait_for_job(job, "RUNNING")
+    defaults = NodeDefaults(via="srun", allocated="n[1-4]", srun_options=("--jobid", job))
+    answer = (
+        f'printf "\\n{MARK}{{\\"slurm_node\\": \\"%s\\", \\"result\\": {{}}}}\\n" $SLURMD_NODENAME'
+    )
+    script = f"[ $SLURMD_NODENAME = n2 ] && exit 3\n{{ cat >/dev/null; {answer}; exit; }}\n"
+    script += "# a comment\n" * 300_000
+    answers = run_script(
+        select_nodes("slurm:gpu").nodes, script, stage="check", timeout_s=60, defaults=defaults
+    )
+    failures = {each.node.name: each.failure.reason for each in answers if each.failure}
+    assert failures == {"n2": "bad-answer"}

@@ -15,6 +15,7 @@ from provision.cluster.remote import (
     run_action,
     srun_documents,
     srun_messages,
+    step_causes,
     transport,
 )
 from provision.core.errors import InvalidSpec
@@ -37,10 +38,33 @@ KUBERNETES_NODE = Node(
 def test_messages_of_srun_are_those_of_their_nodes() -> None:
     assert srun_messages(STDERR) == {
         "n1": SrunMessage(status=127, text="sh: 1: exec: nopython: not found"),
-        "n2": SrunMessage(status=137, text="Killed"),
+        "n2": SrunMessage(status=137, text="Killed", by_signal=True),
         "n3": SrunMessage(status=127, text="Traceback (most recent call last):"),
         "n4": SrunMessage(status=None, text="Communication connection failure"),
     }
+
+
+# n2's task ended while srun wrote to it.
+ABORTED = """\
+srun: error: n2: task 1: Exited with exit code 137
+1: Killed
+srun: error: _server_write write failed: Connection reset by peer
+srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 1
+srun: Job step aborted: Waiting up to 4 seconds for job step to finish.
+srun: error: n3: task 2: Killed
+0: slurmstepd-n1: error: *** STEP 14.69 ON n1 CANCELLED AT 2026-11-25T10:44:15 ***
+srun: error: n4: task 3: Killed
+srun: error: n1: task 0: Killed
+srun: Force Terminated StepId=14.69
+"""
+
+
+def test_an_aborted_step_has_the_nodes_that_failed_first_as_its_cause() -> None:
+    """srun kills the tasks of the others, which is no fault of theirs."""
+    assert step_causes(srun_messages(ABORTED), ABORTED) == {"n2"}
+    assert step_causes(srun_messages(STDERR), STDERR) == {"n1", "n3", "n4"}
+    finished = "srun: error: n2: task 1: Exited with exit code 137\n"
+    assert step_causes(srun_messages(finished), finished) == set()
 
 
 def test_answers_that_srun_broke_into_lines() -> None:
