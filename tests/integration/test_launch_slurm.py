@@ -98,6 +98,37 @@ def test_nodes_that_on_leaves_out_are_excluded(
     assert sorted(lines) == ["on n3", "on n4"]
 
 
+def test_a_job_that_is_launched_within_another_is_no_part_of_it(
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
+) -> None:
+    """The variables of that job would say what the steps of this one request."""
+    provision = str(Path(sys.executable).parent / "provision")
+    outer = ("salloc", "--quiet", "--nodes=2", "--cpus-per-task=2", "--gpus-per-node=1")
+    words = ("launch", "toy", "--on", "slurm:gpu", "--gpus", "0", "--prefix", str(plain_prefix))
+    result = subprocess.run(
+        [*outer, provision, *words, "--", "sh", "-c", "echo cores $(nproc) of $SLURM_JOB_ID"],
+        cwd=lab.root / "work",
+        env=lab.env,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    job = result.stdout.splitlines()[0].split()[-1]
+    slurm_cluster.wait_for_job(job)
+    assert f"of {job}\n" in log_of(lab, job)
+
+
+def test_a_site_that_exports_nothing_to_jobs(
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
+) -> None:
+    """Steps have what the script sets all the same."""
+    site = Home(root=lab.root, env={**lab.env, "SBATCH_EXPORT": "NONE"})
+    words = ("--on", "slurm:gpu", "--nodes", "2", "--prefix", str(plain_prefix))
+    job = launched(site, *words, "--", "sh", "-c", "echo user site $PYTHONNOUSERSITE")
+    slurm_cluster.wait_for_job(job)
+    assert log_of(lab, job).count("user site 1\n") == 2
+
+
 def test_a_packed_environment_is_checked_and_mounted(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
 ) -> None:

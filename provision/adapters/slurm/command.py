@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from provision.core import process
 from provision.core.errors import (
@@ -21,13 +22,33 @@ _NO_CONTROLLER = re.compile(
 )
 
 
-def run_slurm(command: list[str], refusal: Callable[[str], ProvisionError]) -> str:
-    """What the command printed. refusal: the error for what Slurm says where it refuses.
+# Of what Slurm sets in a job, these say which cluster is asked.
+CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS")
+
+
+def environment_outside_jobs(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Our variables without those of the job in which this process runs: its GPUs and CPUs would
+    become those of the steps of a job that is submitted here."""
+    environment = process.clean_environment()
+    if "SLURM_JOB_ID" in variables:
+        for name in variables:
+            if name.startswith("SLURM_") and name not in CLUSTER_VARIABLES:
+                environment.pop(name, None)
+    return environment
+
+
+def run_slurm(
+    command: list[str],
+    refusal: Callable[[str], ProvisionError],
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """What the command printed. refusal: the error for what Slurm says where it refuses. env: its
+    whole environment, ours by default.
 
     Raises ToolMissing without the command, and Unreachable if the controller does not answer.
     """
     try:
-        return process.run(command, timeout_s=ANSWER_TIMEOUT_S).stdout
+        return process.run(command, env=env, timeout_s=ANSWER_TIMEOUT_S).stdout
     except ToolMissing as error:
         raise ToolMissing(
             f"There is no `{command[0]}` on this machine.",

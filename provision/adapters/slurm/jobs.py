@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.adapters.slurm.command import run_slurm
+from provision.adapters.slurm.command import environment_outside_jobs, run_slurm
 from provision.core.errors import InvalidSpec
 
 # Id, name, state, nodes, time used, time limit, comment, and last the reason or the node list.
@@ -59,7 +59,8 @@ def submit(script: Path) -> str:
 
     Raises ToolMissing without sbatch, InvalidSpec if Slurm rejects the job, Unreachable.
     """
-    answer = _ask(["sbatch", "--parsable", str(script)], "Slurm rejected the job")
+    command = ["sbatch", "--parsable", str(script)]
+    answer = _ask(command, "Slurm rejected the job", environment_outside_jobs())
     # ID, or ID;CLUSTER where there are several. Warnings of plug-ins may come first.
     return answer.strip().splitlines()[-1].split(";")[0]
 
@@ -126,7 +127,7 @@ def cancel(identity: str) -> None:
     _ask(["scancel", identity], "scancel failed")
 
 
-def _ask(command: list[str], failure: str) -> str:
+def _ask(command: list[str], failure: str, env: Mapping[str, str] | None = None) -> str:
     def refusal(message: str) -> InvalidSpec:
         if _UNKNOWN_JOB.search(message):
             return InvalidSpec(
@@ -136,4 +137,4 @@ def _ask(command: list[str], failure: str) -> str:
             )
         return InvalidSpec(f"{failure}: {message}.")
 
-    return run_slurm(command, refusal)
+    return run_slurm(command, refusal, env)
