@@ -310,7 +310,8 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
 def _install_runtime(context: Context, prefix: Prefix) -> None:
     """The same in place. The caller holds the environment's lock."""
     marker.rename_earlier_marker(prefix.path)
-    activation.write_scripts(prefix.path)
+    if not activation.has_scripts(prefix.path):
+        install_record.update_scripts(prefix.path)
     package = runtime_package.load()
     if not runtime_package.is_current(prefix.path, package):
         runtime_package.install(prefix.path, package)

@@ -34,6 +34,11 @@ def has_scripts(tree: Path) -> bool:
     return not _missing_scripts(tree)
 
 
+def has_any_scripts(tree: Path) -> bool:
+    """Whether there are activation scripts, perhaps an earlier provision's."""
+    return all((tree / relative).exists() for relative in _SCRIPTS)
+
+
 def _missing_scripts(tree: Path) -> dict[Path, str]:
     missing = {}
     for relative, source in _SCRIPTS.items():

@@ -19,7 +19,7 @@ from provision.adapters.installed_files import INSTALL_RECORD
 from provision.core.atomic import atomic_write
 from provision.core.json_text import parse_json
 from provision.core.process import run
-from provision.environment import bytecode, runtime_package
+from provision.environment import activation, bytecode, runtime_package
 
 SCHEMA = 1
 RUNTIME = canonicalize_name(runtime_package.NAME)
@@ -49,12 +49,36 @@ def write(tree: Path, byte_code: Mapping[str, str] | None = None) -> None:
     byte_code: the hash of each file of byte code, if it is known already.
     """
     hashes = bytecode.compiled_files(tree) if byte_code is None else byte_code
+    own_hashes = {path: sha256 for path, sha256 in hashes.items() if RUNTIME_FOLDER not in path}
+    _write(tree, InstallRecord(distributions=digests(tree), byte_code=own_hashes))
+
+
+def update_scripts(tree: Path) -> None:
+    """Replace the activation scripts of an earlier provision, and record them.
+
+    They belong to no package. If other such files were changed since the tree was installed, the
+    record stays, so that this is still seen.
+    """
+    record = read(tree)
+    before = None if record is None else _of_no_package(digests(tree))
+    activation.write_scripts(tree)
+    if record is not None and before == _of_no_package(record.distributions):
+        entries = {**record.distributions, **_of_no_package(digests(tree))}
+        _write(tree, InstallRecord(distributions=entries, byte_code=record.byte_code))
+
+
+def _of_no_package(
+    distributions: Mapping[str, Mapping[str, str]],
+) -> dict[str, Mapping[str, str]]:
+    """The entry of the files that belong to no package."""
+    return {name: entry for name, entry in distributions.items() if entry["kind"] == "files"}
+
+
+def _write(tree: Path, record: InstallRecord) -> None:
     content = {
         "schema": SCHEMA,
-        "distributions": digests(tree),
-        "byte_code": {
-            path: sha256 for path, sha256 in hashes.items() if RUNTIME_FOLDER not in path
-        },
+        "distributions": record.distributions,
+        "byte_code": record.byte_code,
     }
     atomic_write(tree / INSTALL_RECORD, json.dumps(content, indent=1) + "\n")
 

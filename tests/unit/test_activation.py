@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from provision.cli.main import cli
 from provision.commands import run as runs
-from provision.core.errors import IntegrityError, ToolMissing
+from provision.core.errors import IntegrityError, SystemRefused, ToolMissing
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import activation
@@ -98,6 +99,22 @@ def test_script_of_a_package_stays(prefix: Prefix) -> None:
     assert activation.has_scripts(prefix.path)
     activation.write_scripts(prefix.path)
     assert path.read_text() == "conda's own\n"
+
+
+def test_earlier_scripts_do_where_no_file_can_be_written(prefix: Prefix) -> None:
+    """As in an environment of another user."""
+    script = prefix.path / "bin" / "activate"
+    script.write_text("# Written by provision, an earlier one.\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        launch = runs.shell_launch(prefix, interactive=True)
+        script.unlink()
+        with pytest.raises(SystemRefused, match=r"has no activation scripts.*File too large"):
+            runs.shell_launch(prefix, interactive=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert launch.argv
 
 
 def test_command_gets_the_environment_and_its_exit_code(prefix: Prefix) -> None:

@@ -17,7 +17,7 @@ from provision.core import atomic
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.paths import Folders
 from provision.core.types import Prefix
-from provision.environment import activation, runtime_package
+from provision.environment import activation, install_record, runtime_package
 from tests.unit.test_image_build import Quiet
 
 
@@ -181,19 +181,43 @@ def test_unwritable_prefix_is_reported(
         runtime_package.install(prefix, runtime_package.load(source, "1.2"))
 
 
+def installed_environment(prefix: Path) -> Prefix:
+    """With the runtime package, its interpreter and scripts, and a record of all that."""
+    runtime_package.install(prefix, runtime_package.load())
+    activation.write_scripts(prefix)
+    # The interpreter that compiles what is installed.
+    (prefix / "bin" / "python").symlink_to(sys.executable)
+    install_record.write(prefix, {})
+    return Prefix(name="lab", path=prefix, lock_sha256="0" * 64)
+
+
 def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path) -> None:
     """So that `smoke` and `kernel add` also work in a prefix that they may not write to."""
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
     context = Context(folders=folders, progress=Quiet())
-    environment = Prefix(name="lab", path=prefix, lock_sha256="0" * 64)
-    runtime_package.install(prefix, runtime_package.load())
-    activation.write_scripts(prefix)
-    # The interpreter that compiles what is installed.
-    (prefix / "bin").mkdir(exist_ok=True)
-    (prefix / "bin" / "python").symlink_to(sys.executable)
+    environment = installed_environment(prefix)
     ensure_runtime(context, environment)
     assert not folders.data.exists()
     (runtime_package.site_packages(prefix) / "provision_runtime" / "cli.py").unlink()
     ensure_runtime(context, environment)
     assert (folders.data / "held" / "lab").exists()
     assert runtime_package.is_current(prefix, runtime_package.load())
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_only_what_provision_changed_is_recorded(
+    prefix: Path, tmp_path: Path, by_hand: bool
+) -> None:
+    """The activation scripts of a new release replace the earlier ones in place."""
+    environment = installed_environment(prefix)
+    script = prefix / "bin" / "activate"
+    script.write_text("# Written by provision, an earlier one.\n")
+    install_record.write(prefix, {})
+    if by_hand:
+        (prefix / "notes").write_text("mine")
+    folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
+    ensure_runtime(Context(folders=folders, progress=Quiet()), environment)
+    assert activation.has_scripts(prefix)
+    record = install_record.read(prefix)
+    assert record is not None
+    assert (record.distributions != install_record.digests(prefix)) == by_hand
