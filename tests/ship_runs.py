@@ -55,6 +55,7 @@ class Notes:
     """A Progress that keeps what was said."""
 
     lines: list[str] = field(default_factory=list)
+    shows_bars = False
 
     def say(self, text: str) -> None:
         self.lines.append(text)

@@ -215,7 +215,9 @@ def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, 
     """
     external_solver = None
     if plan.request.solver:
-        external_solver = locks.find_solver(plan.request.solver, context.mirrors)
+        external_solver = locks.find_solver(
+            plan.request.solver, context.mirrors, show_bars=context.progress.shows_bars
+        )
     python = local_python(context, plan, channels)
     with context.progress.meter("waiting for the solvers", 0):
         return locks.solve(

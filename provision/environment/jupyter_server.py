@@ -77,7 +77,10 @@ def _install(staging: Path, path: Path, progress: Progress, mirrors: Mirrors) ->
         )
     progress.say(f"installing JupyterLab into {path}, once for all environments")
     run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", staging])
-    uv.install_wheels(packages, staging / "bin" / "python", mirrors, warn=progress.warn)
+    interpreter = staging / "bin" / "python"
+    uv.install_wheels(
+        packages, interpreter, mirrors, show_bars=progress.shows_bars, warn=progress.warn
+    )
     # Notebooks run in environments, not in the server's own Python.
     shutil.rmtree(staging / "share" / "jupyter" / "kernels", ignore_errors=True)
     _move_scripts(staging, path)

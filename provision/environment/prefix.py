@@ -202,7 +202,10 @@ def install_packages(
     wheels = lock.by("pip")
     if wheels:
         progress.say(f"installing {len(wheels)} wheels")
-        uv.install_wheels(wheels, staging / "bin" / "python", mirrors, warn=progress.warn)
+        interpreter = staging / "bin" / "python"
+        uv.install_wheels(
+            wheels, interpreter, mirrors, show_bars=progress.shows_bars, warn=progress.warn
+        )
         _rewrite_scripts(staging, path)
 
 

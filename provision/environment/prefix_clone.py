@@ -66,7 +66,12 @@ def install_changes(
     if changed:
         progress.say(f"installing {', '.join(package.name for package in changed)}")
         uv.install_wheels(
-            changed, interpreter, mirrors, all_packages=lock.by("pip"), warn=progress.warn
+            changed,
+            interpreter,
+            mirrors,
+            all_packages=lock.by("pip"),
+            show_bars=progress.shows_bars,
+            warn=progress.warn,
         )
     bytecode.link_unchanged(prefix.path, staging, folders)
     staying = {}

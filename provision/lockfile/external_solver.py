@@ -39,11 +39,12 @@ _USE_OURS = (
 
 @dataclass(frozen=True)
 class ExternalSolver:
-    """An executable that solves instead of our own solver."""
+    """An executable that solves instead of our own solver. show_bars: its own, on a terminal."""
 
     name: SolverName
     executable: Path
     mirrors: Mirrors = NO_MIRRORS
+    show_bars: bool = False
 
     def solve(self, request: conda.SolveRequest) -> tuple[LockedPackage, ...]:
         """The packages, sorted by name.
@@ -76,7 +77,7 @@ class ExternalSolver:
                 (folder / name).write_text(text, encoding="utf-8")
             command = solver_command(self.name, self.executable, request, folder)
             try:
-                run(command, env=clean_environment(), cwd=folder, show=True)
+                run(command, env=clean_environment(), cwd=folder, show=self.show_bars)
             except ToolFailed as error:
                 if "Could not lock the environment" not in error.tail:
                     error.advice = _USE_OURS
@@ -112,7 +113,7 @@ class ExternalSolver:
         return dataclasses.replace(package, url=url)
 
 
-def find_solver(name: SolverName, mirrors: Mirrors) -> ExternalSolver:
+def find_solver(name: SolverName, mirrors: Mirrors, *, show_bars: bool = False) -> ExternalSolver:
     """The executable of that name on PATH, or ToolMissing."""
     executable = shutil.which(name)
     if executable is None:
@@ -120,7 +121,7 @@ def find_solver(name: SolverName, mirrors: Mirrors) -> ExternalSolver:
             f"--solver {name} needs the executable `{name}`, which is not on PATH.",
             advice=f"Install it. {_USE_OURS}",
         )
-    return ExternalSolver(name, Path(executable), mirrors)
+    return ExternalSolver(name, Path(executable), mirrors, show_bars)
 
 
 def solver_files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str]:

@@ -17,7 +17,7 @@ from rattler.shell import ActivationVariables, Shell, activate
 
 from tests.conftest import ROOT
 from tests.faulty import Server, served
-from tests.integration.conftest import Home, make_home
+from tests.integration.conftest import Home, make_home, on_terminal
 from tests.small import write_index, write_wheel
 from tests.unit.test_quickstart import quick_start
 
@@ -134,6 +134,13 @@ def test_add_and_remove_change_nothing_else(lab: Home, folder: Path) -> None:
     compiled = {path.name.split(".")[0] for path in torch.parent.glob("__pycache__/*.pyc")}
     assert "torch" in compiled and "toy" not in compiled
     assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+
+
+def test_quiet_shows_no_bars_on_a_terminal(lab: Home) -> None:
+    """Neither ours nor uv's."""
+    status, output = on_terminal(lab, "add", NAME, "toy", "-q")
+    assert (status, output) == (0, "")
+    assert imports(lab, "toy")
 
 
 def test_changed_file_is_drift(lab: Home) -> None:

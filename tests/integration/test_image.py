@@ -63,6 +63,7 @@ class Watching:
         self.messages.append(text)
 
     warn = say
+    shows_bars = False
 
     def meter(self, title: str, total: int) -> Watching:
         self.meters[title] = total

@@ -22,6 +22,8 @@ from provision.environment import prefix as prefixes
 
 
 class Recorder:
+    shows_bars = False
+
     def __init__(self) -> None:
         self.warnings: list[str] = []
 

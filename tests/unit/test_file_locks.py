@@ -46,6 +46,7 @@ class Recorder:
         self.messages.append(text)
 
     warn = say
+    shows_bars = False
 
     def meter(self, title: str, total: int) -> MeterContext:
         raise AssertionError("nothing to measure")

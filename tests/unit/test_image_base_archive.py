@@ -28,6 +28,7 @@ class Silent:
     def say(self, text: str) -> None: ...
 
     warn = say
+    shows_bars = False
 
     def meter(self, title: str, total: int) -> Silent:
         return self

@@ -27,6 +27,8 @@ DIGEST = f"sha256:{hashlib.sha256(LAYER).hexdigest()}"
 
 
 class Quiet:
+    shows_bars = False
+
     def say(self, text: str) -> None:
         pass
 

@@ -210,6 +210,8 @@ def evidence_result() -> Any:
 
 def context(folders: Folders) -> Context:
     class Silent:
+        shows_bars = False
+
         def say(self, text: str) -> None: ...
         def warn(self, text: str) -> None: ...
         def meter(self, title: str, total: int) -> Any:

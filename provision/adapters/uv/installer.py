@@ -31,15 +31,17 @@ def install_wheels(
     mirrors: Mirrors = NO_MIRRORS,
     *,
     all_packages: Sequence[LockedPackage] = (),
+    show_bars: bool = False,
     warn: Callable[[str], None],
 ) -> None:
     """Install exactly these wheels into the environment of `interpreter`.
 
-    all_packages: those that the environment has then, if it has others already.
+    all_packages: those that the environment has then, if it has others already. show_bars: pass
+    uv's own progress bars on, if there is a terminal.
 
     If several wheels bring the same file, the last wheel by name wins, on every machine.
-    On a terminal uv's own progress bars are shown. If no index answers but uv's cache holds all
-    wheels, installs them from there and says so through `warn`.
+    If no index answers but uv's cache holds all wheels, installs them from there and says so
+    through `warn`.
     """
     build = ""
     for package in packages:
@@ -48,13 +50,21 @@ def install_wheels(
     indexes = index_settings(build or None, mirrors)
     # A package that is built anew may have the version that is installed already.
     flags = ("--reinstall",) if all_packages else ()
-    _install(packages, interpreter, mirrors, indexes, *flags, warn=warn)
+    _install(packages, interpreter, mirrors, indexes, *flags, show_bars=show_bars, warn=warn)
     prefix = interpreter.parent.parent
     if all_packages and not shares_files(prefix, [package.name for package in packages]):
         return
     for site in prefix.glob("lib/python3*/site-packages"):
         for package in wheels_to_reinstall(all_packages or packages, site):
-            _install([package], interpreter, mirrors, indexes, "--reinstall", warn=warn)
+            _install(
+                [package],
+                interpreter,
+                mirrors,
+                indexes,
+                "--reinstall",
+                show_bars=show_bars,
+                warn=warn,
+            )
 
 
 def cache_folder() -> Path:
@@ -124,6 +134,7 @@ def _install(
     mirrors: Mirrors,
     indexes: IndexSettings,
     *flags: str,
+    show_bars: bool,
     warn: Callable[[str], None],
 ) -> None:
     """Packages of an index are requested by name, version and hash, so that uv finds what it has
@@ -132,7 +143,7 @@ def _install(
     files = [package for package in packages if not package.is_source]
     sources = [package for package in packages if package.is_source]
     if sources:
-        _install_sources(sources, interpreter, indexes, *flags)
+        _install_sources(sources, interpreter, indexes, *flags, show_bars=show_bars)
     if not files:
         return
     with temporary_directory("uv") as folder:
@@ -142,12 +153,12 @@ def _install(
         command += ["--no-deps", "--require-hashes", "--no-python-downloads"]
         command += [*flags, "-r", requirements]
         try:
-            run_uv(command, indexes, show=True)
+            run_uv(command, indexes, show=show_bars)
         except Unreachable as error:
             if not is_index_silent(error):
                 raise
             with contextlib.suppress(ProvisionError):  # uv's cache may hold them all
-                run_uv([*command, "--offline"], indexes, show=True)
+                run_uv([*command, "--offline"], indexes, show=show_bars)
                 warn(
                     f"{error.message} All wheels were in uv's cache, and were installed from there."
                 )
@@ -163,7 +174,11 @@ def _install(
 
 
 def _install_sources(
-    packages: Sequence[LockedPackage], interpreter: Path, indexes: IndexSettings, *flags: str
+    packages: Sequence[LockedPackage],
+    interpreter: Path,
+    indexes: IndexSettings,
+    *flags: str,
+    show_bars: bool,
 ) -> None:
     """Git repositories at their commits, and editable folders: uv builds them, and takes no hashes
     for them."""
@@ -178,7 +193,7 @@ def _install_sources(
         requirements.write_text("".join(lines))
         command: list[str | Path] = [uv_executable(), "pip", "install", "--python", interpreter]
         command += ["--no-deps", "--no-python-downloads", *flags, "-r", requirements]
-        run_uv(command, indexes, show=True)
+        run_uv(command, indexes, show=show_bars)
 
 
 def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO_MIRRORS) -> str:
