@@ -329,10 +329,13 @@ def _update(
             raise
     wheel_request = joint.wheels
     if wheel_request is not None:
+        requirements = _with_locked_commits(wheel_request.requirements, staying_wheels, changed)
+        new = [text for text in requirements if canonicalize_name(conda.spec_name(text)) in changed]
         wheel_request = dataclasses.replace(
             wheel_request,
-            requirements=_with_locked_commits(wheel_request.requirements, staying_wheels, changed),
+            requirements=requirements,
             prefer=versions(staying_wheels),
+            new_requirements=None if moving else tuple(new),
         )
     return dataclasses.replace(joint, conda=request, wheels=wheel_request).solve()
 

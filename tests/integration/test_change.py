@@ -109,13 +109,16 @@ def imports(lab: Home, module: str) -> bool:
     return subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode == 0
 
 
-def test_add_and_remove_change_nothing_else(lab: Home, folder: Path) -> None:
+def test_add_and_remove_change_nothing_else(lab: Home, folder: Path, world: Server) -> None:
     before, was = contents(lab), versions(lab)
     publish(folder, "numpy", "2.9.0")  # newer, and not asked for
     torch = next(prefix(lab).glob("lib/python3*/site-packages/torch.py"))
     inode = torch.stat().st_ino
+    world.clear()
     result = lab.run("add", NAME, "toy")
     assert result.returncode == 0, result.stderr
+    # The index is asked about what is new, and not about all that stays.
+    assert {path for path in world.log if "simple" in path} == {"/simple/toy/", "/simple/toyparts/"}
     assert "added  toy" in result.stdout and "added  toyparts" in result.stdout
     assert "2 of" in result.stdout
     assert versions(lab) == {**was, "toy": "1.0", "toyparts": "1.5"}
@@ -134,6 +137,20 @@ def test_add_and_remove_change_nothing_else(lab: Home, folder: Path) -> None:
     compiled = {path.name.split(".")[0] for path in torch.parent.glob("__pycache__/*.pyc")}
     assert "torch" in compiled and "toy" not in compiled
     assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+
+
+def test_add_moves_what_cannot_stay(lab: Home, folder: Path) -> None:
+    """numpy, and so a package that the new one does not name, to what the index has by now."""
+    publish(folder, "holder", "1.0", ("numpy<2.8",))
+    assert lab.run("add", NAME, "holder").returncode == 0
+    was = versions(lab)
+    publish(folder, "numpy", "2.8.0")
+    publish(folder, "holder", "1.1", ("numpy>=2.8",))
+    publish(folder, "mover", "1.0", ("numpy>=2.8,<2.9",))
+    result = lab.run("add", NAME, "mover")
+    assert result.returncode == 0, result.stderr
+    assert versions(lab) == {**was, "mover": "1.0", "numpy": "2.8.0", "holder": "1.1"}
+    assert lab.run("env", "diff", NAME).stdout == "no difference\n"
 
 
 def test_quiet_shows_no_bars_on_a_terminal(lab: Home) -> None:

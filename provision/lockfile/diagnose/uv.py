@@ -42,7 +42,7 @@ class _WheelConflict:
         self, error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons, budget: Budget
     ) -> None:
         # Preferred versions cannot cause a conflict.
-        self.request = dataclasses.replace(request, prefer={})
+        self.request = dataclasses.replace(request, prefer={}, new_requirements=None)
         self.error, self.reasons, self.budget = error, reasons, budget
 
     def diagnose(self) -> Unsolvable:
