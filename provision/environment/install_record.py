@@ -43,14 +43,20 @@ def complete(tree: Path, cache: Path | None = None) -> None:
     write(tree)
 
 
-def write(tree: Path, byte_code: Mapping[str, str] | None = None) -> None:
-    """Record what a compiled tree holds.
+def write(
+    tree: Path,
+    byte_code: Mapping[str, str] | None = None,
+    distributions: Mapping[str, Mapping[str, str]] | None = None,
+) -> int:
+    """Record what a compiled tree holds. Returns the size of the record.
 
-    byte_code: the hash of each file of byte code, if it is known already.
+    byte_code: the hash of each file of byte code, distributions: the digests, if they are known
+    already.
     """
     hashes = bytecode.compiled_files(tree) if byte_code is None else byte_code
     own_hashes = {path: sha256 for path, sha256 in hashes.items() if RUNTIME_FOLDER not in path}
-    _write(tree, InstallRecord(distributions=digests(tree), byte_code=own_hashes))
+    entries = digests(tree) if distributions is None else distributions
+    return _write(tree, InstallRecord(distributions=entries, byte_code=own_hashes))
 
 
 def update_scripts(tree: Path) -> None:
@@ -74,13 +80,15 @@ def _of_no_package(
     return {name: entry for name, entry in distributions.items() if entry["kind"] == "files"}
 
 
-def _write(tree: Path, record: InstallRecord) -> None:
+def _write(tree: Path, record: InstallRecord) -> int:
     content = {
         "schema": SCHEMA,
         "distributions": record.distributions,
         "byte_code": record.byte_code,
     }
-    atomic_write(tree / INSTALL_RECORD, json.dumps(content, indent=1) + "\n")
+    text = json.dumps(content, indent=1) + "\n"
+    atomic_write(tree / INSTALL_RECORD, text)
+    return len(text)
 
 
 def is_complete(tree: Path) -> bool:

@@ -12,11 +12,12 @@ import json
 import os
 import stat
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision.adapters import conda, uv
-from provision.adapters.installed_files import interpreter_lines, script_body
+from provision.adapters.installed_files import INSTALL_RECORD, interpreter_lines, script_body
 from provision.core.atomic import (
     atomic_write,
     backup_path,
@@ -145,10 +146,18 @@ def create(
             bytecode.compile_all(staging, "checked-hash", folders.byte_code)
         # `env list` shows size and records, and must not walk through 32,000 files per environment.
         records = sorted(package_records(staging))
-        fingerprints = _add_own_files(name, staging, staying or {})
-        install_record.compile_runtime(staging, folders.byte_code)
-        install_record.write(staging, byte_code)
-        size = _leave_writing_to_owner(staging)
+        has_runtime = staying is not None and runtime_package.is_current(
+            staging, runtime_package.load()
+        )
+        fingerprints = _add_own_files(name, staging, staying or {}, runtime=not has_runtime)
+        if not has_runtime:
+            install_record.compile_runtime(staging, folders.byte_code)
+        (staging / INSTALL_RECORD).unlink(missing_ok=True)  # of the prefix before
+        # Both walk through the whole tree, one of them in a process of its own.
+        with ThreadPoolExecutor(1) as side_by_side:
+            digests = side_by_side.submit(install_record.digests, staging)
+            size = _leave_writing_to_owner(staging)
+        size += install_record.write(staging, byte_code, digests.result())
         _write_marker(
             lock,
             name,
@@ -222,14 +231,18 @@ def complete(
     return fingerprints
 
 
-def _add_own_files(name: str, staging: Path, staying: Mapping[str, str]) -> dict[str, str]:
-    """All but the marker. staying: fingerprints that are known already."""
+def _add_own_files(
+    name: str, staging: Path, staying: Mapping[str, str], *, runtime: bool = True
+) -> dict[str, str]:
+    """All but the marker. staying: fingerprints that are known already. runtime: also the runtime
+    package."""
     fingerprints = uv.fingerprints(staging, unchanged=staying)
     for folder_name in list(fingerprints):
         # Provision itself updates the runtime package in place.
         if folder_name.startswith(f"{runtime_package.NAME}-"):
             del fingerprints[folder_name]
-    runtime_package.install(staging, runtime_package.load())
+    if runtime:
+        runtime_package.install(staging, runtime_package.load())
     _mark_as_managed(staging, name)
     _write_conda_state(staging)
     activation.write_scripts(staging)
