@@ -23,13 +23,14 @@ from provision.cli.options import (
     verb,
     yes_option,
 )
+from provision.cli.other_tools import EnvGroup
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.commands.env import Product
 
 
-@click.group()
+@click.group(cls=EnvGroup)
 def env() -> None:
     """Create, list, remove and compare environments on this machine."""
 

@@ -19,6 +19,7 @@ import sys
 import click
 
 from provision import __version__
+from provision.cli.other_tools import GroupWithOtherWords
 
 # Verb -> the module of provision.cli that has it, and what `provision --help` says about it.
 VERBS = {
@@ -122,7 +123,7 @@ def _run() -> int:
         return INTERRUPTED
 
 
-class VerbGroup(click.Group):
+class VerbGroup(GroupWithOtherWords):
     """The verbs, each imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -163,7 +164,7 @@ class VerbGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="provision")
 def cli() -> None:
-    """Build PyTorch environments: locked, installed, packed as images, smoke-tested, registered.
+    """Build PyTorch environments: locked, installed, packed as images, tested, registered.
 
     \b
     provision build --torch 2.3 --cuda 12.1

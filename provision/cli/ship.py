@@ -179,7 +179,20 @@ def ship(
     return 0 if report.succeeded else 1
 
 
-@click.command()
+class OnNodes(click.Command):
+    """A verb about nodes, whose name conda has for entering an environment here."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.name != "on":
+                raise
+            message = "`provision shell NAME` enters an environment on this machine."
+            raise click.MissingParameter(message, error.ctx, error.param) from error
+
+
+@click.command(cls=OnNodes)
 @click.argument("name")
 @cluster_options
 @store_option

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from provision.cli.help import EXIT_CODES
 from provision.cli.main import cli
+from provision.cli.other_tools import VERBS_OF_ENV_WORDS, VERBS_OF_WORDS
 from provision.core import errors
 
 ROOT = Path(__file__).parent.parent.parent
@@ -101,6 +102,28 @@ def test_help_has_the_summary_of_every_command() -> None:
         command = cli.get_command(context, name)
         assert command is not None
         assert f"  {name:12}{command.get_short_help_str(100)}\n" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("list",), "Did you mean `provision env list`?"),
+        (("env", "rm", "lab"), "Did you mean `provision env remove`?"),
+        (("activate", "lab"), "`provision shell NAME` enters an environment on this machine."),
+    ],
+)
+def test_words_of_conda_name_our_verbs(words: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(cli, list(words))
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_every_word_of_other_tools_names_a_verb() -> None:
+    paths = {" ".join(path) for path, _ in VERBS}
+    own_words = {*cli.list_commands(click.Context(cli)), *paths, "--version"}
+    assert {*VERBS_OF_WORDS.values(), *VERBS_OF_ENV_WORDS.values()} <= own_words
+    assert not VERBS_OF_WORDS.keys() & own_words
+    assert not {f"env {word}" for word in VERBS_OF_ENV_WORDS} & own_words
 
 
 def test_unknown_command_suggests_similar_ones() -> None:

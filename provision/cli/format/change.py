@@ -32,7 +32,9 @@ def change_lines(result: ChangeResult, *, dry_run: bool) -> list[str]:
             "of them"
         )
     elif not result.portable:
-        lines.append("the lock is not portable: other machines cannot install all of it")
+        lines.append(
+            "the lock is not portable: its Python, or another file, is of this machine alone"
+        )
     for smoke_result in result.smoke:
         lines += ["", *smoke_lines(smoke_result)]
     return lines
