@@ -7,9 +7,12 @@ repositories and editables an address.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from provision.adapters import uv
 from provision.commands.context import Context
@@ -56,17 +59,43 @@ def prepare(
                 wheel = _place_wheel(context, _existing(argument), folder, python_of, placed)
                 name = wheel.name.split("-")[0].replace("_", "-").lower()
                 requirements.append(f"{name} @ file:{WHEELS}/{wheel.name}")
-            elif argument.endswith((".txt", ".in")) and Path(argument).is_file():
-                raise InvalidSpec(
-                    f"`{argument}` is a file, not a package.",
-                    advice=f"Did you mean `-r {argument}`?",
-                )
             else:
+                _check_requirement(argument, requirements, folder.name)
                 requirements.append(argument)
     except BaseException:
         take_back(placed)
         raise
     return Requirements(pip=tuple(requirements), placed=placed)
+
+
+def _check_requirement(argument: str, earlier: Sequence[str], name: str) -> None:
+    """Raise InvalidSpec for what people write who mean something else. earlier: the requirements
+    before it."""
+    if argument.endswith((".txt", ".in")):
+        raise InvalidSpec(
+            f"`{argument}` is a file's name, not a package's.",
+            advice=f"Did you mean `provision add {name} -r {argument}`?",
+        )
+    if re.fullmatch(r"\d+(\.\d+)*", argument):
+        package = earlier[-1] if earlier else "PACKAGE"
+        raise InvalidSpec(
+            f"`{argument}` is a version, not a package.",
+            advice=f"Did you mean `{package}=={argument}`?",
+        )
+    conda_form = re.fullmatch(r"([A-Za-z0-9._-]+)=([\d.*]+)(=\S+)?", argument)
+    if conda_form:
+        raise InvalidSpec(
+            f"`{argument}` is conda's way to write a requirement.",
+            advice=f"Write `{conda_form[1]}=={conda_form[2]}`, or add `--conda` to take the package "
+            "from conda.",
+        )
+    try:
+        Requirement(argument)
+    except InvalidRequirement as error:
+        raise InvalidSpec(
+            f"`{argument}` is not a requirement: {str(error).splitlines()[0]}.",
+            advice=f"For example: provision add {name} 'numpy<2'",
+        ) from error
 
 
 def take_back(placed: Mapping[Path, bytes | None]) -> None:
