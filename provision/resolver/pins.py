@@ -90,9 +90,9 @@ def added_packages(spec: Spec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(package_name(text) for text in (*spec.conda, *spec.pip)))
 
 
-def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator[str]:
-    """A sentence for each added package that cannot be installed with this torch, with the source
-    and advice."""
+def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator[tuple[str, str]]:
+    """For each added package that cannot be installed with this torch, a sentence with advice, and
+    the source."""
     our_wheels = {
         package_name(pin.requirement): pin
         for pin in pins
@@ -104,19 +104,23 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
         if name == "torch" and candidate.source.manager == "conda":
             yield (
                 f"`{requirement}` puts a wheel of torch over {candidate}. Remove it; --torch and "
-                "--cuda choose the build."
+                "--cuda choose the build.",
+                "",
             )
         elif pin and _excludes(requirement, pin.requirement):
             advice = (
                 "Remove it, or ask for a release that goes with it; `provision matrix explain` "
                 "says why each pin is there."
             )
-            if name in ("torchvision", "torchaudio"):
+            if name == "torch":
+                advice = (
+                    f"`provision build {spec.name} --torch VERSION --relock` changes torch and all "
+                    "that goes with it."
+                )
+            elif name in ("torchvision", "torchaudio"):
                 advice = "Remove it, or leave ours out with --no-companions."
-            yield (
-                f"`{requirement}` excludes `{pin.requirement}`: {pin.reason} ({pin.source}). "
-                f"{advice}"
-            )
+            sentence = f"`{requirement}` excludes `{pin.requirement}`: {pin.reason}. {advice}"
+            yield sentence, f"{pin.requirement}: {pin.source}"
     yield from _nvidia_wheel_conflicts(spec, candidate)
 
 
@@ -134,7 +138,7 @@ def _excludes(requirement: str, pin: str) -> bool:
     return False
 
 
-def _nvidia_wheel_conflicts(spec: Spec, candidate: Candidate) -> Iterator[str]:
+def _nvidia_wheel_conflicts(spec: Spec, candidate: Candidate) -> Iterator[tuple[str, str]]:
     """NVIDIA wheels must be of one family, that of the build's CUDA; a CPU build takes none.
 
     For wheels of torch the rules also say so.
@@ -149,14 +153,16 @@ def _nvidia_wheel_conflicts(spec: Spec, candidate: Candidate) -> Iterator[str]:
     listed = ", ".join(f"`{requirement}`" for requirement in families)
     cuda_major = (candidate.cuda or "").split(".")[0]
     if candidate.build is None:
-        yield f"{listed} is about GPUs, and {candidate} has no use for it. Remove it."
+        yield f"{listed} is about GPUs, and {candidate} has no use for it. Remove it.", ""
     elif len(set(families.values())) > 1:
         yield (
-            f"{listed}: NVIDIA wheels of different CUDA versions write the same files "
-            f"({NVIDIA_WHEEL_SOURCE}). Keep one family."
+            f"{listed}: NVIDIA wheels of different CUDA versions write the same files. Keep one "
+            "family.",
+            f"{listed}: {NVIDIA_WHEEL_SOURCE}",
         )
     elif candidate.source.manager == "conda" and cuda_major not in families.values():
         yield (
             f"{listed} is for another CUDA than {candidate}; two of them in one process break each "
-            f"other ({NVIDIA_WHEEL_SOURCE}). Remove it."
+            "other. Remove it.",
+            f"{listed}: {NVIDIA_WHEEL_SOURCE}",
         )

@@ -21,6 +21,7 @@ from provision.resolver.select import select, settle, with_machine
 from provision.resolver.suggest import nearest
 from provision.sources.base import Candidate
 
+SOURCES_ADVICE = "(-v shows the sources.)"
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
 
 
@@ -154,12 +155,13 @@ def _refuse_mistakes(
     rules: Sequence[CompatibilityRule],
     resolved_pins: Sequence[Pin],
 ) -> None:
-    """Report all known mistakes of a request in one error."""
-    about_builds, about_packages = [], []
+    """Report all known mistakes of a request in one error, their sources with -v only."""
+    about_builds, about_packages, sources = [], [], []
     for rule in rules:
         if rule.consequence != "refuse":
             continue
-        reason = f"{rule.reason} ({rule.source}). {rule.advice}"
+        reason = f"{rule.reason}. {rule.advice}"
+        sources.append(f"{rule.id}: {rule.source}")
         if rule.package is None:
             about_builds.append(f"{candidate}: {reason}".strip())
         else:
@@ -167,10 +169,18 @@ def _refuse_mistakes(
             listed = ", ".join(f"`{name}`" for name in names)
             about_packages.append(f"{listed}: {reason}".strip())
     if about_builds:
-        raise NoSuchBuild(" ".join(about_builds))
-    mistakes = [*about_packages, *conflicts(spec, candidate, resolved_pins)]
+        raise NoSuchBuild(" ".join(about_builds), advice=SOURCES_ADVICE, details="\n".join(sources))
+    mistakes = about_packages
+    for sentence, source in conflicts(spec, candidate, resolved_pins):
+        mistakes.append(sentence)
+        if source:
+            sources.append(source)
     if mistakes:
-        raise InvalidSpec(" ".join(mistakes))
+        raise InvalidSpec(
+            " ".join(mistakes),
+            advice=SOURCES_ADVICE if sources else "",
+            details="\n".join(sources),
+        )
 
 
 def _warnings(
