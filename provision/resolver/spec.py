@@ -239,7 +239,7 @@ def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str |
     if key.is_list:
         return _list_problem(key, value)
     if isinstance(value, str):
-        return _TEXT_PROBLEMS[key.kind](key, value)
+        return _rocm_problem(key, value) or _TEXT_PROBLEMS[key.kind](key, value)
     if value is None:
         return f"`{key.name}` has no value; give it one, or leave the line out."
     if isinstance(value, (list, dict, set)):
@@ -248,6 +248,16 @@ def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str |
     text = str(value) if scalar is None else scalar
     problem = _TEXT_PROBLEMS[key.kind](key, text)
     return problem or f'`{key.name}` must be text; write it in quotes: {key.name}: "{text}".'
+
+
+def _rocm_problem(key: SpecKey, value: str) -> str | None:
+    """What AMD's users ask for."""
+    if key.name not in ("torch", "cuda") or not re.search(r"rocm|\bhip\b", value, re.IGNORECASE):
+        return None
+    return (
+        f"`{key.name}` {value}: ROCm is for AMD's GPUs, and there are builds for NVIDIA GPUs only. "
+        "A CPU build (`cpu: true`, `--cpu`) runs there, without the GPU."
+    )
 
 
 def _pattern_problem(key: SpecKey, value: str) -> str | None:

@@ -147,3 +147,12 @@ def test_the_table_takes_them_too() -> None:
     result = CliRunner().invoke(cli, ["matrix", "--torch", "v2.3", "--cuda", "cu121"])
     assert result.exit_code == 0, result.output
     assert "2.3.1" in result.stdout and "12.1" in result.stdout
+
+
+@pytest.mark.parametrize("pair", [("2.3+rocm6.0", "12.1"), ("2.3", "rocm6.0")])
+def test_rocm_is_for_other_gpus(pair: tuple[str, str], tmp_path: Path) -> None:
+    torch, cuda = pair
+    words = ["build", "lab", "--torch", torch, "--cuda", cuda, "--envs", str(tmp_path), "--dry-run"]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 3, result.output
+    assert "there are builds for NVIDIA GPUs only" in " ".join(result.stderr.split())
