@@ -7,7 +7,7 @@ and the prefix as they were.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -35,6 +35,7 @@ from provision.commands.smoke import smoke_in
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, LOCK, SPEC, VIRTUAL_PACKAGES
+from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
@@ -190,14 +191,17 @@ def _changed_spec(text: str, plan: Plan, changes: Change) -> str:
         package for package in changes.removed if specs.package_name(package) not in requested
     ]
     if missing:
-        raise _not_requested(plan, missing)
+        raise _not_requested(plan, missing, requested)
     return text
 
 
-def _not_requested(plan: Plan, names: Sequence[str]) -> InvalidSpec:
-    """Packages that cannot be removed, each with what needs it."""
+def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str]) -> InvalidSpec:
+    """Packages that cannot be removed, each with what needs it. requested: what can be."""
     assert plan.lock is not None
     reasons = []
+    advice = f"{plan.folder / SPEC} lists what can be removed, under `pip` and `conda`."
+    if not requested:
+        advice = f"{plan.folder / SPEC} has no packages of its own that could be removed."
     for name in names:
         canonical = specs.package_name(name)
         needed_by = []
@@ -212,10 +216,8 @@ def _not_requested(plan: Plan, names: Sequence[str]) -> InvalidSpec:
         else:
             reason += ", and the lock does not have it"
         reasons.append(reason)
-    return InvalidSpec(
-        f"{'. '.join(reasons)}.",
-        advice=f"{plan.folder / SPEC} lists what can be removed, under `pip` and `conda`.",
-    )
+        advice = did_you_mean(canonical, requested) + advice
+    return InvalidSpec(f"{'. '.join(reasons)}.", advice=advice)
 
 
 def _apply(

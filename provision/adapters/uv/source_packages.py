@@ -46,8 +46,10 @@ def source_name(requirement: str, *, mirrors: Mirrors = NO_MIRRORS) -> str:
         try:
             run_uv(command, index_settings(mirrors=mirrors))
         except ToolFailed as error:
+            lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
+            reason = lines[-1].removeprefix("fatal: ") if lines else error.message
             raise InvalidSpec(
-                f"`{requirement}` cannot be read: {error.message}",
+                f"`{requirement}` cannot be read: {reason.rstrip('.')}.",
                 advice="Check the address and the revision; private repositories need git's own "
                 "login.",
             ) from error
