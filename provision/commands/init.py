@@ -175,7 +175,9 @@ def _proposal(
     context: Context, foreign: ForeignSpec, source: str, machine: HostGpus, name: str
 ) -> Proposal:
     options = foreign.options()
-    notes = [f"left out: {reason}" for reason in foreign.left_out]
+    notes = [
+        f"left out: {reason.replace('add NAME ', f'add {name} ')}" for reason in foreign.left_out
+    ]
     if foreign.torch is None:
         options["torch"] = ANY_TORCH
         notes.append("no version of PyTorch was requested: the newest that fits was chosen")
