@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from provision.core.container import brief_reference
 from provision.core.errors import (
     InUse,
     NoSpace,
@@ -135,16 +136,17 @@ def pull_into_engine(client: Client, reference: str, progress: Progress) -> Any:
     import requests
     from docker.errors import DockerException
 
-    progress.say(f"pulling the base image {reference}")
+    name = brief_reference(reference)
+    progress.say(f"pulling the base image {name}")
     try:
         with progress.meter("waiting for Docker to pull it", 0):
             return client.images.pull(reference)
     except (DockerException, requests.RequestException) as error:
         raise ToolMissing(
-            f"The base image {reference} is not in the Docker engine and could not be pulled.",
+            f"The base image {name} is not in the Docker engine and could not be pulled.",
             advice="Choose an existing one with --base, or add it with `docker pull`, "
             "`docker load` or `docker import`.",
-            details=str(error),
+            details=f"{reference}: {error}",
         ) from error
 
 

@@ -17,6 +17,7 @@ from provision.commands.context import Context
 from provision.commands.image_sbom import image_documents
 from provision.commands.passport import passport_with_image
 from provision.core.atomic import atomic_write
+from provision.core.container import brief_reference
 from provision.core.errors import (
     IntegrityError,
     InUse,
@@ -238,7 +239,7 @@ def _pull_base(context: Context, reference: images.RegistryReference, cached: Pa
         # ToolFailed: the registry answers with an error of its own, or refuses us.
         if cached is not None:
             context.progress.warn(
-                f"{error.message} Using the base {reference} that was pulled before."
+                f"{error.message} Using the base {brief_reference(str(reference))} that was pulled before."
             )
             return cached
         if isinstance(error, Unreachable):
@@ -248,7 +249,7 @@ def _pull_base(context: Context, reference: images.RegistryReference, cached: Pa
     with _pull_lock(context, layout):
         images.discard_if_incomplete(layout)
         if not images.is_complete(layout):
-            context.progress.say(f"pulling the base image {reference}")
+            context.progress.say(f"pulling the base image {brief_reference(str(reference))}")
             nearby = _nearby_layouts(context.folders, ())
             images.pull_image(remote, layout, context.progress, nearby=nearby)
     atomic_write(_base_record(context.folders, reference), layout.name)
@@ -272,8 +273,8 @@ def _remove_abandoned(context: Context) -> None:
 
 def _base_unreachable(reference: images.RegistryReference, error: ProvisionError) -> Unreachable:
     return Unreachable(
-        f"No Docker engine answers, and the base image {reference} could not be pulled: "
-        f"{error.message}",
+        f"No Docker engine answers, and the base image {brief_reference(str(reference))} could not "
+        f"be pulled: {error.message}",
         advice=(
             "Name another with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or "
             "one in a registry that answers."

@@ -24,6 +24,7 @@ from provision.adapters.docker import (
     uses_containerd_store,
 )
 from provision.core import tar
+from provision.core.container import brief_reference
 from provision.core.errors import (
     IntegrityError,
     InUse,
@@ -79,7 +80,7 @@ def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
     platform = f"{attributes['Os']}/{attributes['Architecture']}"
     if platform != "linux/amd64":
         raise InvalidSpec(
-            f"The base image {reference} is for {platform}, but the environment's packages are for "
+            f"The base image {brief_reference(reference)} is for {platform}, but the environment's packages are for "
             "linux/amd64.",
             advice="Choose a base for that platform with --base.",
         )

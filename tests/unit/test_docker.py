@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters.docker import Client, connect_engine, engine_errors
+from provision.core.container import brief_reference
 from provision.core.errors import IntegrityError, Unreachable
 from provision.image import docker
 from tests.unit.test_image_layers import archive, digest, pieces
@@ -118,3 +119,18 @@ def test_truncated_saved_image_is_refused(size: int) -> None:
 def test_invalid_manifest_of_a_saved_image_is_refused(manifest: bytes) -> None:
     with pytest.raises(IntegrityError, match="saved cannot be read"):
         docker.config_digest_in(pieces(archive(("manifest.json", manifest))))
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        (
+            f"docker.io/library/debian:12@sha256:{'96e378d7e653' + 'a' * 52}",
+            "debian:12@sha256:96e378d7e653...",
+        ),
+        ("docker.io/nvidia/cuda:12.1", "nvidia/cuda:12.1"),
+        ("registry.lab:5000/base:1", "registry.lab:5000/base:1"),
+    ],
+)
+def test_names_of_images_in_messages_are_brief(reference: str, name: str) -> None:
+    assert brief_reference(reference) == name
