@@ -55,6 +55,8 @@ def space(machine: Machine) -> Iterator[Observation]:
             continue
         devices.add(device)
         status = os.statvfs(existing)
+        if status.f_flag & os.ST_RDONLY:  # a pack, or a share of models: nothing is written there
+            continue
         free = status.f_bavail * status.f_frsize
         # File systems that make inodes as they need them report none at all.
         inodes = status.f_favail if status.f_files else None

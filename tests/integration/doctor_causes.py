@@ -336,6 +336,12 @@ def full_disk(run: Run, stack: contextlib.ExitStack) -> None:
     )
 
 
+def full_read_only_disk(run: Run, stack: contextlib.ExitStack) -> None:
+    """As a mounted pack is."""
+    full_disk(run, stack)
+    run.shell += f"; mount -o remount,ro {run.variables['HF_HOME']}"
+
+
 def little_space(run: Run, stack: contextlib.ExitStack) -> None:
     cache = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
     run.variables["TMPDIR"] = cache

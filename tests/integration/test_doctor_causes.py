@@ -65,6 +65,12 @@ def test_a_clean_machine_gives_no_finding(run: Run) -> None:
     assert document["verdict"] == "pass"
 
 
+def test_a_full_disk_that_is_only_read_gives_no_finding(run: Run) -> None:
+    with contextlib.ExitStack() as stack:
+        doctor_causes.full_read_only_disk(run, stack)
+        assert examine(run)["findings"] == []
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.cause.__name__)
 def test_a_real_cause_gives_exactly_its_finding(case: Case, run: Run) -> None:
     with contextlib.ExitStack() as stack:
