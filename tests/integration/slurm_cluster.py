@@ -171,10 +171,11 @@ PartitionName=urgent Nodes=n[1-4] PriorityTier=10 PreemptMode=OFF MaxTime=INFINI
 
 
 @contextlib.contextmanager
-def start_slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
+def start_slurm_cluster(folder: Path, gpus: int = GPUS) -> Iterator[SlurmCluster]:
+    """gpus: of each node."""
     with virtual_network([CONTROLLER, *NODES], folder / "hosts") as network:
         cluster = SlurmCluster(network=network, folder=folder)
-        _write_settings(cluster)
+        _write_settings(cluster, gpus)
         controller = network[CONTROLLER]
         for host in network.hosts:
             # Where Slurm's commands look for it: programs that slurmd starts get no SLURM_CONF.
@@ -191,17 +192,17 @@ def start_slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
         yield cluster
 
 
-def _write_settings(cluster: SlurmCluster) -> None:
+def _write_settings(cluster: SlurmCluster, gpus: int) -> None:
     folder = cluster.folder
     (folder / "state").mkdir()
     devices = folder / "devices"
     devices.mkdir()
-    for number in range(GPUS):
+    for number in range(gpus):
         # Distinct devices: for one device twice slurmd counts one GPU.
         output("mknod", str(devices / f"gpu{number}"), "c", "1", str(3 + 2 * number))
     lines = [
         f"NodeName={host.name} NodeAddr={host.address} CPUs={CPUS} RealMemory=2000 "
-        f"Gres=gpu:{GPUS} State=UNKNOWN"
+        f"Gres=gpu:{gpus} State=UNKNOWN"
         for host in cluster.nodes
     ]
     controller = cluster.network[CONTROLLER]
@@ -212,7 +213,7 @@ def _write_settings(cluster: SlurmCluster) -> None:
         nodes="\n".join(lines),
     )
     (folder / "slurm.conf").write_text(text + OWN_OPTIONS)
-    (folder / "gres.conf").write_text(f"Name=gpu File={devices}/gpu[0-{GPUS - 1}]\n")
+    (folder / "gres.conf").write_text(f"Name=gpu File={devices}/gpu[0-{gpus - 1}]\n")
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
 
 

@@ -68,16 +68,20 @@ class SshHosts:
 
 @contextlib.contextmanager
 def start_ssh_hosts(folder: Path, names: tuple[str, ...] = HOSTS) -> Iterator[SshHosts]:
-    settings = folder / "ssh"
-    (settings / "bin").mkdir(parents=True)
     with virtual_network(names, folder / "hosts") as network:
-        hosts = SshHosts(network=network, config=settings / "config")
-        _write_keys(hosts)
-        _write_client_settings(hosts)
-        for host in network.hosts:
-            _write_server_settings(hosts, host)
-            hosts.start_sshd(host)
-        yield hosts
+        yield let_in(network, folder / "ssh")
+
+
+def let_in(network: VirtualNetwork, folder: Path) -> SshHosts:
+    """Let all hosts of a network answer ssh. Keys and configuration go into the folder."""
+    (folder / "bin").mkdir(parents=True)
+    hosts = SshHosts(network=network, config=folder / "config")
+    _write_keys(hosts)
+    _write_client_settings(hosts)
+    for host in network.hosts:
+        _write_server_settings(hosts, host)
+        hosts.start_sshd(host)
+    return hosts
 
 
 def _write_keys(hosts: SshHosts) -> None:

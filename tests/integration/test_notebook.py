@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from provision.environment import prefix as prefixes
+from tests.unit.test_quickstart import quick_start
 
 pytestmark = pytest.mark.index
 
@@ -51,6 +53,8 @@ def make_environment(root: Path) -> None:
 
 
 def test_jupyterlab_asks_for_a_token_and_starts_our_kernels(tmp_path: Path) -> None:
+    command = shlex.split(quick_start("Jupyter")[1])
+    assert command[0] == "notebook"
     make_environment(tmp_path)
     folders = {
         "PROVISION_DATA": str(tmp_path / "data"),
@@ -61,7 +65,7 @@ def test_jupyterlab_asks_for_a_token_and_starts_our_kernels(tmp_path: Path) -> N
         "JUPYTER_TOKEN": "of-another-server",
     }
     with subprocess.Popen(
-        [sys.executable, "-c", START, "notebook", "lab", "--json"],
+        [sys.executable, "-c", START, *command, "--json"],
         cwd=tmp_path,
         env={**os.environ, **folders},
         stdout=subprocess.PIPE,

@@ -1,9 +1,9 @@
 """Every command of the quick starts and the README is one that provision accepts, and one that a test
 runs.
 
-The quick starts name clusters, registries and GPUs that no single test has. So here each command is
-parsed, and TESTED_BY names the file in which its verb runs for real. Dry runs run here as printed;
-`test_change.py` runs the laptop's commands.
+Here each command is parsed, and TESTED_BY names the file in which its verb runs for real. Dry runs run
+here as printed; `test_change.py` runs the laptop's commands, `test_notebook.py` JupyterLab's, and
+`test_quick_starts.py` those for clusters and registries.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from provision.cli.main import cli
 from tests.unit.test_cli import VERBS
 
 ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md"] + [
     ROOT / "docs" / f"{page}.md" for page in ("quickstart", "upgrade", "env", "kernel")
 ]
@@ -120,6 +121,13 @@ def test_dry_runs_print_the_job(
     assert [line for line in lines if line not in result.stdout] == []
 
 
+@pytest.mark.parametrize("title", ["A laptop or a workstation", "Jupyter"])
+def test_builds_are_the_main_command_with_a_name(title: str) -> None:
+    """CI runs that one as the README prints it."""
+    [main] = re.findall(r"^python3 -m venv .*bin/provision (.*)$", README, re.MULTILINE)
+    assert quick_start(title)[0] == main.replace("build ", "build lab ")
+
+
 def test_completion_is_set_up_as_printed() -> None:
     """In a bash whose PATH is as the page's line before it sets it."""
     text = (ROOT / "docs" / "quickstart.md").read_text()
@@ -147,6 +155,5 @@ def test_status_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_readme_is_one_screen_with_the_two_commands() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 110
-    assert len(re.findall(r"^python3 -m venv", text, re.MULTILINE)) == 2
+    assert len(README.splitlines()) <= 110
+    assert len(re.findall(r"^python3 -m venv", README, re.MULTILINE)) == 2
