@@ -236,11 +236,18 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str], *, width: int | No
     return "\n".join(lines)
 
 
-def wrap(text: str, width: int | None) -> list[str]:
-    """A text in lines of at most that width; paths and other long words stay whole."""
+def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
+    """A text in lines of at most that width; paths and other long words stay whole. indent: of all
+    lines but the first."""
     if width is None:
         return [text]
-    pieces = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    pieces = textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return pieces or [""]
 
 

@@ -465,7 +465,11 @@ def print_outcomes(console: Console, outcomes: Sequence[EnvironmentOutcome]) -> 
 
 def print_steps(console: Console, steps: Sequence[PlanStep]) -> None:
     """Print what a command would do."""
-    console.result(
-        [{"stage": step.stage, "would": step.would} for step in steps],
-        [f"{step.stage}: {step.would}" for step in steps],
-    )
+    from provision.cli.console import output_width, wrap
+
+    lines = []
+    for step in steps:
+        # The lines of one step stay together on a terminal.
+        first, *rest = wrap(f"{step.stage}: {step.would}", output_width(), indent=2)
+        lines += [first, *rest]
+    console.result([{"stage": step.stage, "would": step.would} for step in steps], lines)

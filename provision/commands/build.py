@@ -31,6 +31,7 @@ from provision.commands.plan import (
     make_plan,
 )
 from provision.commands.smoke import smoke_in
+from provision.core.container import brief_reference
 from provision.core.errors import ToolMissing
 from provision.core.types import (
     BuildResult,
@@ -117,7 +118,8 @@ def _with_base(plan: Plan, image: PlanStep, client: Any | None) -> PlanStep:
     origin = "which the engine has to pull"
     if base is not None:
         origin = f"which the engine has ({format_bytes(base.size)})"
-    detail = f"make and load an image based on {images.chosen_base(reference)}, {origin}"
+    base_name = brief_reference(images.chosen_base(reference))
+    detail = f"make and load an image based on {base_name}, {origin}"
     return PlanStep(stage="image", action="make", detail=detail)
 
 

@@ -27,6 +27,7 @@ from provision.commands.resolution import (
 )
 from provision.commands.smoke_runner import SmokeRequest
 from provision.core import prefix_registry
+from provision.core.container import brief_reference
 from provision.core.errors import (
     IntegrityError,
     StaleLock,
@@ -279,12 +280,13 @@ class Plan:
         if self.request.image == "skip":
             return PlanStep(stage="image", action="skip", detail=NO_IMAGE)
         base = images.chosen_base(self.resolution.spec.base)
-        detail = f"make and load an image based on {base}"
+        name = brief_reference(base)
+        detail = f"make and load an image based on {name}"
         if any(output.path is not None for output in outputs):
             places = ["load it" if to.path is None else f"write {to}" for to in outputs]
-            detail = f"make an image based on {base}; {', '.join(places)}"
+            detail = f"make an image based on {name}; {', '.join(places)}"
         elif images.is_on_disk(base):
-            detail = f"make an image based on {base}, and load it if a Docker engine answers"
+            detail = f"make an image based on {name}, and load it if a Docker engine answers"
         elif self.request.image == "auto":
             detail += ", if a Docker engine answers and has or gets that base"
         return PlanStep(stage="image", action="make", detail=detail)

@@ -207,3 +207,8 @@ def test_errors_and_warnings_fit_the_terminal_and_100_columns(
     assert lines[0].startswith("error: no build holds")
     assert any(line.startswith("warning: no build holds") for line in lines)
     assert " ".join(" ".join(lines).split()).count(words) == 3
+
+
+def test_wrapped_lines_are_indented() -> None:
+    assert console.wrap("lock: lock 2 packages", 12, indent=2) == ["lock: lock 2", "  packages"]
+    assert console.wrap("lock: lock 2 packages", None, indent=2) == ["lock: lock 2 packages"]
