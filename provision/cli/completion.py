@@ -21,6 +21,7 @@ TOOLKIT = re.compile(r"\bcu(\d\d)(\d)\b")
 PRODUCT = re.compile(r"^  - ([A-Z][\w ]*)$|products: \[([^\]]+)\]", re.MULTILINE)
 RULE = re.compile(r"^- id: (\S+)\n(?:^ .*\n)*?^  consequence: warn$", re.MULTILINE)
 LOCKED = re.compile(r"^- name: (\S+)$", re.MULTILINE)
+REQUESTED = re.compile(r"^ *- +['\"]?([A-Za-z0-9][A-Za-z0-9._-]*)", re.MULTILINE)
 
 Names = Callable[[click.Context], Iterable[str]]
 
@@ -62,6 +63,18 @@ def package_names(ctx: click.Context) -> list[str]:
     if not path.is_file():
         return []
     return sorted(set(LOCKED.findall(path.read_text(encoding="utf-8", errors="replace"))))
+
+
+def changed_names(ctx: click.Context) -> list[str]:
+    """What `update` and `remove` take: locked packages, those that spec.yml requests."""
+    from provision.core.paths import SPEC, default_folders
+
+    if ctx.info_name != "remove":
+        return package_names(ctx)
+    path = default_folders(ctx.params.get("envs")).envs / str(ctx.params.get("name")) / SPEC
+    if not path.is_file():
+        return []
+    return sorted(set(REQUESTED.findall(path.read_text(encoding="utf-8", errors="replace"))))
 
 
 def torch_releases(ctx: click.Context) -> list[str]:
@@ -112,7 +125,14 @@ BY_PARAMETER: dict[str, Names] = {
     "gpu": gpu_names,
     "accept": warning_names,
     "package": package_names,
+    "packages": changed_names,
     "explain": finding_names,
+    # Environments, where a file or another thing can be named too.
+    "subject": environment_names,
+    "target": environment_names,
+    "targets": environment_names,
+    "before": environment_names,
+    "after": environment_names,
 }
 
 

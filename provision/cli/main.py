@@ -186,7 +186,12 @@ def completion(shell: str) -> None:
 
 
 @cli.command("help")
-@click.argument("verb", nargs=-1, metavar="[VERB]...")
+@click.argument(
+    "verb",
+    nargs=-1,
+    metavar="[VERB]...",
+    shell_complete=lambda ctx, parameter, text: [name for name in VERBS if name.startswith(text)],
+)
 @click.pass_context
 def help_(ctx: click.Context, verb: tuple[str, ...]) -> None:
     """Show the help of a verb, like `provision VERB --help`."""

@@ -107,6 +107,9 @@ def completed(*words: str) -> list[str]:
         (["build", "--accept", "cuda-g"], ["cuda-graph-hang"]),
         (["env", "tr"], ["tree"]),
         (["stat"], ["status"]),
+        (["help", "stat"], ["status"]),
+        (["report", "la"], ["lab", "lab2"]),
+        (["lock", "diff", "lab", "oth"], ["other"]),
     ],
 )
 def test_shells_complete(words: list[str], values: list[str]) -> None:
@@ -138,6 +141,9 @@ def test_searched_data_files_give_what_the_catalog_reads() -> None:
 def test_packages_of_the_named_environment_are_completed(lab: Path) -> None:
     (lab / "lab" / "conda-lock.yml").write_text("package:\n- name: numpy\n- name: torch\n")
     assert completed("env", "tree", "lab", "n") == ["numpy"]
+    assert completed("update", "lab", "n") == ["numpy"]
+    (lab / "lab" / "spec.yml").write_text("torch: '2.3'\npip:\n  - 'einops<1'  # small\n- numba\n")
+    assert completed("remove", "lab", "") == ["einops", "numba"]
 
 
 def test_completion_imports_nothing_heavy(lab: Path) -> None:
