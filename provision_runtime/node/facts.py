@@ -144,7 +144,8 @@ def store(path: str) -> dict[str, Any]:
     """The file system of the store, and whether this user can write there: by writing, because
     permissions do not say it all (NFS servers that squash root, quotas, full disks).
 
-    existing: the nearest folder that exists. problem: reason and message if writing failed.
+    existing: the nearest folder that exists. problem: reason and message if writing failed, or if
+    another user could change what lies there.
     """
     existing = os.path.realpath(path)
     if os.path.exists(existing) and not os.path.isdir(existing):
@@ -163,8 +164,20 @@ def store(path: str) -> dict[str, Any]:
         "is_executable": not status.f_flag & os.ST_NOEXEC,
         "type": location.mount.type if location.mount else None,
         "source": location.mount.source if location.mount else None,
-        "problem": _write_problem(existing),
+        "problem": _safety_problem(path) or _write_problem(existing),
     }
+
+
+def _safety_problem(path: str) -> dict[str, str] | None:
+    from . import store as stores
+
+    try:
+        stores.require_safe(stores.Store(path))
+    except NodeError as error:
+        return {"reason": error.reason, "message": error.message}
+    except OSError:  # it is not there yet, or cannot be looked into
+        return None
+    return None
 
 
 def _write_problem(folder: str) -> dict[str, str] | None:

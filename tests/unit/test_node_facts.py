@@ -99,6 +99,15 @@ def test_store_where_nobody_can_write() -> None:
     assert facts.store("/proc/provision")["problem"]["reason"] == "no-such-path"
 
 
+def test_store_that_every_user_may_write_to(tmp_path: Path) -> None:
+    """Said when nodes are checked, not when the first bytes arrive."""
+    tmp_path.chmod(0o777)
+    problem = facts.store(str(tmp_path))["problem"]
+    assert problem["reason"] == "unsafe-store" and "mode 777" in problem["message"]
+    # One that is made there belongs to us.
+    assert facts.store(str(tmp_path / "store"))["problem"] is None
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_store_where_this_user_cannot_write() -> None:
     assert facts.store("/usr")["problem"]["reason"] == "permission-denied"

@@ -124,6 +124,8 @@ def folded_lines(texts: Mapping[str, str], width: int | None, label: str = "") -
 
 
 def _problem_text(report: NodeReport) -> str:
+    if report.verdict == "same":
+        return report.problems[0].message
     messages = "; ".join(f"{each.reason}: {each.message}" for each in report.problems)
     return f"{report.verdict}: {messages}"
 
