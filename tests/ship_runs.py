@@ -131,7 +131,9 @@ def bad_disks(root: Path) -> Iterator[None]:
         for name, option in DISKS.items():
             folder = root / name
             folder.mkdir(parents=True)
-            subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)], check=True)
+            # By default every user may write there, which is a fault of its own.
+            options = f"mode=755,{option}"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
             stack.callback(subprocess.run, ["umount", str(folder)], check=True)
         yield
 

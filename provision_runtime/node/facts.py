@@ -164,7 +164,7 @@ def store(path: str) -> dict[str, Any]:
         "is_executable": not status.f_flag & os.ST_NOEXEC,
         "type": location.mount.type if location.mount else None,
         "source": location.mount.source if location.mount else None,
-        "problem": _safety_problem(path) or _write_problem(existing),
+        "problem": _write_problem(existing) or _safety_problem(path),
     }
 
 

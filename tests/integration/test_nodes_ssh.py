@@ -150,13 +150,14 @@ def test_host_with_an_old_python(user: Home, ssh_hosts: SshHosts, tmp_path: Path
     assert "is Python 3." in report["h1"]["problems"][0]["message"]
 
 
-def test_full_inodeless_read_only_and_noexec_stores(user: Home, ssh_hosts: SshHosts) -> None:
+def test_full_inodeless_read_only_noexec_and_open_stores(user: Home, ssh_hosts: SshHosts) -> None:
     with contextlib.ExitStack() as stack:
         for name, options in {
-            "h1": "size=64k",
-            "h2": "nr_inodes=2",
-            "h3": "ro",
-            "h4": "noexec",
+            "h1": "mode=755,size=64k",
+            "h2": "mode=755,nr_inodes=2",
+            "h3": "mode=755,ro",
+            "h4": "mode=755,noexec",
+            "h5": "mode=1777",
         }.items():
             ssh_hosts[name].run("mkdir", "-p", "/opt/provision")
             tmpfs = ("--types", "tmpfs", "--options", options, "none")
@@ -169,6 +170,7 @@ def test_full_inodeless_read_only_and_noexec_stores(user: Home, ssh_hosts: SshHo
         "h2": ["no-inodes"],
         "h3": ["read-only"],
         "h4": ["no-exec"],
+        "h5": ["unsafe-store"],
     }
 
 
