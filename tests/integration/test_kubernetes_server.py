@@ -223,6 +223,22 @@ def test_life_of_a_job(server: KubernetesServer, lab: Path) -> None:
     assert again.exit_code == 3 and "no job other that provision made" in again.stderr
 
 
+def test_log_of_a_pod_that_waits(server: KubernetesServer, lab: Path) -> None:
+    """kubectl itself has nothing but an error for it."""
+    labels = {"app.kubernetes.io/name": "waits"}
+    container = {"name": "waits", "image": "host/toy:1"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "waits-0", "labels": labels},
+        "spec": {"containers": [container], "automountServiceAccountToken": False},
+    }
+    (lab / "pod.json").write_text(json.dumps(pod))
+    kubectl("create", "--validate=false", "-f", str(lab / "pod.json"))
+    log = run("jobs", "log", "k8s:waits")
+    assert (log.exit_code, log.stdout) == (0, "==> waits-0\nno log yet: Pending\n"), log.output
+
+
 def test_another_namespace(server: KubernetesServer, lab: Path) -> None:
     listed = run("jobs", "list", "--on", "k8s:pool=h100", "--namespace", "empty")
     assert listed.exit_code == 0, listed.output
