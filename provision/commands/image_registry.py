@@ -238,9 +238,8 @@ def _pull_base(context: Context, reference: images.RegistryReference, cached: Pa
     except (Unreachable, TimedOut, ToolFailed) as error:
         # ToolFailed: the registry answers with an error of its own, or refuses us.
         if cached is not None:
-            context.progress.warn(
-                f"{error.message} Using the base {brief_reference(str(reference))} that was pulled before."
-            )
+            name = brief_reference(str(reference))
+            context.progress.warn(f"{error.message} Using the base {name} that was pulled before.")
             return cached
         if isinstance(error, Unreachable):
             raise _base_unreachable(reference, error) from error

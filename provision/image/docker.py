@@ -80,8 +80,8 @@ def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
     platform = f"{attributes['Os']}/{attributes['Architecture']}"
     if platform != "linux/amd64":
         raise InvalidSpec(
-            f"The base image {brief_reference(reference)} is for {platform}, but the environment's packages are for "
-            "linux/amd64.",
+            f"The base image {brief_reference(reference)} is for {platform}, but the environment's "
+            "packages are for linux/amd64.",
             advice="Choose a base for that platform with --base.",
         )
     image_id: str = image.id
