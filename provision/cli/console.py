@@ -256,14 +256,7 @@ def wrap_line(line: str, width: int | None, indent: int = SAY_INDENT) -> list[st
     if width is None:
         return [line]
     indent += len(line) - len(line.lstrip(" "))
-    pieces = textwrap.wrap(
-        line,
-        max(width, indent + NARROWEST_COLUMN),
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return pieces or [""]
+    return wrap(line, max(width, indent + NARROWEST_COLUMN), indent=indent)
 
 
 def output_width() -> int | None:

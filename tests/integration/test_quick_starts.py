@@ -35,8 +35,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.index]
 
 LAB = ("--torch", "2.13", "--cpu", "--no-companions", "--python-from", "host")
 GPUS = 8  # as the page asks for
-
-
+SECTIONS = ("Slurm", "An admin of 50 nodes")
 # What needs a torch that works; the other verbs send files and compare them.
 WITH_TORCH = ("launch", "jobs", "smoke")
 
@@ -98,9 +97,6 @@ def commands(with_torch: bool) -> list[list[str]]:
     """Of both quick starts for clusters, in order."""
     words = [shlex.split(line) for title in SECTIONS for line in quick_start(title)]
     return [command for command in words if (command[0] in WITH_TORCH) == with_torch]
-
-
-SECTIONS = ("Slurm", "An admin of 50 nodes")
 
 
 @pytest.mark.slurm
