@@ -54,6 +54,8 @@ LATE_CHECK_S = 0.5
 _FILES_PER_COMMAND = 4
 _FILES_OF_OURS = 64
 
+_start_lock = threading.Lock()
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOutput:
@@ -97,15 +99,13 @@ def run(
     """
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
     from ClusterShell.Task import Task
-    from ClusterShell.Worker.Exec import ExecWorker
-    from ClusterShell.Worker.Ssh import WorkerSsh
 
     if worker == "ssh" and shutil.which("ssh") is None:
         raise ToolMissing(
             "There is no `ssh` on this machine.", advice="Install OpenSSH's client, or set PATH."
         )
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
-    worker_class = WorkerSsh if worker == "ssh" else ExecWorker
+    worker_class = _worker_class(worker)
     collector = _collector(on_output, math.inf if late_factor else timeout_s)
     task = Task(thread=threading.current_thread())
     interrupts = _Interrupts()
@@ -219,6 +219,29 @@ def _range_length(text: str) -> int:
     if max(len(match[1]), len(match[2])) > MAX_DIGITS:
         return MAX_NODES + 1
     return max(1, int(match[2]) - int(match[1]) + 1)
+
+
+def _worker_class(worker: Worker) -> Any:
+    """A class of ClusterShell's workers, of which one command starts at a time.
+
+    ClusterShell forks, and several threads may run commands. filelock, which comes with conda-lock,
+    raises RuntimeError if a thread forks while another one does (3.32).
+    """
+    from ClusterShell.Worker.Exec import ExecClient, ExecWorker
+    from ClusterShell.Worker.Ssh import SshClient, WorkerSsh
+
+    is_ssh = worker == "ssh"
+    client_class = SshClient if is_ssh else ExecClient
+
+    class Client(client_class):  # type: ignore[misc, valid-type]
+        def _start(self) -> Any:
+            with _start_lock:
+                return super()._start()
+
+    class OneAtATime(WorkerSsh if is_ssh else ExecWorker):  # type: ignore[misc]
+        SHELL_CLASS = Client
+
+    return OneAtATime
 
 
 def _by_stdin(
