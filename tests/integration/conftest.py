@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -259,9 +259,6 @@ def _import_base(scratch: Path) -> None:
         subprocess.run(["umount", scratch], check=True)
 
 
-Eventually = Callable[[Callable[[], bool], float], None]
-
-
 def first_in_ci(*cases: Any) -> list[Any]:
     """Cases of a test that takes many seconds for each on a cluster.
 
@@ -273,17 +270,3 @@ def first_in_ci(*cases: Any) -> list[Any]:
         values = case if isinstance(case, tuple) else (case,)
         marked.append(pytest.param(*values, marks=pytest.mark.exhaustive))
     return [first, *marked]
-
-
-@pytest.fixture
-def eventually() -> Eventually:
-    """Wait until something is so, or fail."""
-    import time
-
-    def wait(holds: Callable[[], bool], patience_s: float) -> None:
-        end = time.monotonic() + patience_s
-        while not holds():
-            assert time.monotonic() < end, "it did not come true in time"
-            time.sleep(0.02)
-
-    return wait

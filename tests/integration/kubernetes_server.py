@@ -19,9 +19,9 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from provision_runtime.smoke.launcher import free_port
+from tests.integration.waiting import PATIENCE_S
 
 TOKEN = "tests"
-PATIENCE_S = 120
 # Of the kinds of objects that provision creates, and of nodes.
 PATHS = {
     "Service": "/api/v1/namespaces/default/services",

@@ -13,7 +13,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +20,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork, output, virtual_network
+from tests.integration.waiting import eventually
 
 NODES = ("n1", "n2", "n3", "n4")
 CONTROLLER = "controller"
 GPUS = 2
 CPUS = 4
 SLURMD_PORT = 6818
-PATIENCE_S = 90
 # The states of a node, without the signs that sinfo appends to them.
 IDLE = "idle"
 
@@ -63,24 +62,24 @@ class SlurmCluster:
 
     def wait_for_states(self, state: str, *names: str) -> None:
         """Wait until these nodes (all of them) are in a state."""
-        end = time.monotonic() + PATIENCE_S
-        while True:
+
+        def is_so() -> bool:
             states = self.states()
-            if all(states[name] == state for name in names or NODES):
-                return
-            assert time.monotonic() < end, f"{states}\n{self.logs()}"
-            time.sleep(0.1)
+            return all(states[name] == state for name in names or NODES)
+
+        eventually(is_so, explain=lambda: f"{self.states()}\n{self.logs()}", every_s=0.1)
 
     def job_state(self, job: str) -> str:
         """COMPLETED, FAILED, RUNNING and so on."""
         shown = self.run("scontrol", "--oneliner", "show", "job", job)
         return dict(word.partition("=")[::2] for word in shown.split())["JobState"]
 
-    def wait_for_job(self, job: str, state: str = "COMPLETED", patience_s: float = 120) -> None:
-        end = time.monotonic() + patience_s
-        while (now := self.job_state(job)) != state:
-            assert time.monotonic() < end, f"job {job} is {now}"
-            time.sleep(0.2)
+    def wait_for_job(self, job: str, state: str = "COMPLETED") -> None:
+        eventually(
+            lambda: self.job_state(job) == state,
+            explain=lambda: f"job {job} is {self.job_state(job)}",
+            every_s=0.2,
+        )
 
     def mend(self) -> None:
         """Cancel all jobs, resume all nodes, and wait until they are idle."""
@@ -110,14 +109,13 @@ class SlurmCluster:
 
     def wait_for_slurmd(self, name: str) -> None:
         """Until the daemon listens: Slurm itself may still believe in the one that died."""
-        end = time.monotonic() + PATIENCE_S
         address = (self[name].address, SLURMD_PORT)
-        while True:
+
+        def listens() -> bool:
             with socket.socket() as connection:
-                if connection.connect_ex(address) == 0:
-                    return
-            assert time.monotonic() < end, self.logs()
-            time.sleep(0.05)
+                return connection.connect_ex(address) == 0
+
+        eventually(listens, explain=self.logs)
 
     def stop_slurmd(self, name: str) -> None:
         """As when the node loses its power: jobs and daemon are gone at once."""
@@ -231,17 +229,11 @@ def _start_munged(cluster: SlurmCluster) -> None:
         f"--log-file={folder}/munged.log",
         log=folder / "munged.log",
     )  # fmt: skip
-    end = time.monotonic() + PATIENCE_S
-    while not (folder / "munge.socket").exists():
-        assert time.monotonic() < end, cluster.logs()
-        time.sleep(0.02)
+    eventually((folder / "munge.socket").exists, explain=cluster.logs)
 
 
 def _wait_for_controller(cluster: SlurmCluster) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not cluster.run("sinfo", "--noheader", check=False):
-        assert time.monotonic() < end, cluster.logs()
-        time.sleep(0.05)
+    eventually(lambda: bool(cluster.run("sinfo", "--noheader", check=False)), explain=cluster.logs)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork, output, virtual_network
+from tests.integration.waiting import eventually
 
 HOSTS = tuple(f"h{number}" for number in range(1, 9))
-PATIENCE_S = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +54,7 @@ class SshHosts:
         config = self.config.parent / f"sshd_{host.name}"
         log = self.config.parent / f"sshd_{host.name}.log"
         host.start("/usr/sbin/sshd", "-D", "-e", "-f", str(config), log=log)
-        end = time.monotonic() + PATIENCE_S
-        while "Server listening" not in log.read_text():
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.02)
+        eventually(lambda: "Server listening" in log.read_text(), explain=log.read_text)
 
     def stop_sshd(self, host: VirtualHost) -> None:
         """End the host's sshd and its sessions; connections are refused then."""

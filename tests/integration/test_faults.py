@@ -18,7 +18,8 @@ import pytest
 
 from provision.core.atomic import staging_path
 from tests.faulty import served
-from tests.integration.conftest import Eventually, Home, first_in_ci, make_home, on_terminal
+from tests.integration.conftest import Home, first_in_ci, make_home, on_terminal
+from tests.integration.waiting import eventually
 from tests.small import write_index
 
 pytestmark = pytest.mark.index
@@ -432,13 +433,11 @@ def test_same_name_in_two_folders_has_two_prefixes(
     assert shared_lab.run("env", "diff", NAME).returncode == 0
 
 
-def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(
-    desk: Home, eventually: Eventually
-) -> None:
+def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(desk: Home) -> None:
     (channel,) = (desk.root / "data" / "channels").glob("py*")
     before = sorted(path.name for path in channel.rglob("*.conda"))
     child = desk.start("channel", "bootstrap", "--again")
-    eventually(staging_path(channel).exists, 60)
+    eventually(staging_path(channel).exists)
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)
     assert child.returncode == 130
@@ -448,7 +447,7 @@ def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(
 
 
 @pytest.mark.parametrize("event", first_in_ci("swapped", "solving", "building", "wheels"))
-def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str, works: Works) -> None:
+def test_kill_at_any_moment(lab: Home, event: str, works: Works) -> None:
     """A relock and rebuild is killed when it has come to an event; what stood before stands, and the same command completes."""
     command = ("build", NAME, "--pip", "six", "--relock", *QUICK)
     marker = (prefix(lab) / "conda-meta" / "provision.state").read_bytes()
@@ -467,7 +466,7 @@ def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str, works
                 and (prefix(lab) / "conda-meta" / "provision.state").read_bytes() != marker
             ),
         }
-        eventually(happened[event], 60)
+        eventually(happened[event])
     child.send_signal(signal.SIGKILL)
     child.communicate()
     assert child.returncode == -signal.SIGKILL
@@ -480,11 +479,11 @@ def test_kill_at_any_moment(lab: Home, eventually: Eventually, event: str, works
     assert not leftovers(lab)
 
 
-def test_ctrl_c_leaves_nothing(shared_lab: Home, eventually: Eventually, works: Works) -> None:
+def test_ctrl_c_leaves_nothing(shared_lab: Home, works: Works) -> None:
     assert shared_lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     child = shared_lab.start("build", NAME, *QUICK)
     building = staging_path(prefix(shared_lab))
-    eventually(building.exists, 60)
+    eventually(building.exists)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, out + err
@@ -509,10 +508,10 @@ def test_waiting_run_reuses_the_first_runs_result(desk: Home) -> None:
     assert "tqdm" not in (desk.envs / NAME / "environment.yml").read_text()
 
 
-def test_concurrent_builds_of_one_name(lab: Home, eventually: Eventually, works: Works) -> None:
+def test_concurrent_builds_of_one_name(lab: Home, works: Works) -> None:
     assert lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     first = lab.start("build", NAME, *QUICK)
-    eventually(staging_path(prefix(lab)).exists, 60)
+    eventually(staging_path(prefix(lab)).exists)
     result = lab.run("build", NAME, "--no-wait", *QUICK)
     assert result.returncode == 12
     assert f"process {first.pid}" in result.stderr

@@ -37,7 +37,6 @@ from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.image import base_archive, layer_cache, layers, oci_layout
 from provision.image.registry import client
-from tests.integration.conftest import Eventually
 from tests.integration.registries import (
     BIG,
     Line,
@@ -50,6 +49,7 @@ from tests.integration.registries import (
     serving,
 )
 from tests.integration.test_image import Watching
+from tests.integration.waiting import eventually
 from tests.unit.test_image_base_archive import layout
 
 __all__ = ["host"]
@@ -239,9 +239,7 @@ def test_failed_pull_is_resumed_by_the_next(
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_killed_pull_is_resumed(
-    host: str, toy: Image, context: Context, tmp_path: Path, eventually: Eventually
-) -> None:
+def test_killed_pull_is_resumed(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
     killed = threading.Event()
     offsets: list[int] = []
@@ -277,7 +275,7 @@ def test_killed_pull_is_resumed(
                     / "parts"
                     / toy.layers[0].digest.removeprefix("sha256:")
                 )
-                eventually(lambda: part.exists() and part.stat().st_size > 1 << 20, 30)
+                eventually(lambda: part.exists() and part.stat().st_size > 1 << 20)
             finally:
                 child.kill()
         killed.set()

@@ -28,8 +28,8 @@ from provision.environment import runtime_package
 from provision.image import config
 from provision.image.oci_layout import NAME as REF_NAME
 from tests.conftest import absence
-from tests.integration.conftest import Eventually
 from tests.integration.test_image import EnvironmentParts, Watching, build, wheel
+from tests.integration.waiting import eventually
 from tests.unit.test_lock_verify import sound, wheel_entry
 
 pytestmark = pytest.mark.docker
@@ -370,7 +370,7 @@ def test_library_without_rpath_loads_libibverbs_from_the_environment(
     assert code == 7, err
 
 
-def test_engine_runs_the_health_check(toy: Image, client: Any, eventually: Eventually) -> None:
+def test_engine_runs_the_health_check(toy: Image, client: Any) -> None:
     assert client.images.get(toy.image_id).attrs["Config"]["Healthcheck"]["Test"] == [
         "CMD",
         *config.HEALTH,
@@ -390,12 +390,12 @@ def test_engine_runs_the_health_check(toy: Image, client: Any, eventually: Event
         return bool(container.attrs["State"]["Health"]["Status"] == status)
 
     try:
-        eventually(lambda: is_so("healthy"), 60)
+        eventually(lambda: is_so("healthy"))
         assert (
             container.exec_run(["sh", "-c", "head -c 65536 /dev/zero > /dev/shm/taken"]).exit_code
             == 0
         )
-        eventually(lambda: is_so("unhealthy"), 60)
+        eventually(lambda: is_so("unhealthy"))
         assert container.attrs["State"]["Health"]["Log"][-1]["Output"] == "/dev/shm is full\n"
     finally:
         container.remove(force=True)
@@ -403,7 +403,7 @@ def test_engine_runs_the_health_check(toy: Image, client: Any, eventually: Event
 
 @pytest.mark.index
 def test_jupyter_requires_its_token_and_listens_on_loopback(
-    work: Path, toy: Image, client: Any, eventually: Eventually
+    work: Path, toy: Image, client: Any
 ) -> None:
     if (
         run(work, "--as", toy.reference, "--", "python", "-c", "import jupyter_server, ipykernel")[
@@ -424,7 +424,7 @@ def test_jupyter_requires_its_token_and_listens_on_loopback(
             filter(None, (re.search(r"http://127\.0\.0\.1:\d+/\S+", line) for line in child.stderr))
         )[0]
         token = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)["token"][0]
-        eventually(lambda: answer("127.0.0.1", port, "GET", "/api/status", token) == 200, 60)
+        eventually(lambda: answer("127.0.0.1", port, "GET", "/api/status", token) == 200)
         assert answer("127.0.0.1", port, "GET", "/api/status", None) == 403
         assert answer("127.0.0.1", port, "POST", "/api/kernels", token) == 201
         (container,) = remaining(client, toy)

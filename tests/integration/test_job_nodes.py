@@ -17,9 +17,8 @@ import pytest
 
 from provision_runtime.job import channel
 from tests.conftest import ROOT
-from tests.integration.conftest import Eventually
+from tests.integration.waiting import PATIENCE_S, eventually
 
-PATIENCE_S = 120
 # A command that says when it runs, and how it ends.
 WAITING = """
 import signal, sys, time
@@ -202,11 +201,11 @@ def test_a_command_that_does_not_exist_is_named(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGUSR1, 0), (signal.SIGTERM, 143)])
 def test_a_node_that_is_stopped_while_it_waits_starts_nothing(
-    nodes: Nodes, number: signal.Signals, status: int, eventually: Eventually
+    nodes: Nodes, number: signal.Signals, status: int
 ) -> None:
     nodes.start(2, "echo", "ran", only=(0,))
     [process] = nodes.processes
-    eventually(lambda: listens(channel.candidate_ports(str(nodes.folder))[0]), PATIENCE_S)
+    eventually(lambda: listens(channel.candidate_ports(str(nodes.folder))[0]))
     process.send_signal(number)
     [(exit_code, out, messages)] = nodes.ends()
     assert (exit_code, out) == (status, "")

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from provision.environment import runtime_package
-from tests.integration.conftest import Eventually, Home, make_home
+from tests.integration.conftest import Home, make_home
 from tests.integration.ssh_hosts import SshHosts
+from tests.integration.waiting import eventually
 
 pytestmark = pytest.mark.sshd
 
 SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
-PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,13 @@ def states(lab: Home, on: str, job: str) -> dict[str, str]:
 
 
 def test_hosts_work_together_and_their_logs_are_read(
-    lab: Home, plain_prefix: Path, ssh_hosts: SshHosts, eventually: Eventually
+    lab: Home, plain_prefix: Path, ssh_hosts: SshHosts
 ) -> None:
     on = "ssh:h[1-3]"
     text = 'echo "$NODE_RANK of $NNODES on $(hostname) at $MASTER_ADDR"'
     job = launched(lab, on, "--prefix", str(plain_prefix), "--", "sh", "-c", text)
     done = dict.fromkeys(("h1", "h2", "h3"), "done")
-    eventually(lambda: states(lab, on, job) == done, PATIENCE_S)
+    eventually(lambda: states(lab, on, job) == done)
     log = lab.run("jobs", "log", job, "--on", on).stdout
     address = ssh_hosts["h1"].address
     for number in range(3):
@@ -78,23 +78,21 @@ def test_hosts_work_together_and_their_logs_are_read(
     assert "3 nodes compared: alike" in log
 
 
-def test_a_job_is_canceled_on_all_hosts(
-    lab: Home, plain_prefix: Path, eventually: Eventually
-) -> None:
+def test_a_job_is_canceled_on_all_hosts(lab: Home, plain_prefix: Path) -> None:
     on = "ssh:h[4-5]"
     job = launched(lab, on, "--prefix", str(plain_prefix), "--", "sleep", "600")
     running = dict.fromkeys(("h4", "h5"), "running")
-    eventually(lambda: states(lab, on, job) == running, PATIENCE_S)
+    eventually(lambda: states(lab, on, job) == running)
     assert lab.run("jobs", "cancel", job, "--on", on).returncode == 0
     canceled = dict.fromkeys(("h4", "h5"), "canceled")
-    eventually(lambda: states(lab, on, job) == canceled, PATIENCE_S)
+    eventually(lambda: states(lab, on, job) == canceled)
     again = lab.run("jobs", "cancel", job, "--on", on)
     assert again.returncode == 3
     assert f"runs a job {job}" in again.stderr
 
 
 def test_a_host_that_does_not_start_ends_the_others(
-    lab: Home, plain_prefix: Path, ssh_hosts: SshHosts, eventually: Eventually
+    lab: Home, plain_prefix: Path, ssh_hosts: SshHosts
 ) -> None:
     ssh_hosts.stop_sshd(ssh_hosts["h8"])
     try:
@@ -110,7 +108,6 @@ def test_a_host_that_does_not_start_ends_the_others(
     ours = [row["id"] for row in rows if row["id"].startswith("sleep-")]
     eventually(
         lambda: all("running" not in states(lab, "ssh:h[6-7]", job).values() for job in ours),
-        PATIENCE_S,
     )
 
 
@@ -120,9 +117,9 @@ def test_an_environment_that_a_host_lacks_is_named(lab: Home) -> None:
     assert "h1: env: '/none/bin/python': No such file or directory" in result.stderr
 
 
-def test_a_job_on_this_machine(lab: Home, plain_prefix: Path, eventually: Eventually) -> None:
+def test_a_job_on_this_machine(lab: Home, plain_prefix: Path) -> None:
     job = launched(lab, "local", "--prefix", str(plain_prefix), "--", "sh", "-c", "pwd; exit 4")
-    eventually(lambda: states(lab, "local", job) == {"local": "failed"}, PATIENCE_S)
+    eventually(lambda: states(lab, "local", job) == {"local": "failed"})
     log = lab.run("jobs", "log", job, "--on", "local").stdout
     assert f"{lab.root}/work\n" in log
     assert "the command ended with status 4" in log

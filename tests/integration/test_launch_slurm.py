@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from provision.environment import runtime_package
 from tests.conftest import ROOT
-from tests.integration.conftest import Eventually, Home, first_in_ci, make_home
+from tests.integration.conftest import Home, first_in_ci, make_home
 from tests.integration.slurm_cluster import IDLE, SlurmCluster
+from tests.integration.waiting import eventually
 
 pytestmark = pytest.mark.slurm
 
 SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
-PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +194,6 @@ def test_usr1_reaches_every_node_and_decides_about_the_restart(
     lab: Home,
     slurm_cluster: SlurmCluster,
     plain_prefix: Path,
-    eventually: Eventually,
     limits: tuple[str, ...],
     status: int,
     state: str,
@@ -207,7 +205,7 @@ def test_usr1_reaches_every_node_and_decides_about_the_restart(
         lab, *words, "--prefix", str(plain_prefix), *limits, "--", "python", "saving", str(status)
     )
     log = lab.root / "work" / f"saving-{job}.log"
-    eventually(lambda: log.exists() and log.read_text().count("running\n") == 2, PATIENCE_S)
+    eventually(lambda: log.exists() and log.read_text().count("running\n") == 2)
     # As Slurm itself does with --signal=B:USR1@120.
     slurm_cluster.run("scancel", "--signal=USR1", "--batch", job)
     if "went on" in messages:
@@ -222,7 +220,7 @@ def test_usr1_reaches_every_node_and_decides_about_the_restart(
 
 
 def test_a_preempted_job_saves_and_goes_on(
-    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, eventually: Eventually
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
 ) -> None:
     """PreemptMode=REQUEUE with a grace time: a job of a partition with a higher tier takes the nodes."""
     (lab.root / "work" / "saving").write_text(SAVING)
@@ -230,7 +228,7 @@ def test_a_preempted_job_saves_and_goes_on(
     program = ("--prefix", str(plain_prefix), "--requeue", "2", "--", "python", "saving", "0")
     job = launched(lab, *words, *program)
     log = lab.root / "work" / f"saving-{job}.log"
-    eventually(lambda: log.exists() and log.read_text().count("running\n") == 4, PATIENCE_S)
+    eventually(lambda: log.exists() and log.read_text().count("running\n") == 4)
     urgent = slurm_cluster.run(
         "sbatch",
         "--parsable",
@@ -251,7 +249,7 @@ def test_a_preempted_job_saves_and_goes_on(
 
 @pytest.mark.torch
 def test_usr1_saves_and_the_requeued_job_goes_on(
-    lab: Home, slurm_cluster: SlurmCluster, runtime_python: Path, eventually: Eventually
+    lab: Home, slurm_cluster: SlurmCluster, runtime_python: Path
 ) -> None:
     """With examples/train.py; the first run would take for ever, the next one ends soon."""
     (lab.root / "work" / "train.py").write_text(
@@ -268,11 +266,11 @@ def test_usr1_saves_and_the_requeued_job_goes_on(
         *("--prefix", prefix, "--", "train.py"),
     )
     log = lab.root / "work" / f"train-{job}.log"
-    eventually(lambda: log.exists() and "step 20: " in log.read_text(), PATIENCE_S)
+    eventually(lambda: log.exists() and "step 20: " in log.read_text())
     # As Slurm itself does with --signal=B:USR1@120.
     slurm_cluster.run("scancel", "--signal=USR1", "--batch", job)
     restart_now(slurm_cluster, job)
-    slurm_cluster.wait_for_job(job, patience_s=240)
+    slurm_cluster.wait_for_job(job)
     text = log.read_text()
     before, _, after = text.partition("provision: requeued, restart 1 of 2")
     saved = [line for line in before.splitlines() if line.startswith("step ")][-1]
@@ -315,9 +313,11 @@ def test_a_job_that_slurm_holds_is_explained(
         words = ("--on", "slurm:gpu", "--prefix", str(plain_prefix), "--job-name", "held")
         job = launched(lab, *words, "--requeue", "1", "--", "hostname")
         slurm_cluster.wait_for_job(job, "PENDING")
-        end = time.monotonic() + PATIENCE_S
-        while "prolog or its start failed" not in (shown := lab.run("jobs", "list").stdout):
-            assert time.monotonic() < end, shown
+        eventually(
+            lambda: "prolog or its start failed" in lab.run("jobs", "list").stdout,
+            explain=lambda: lab.run("jobs", "list").stdout,
+        )
+        shown = lab.run("jobs", "list").stdout
         assert f"`scontrol release {job}`" in shown
     finally:
         slurm_cluster.set_options()

@@ -26,7 +26,8 @@ from provision.core.mirrors import parse_mirror
 from provision.resolver import spec
 from tests.conftest import SHARED_RECORDS
 from tests.faulty import Fault, Server, served
-from tests.integration.conftest import Eventually, Home, make_home
+from tests.integration.conftest import Home, make_home
+from tests.integration.waiting import eventually
 from tests.small import write_index
 
 NAME = "small"
@@ -467,14 +468,12 @@ def test_command_completes_once_the_mirror_recovers(
     assert not list(result.mirror.rglob("*.part"))
 
 
-def test_interrupted_mirroring_is_resumed(
-    world: Server, locked: Path, tmp_path: Path, eventually: Eventually
-) -> None:
+def test_interrupted_mirroring_is_resumed(world: Server, locked: Path, tmp_path: Path) -> None:
     home, folder = user(tmp_path / "home", locked=locked), tmp_path / "mirror"
     world.fault("torch-", "stall")
     mirror = ("channel", "mirror", NAME, str(folder), *behind(world.url))
     child = home.start(*mirror, PROVISION_HTTP_TIMEOUT="30")
-    eventually(lambda: any(path.stat().st_size for path in folder.rglob(".torch-*.part")), 30)
+    eventually(lambda: any(path.stat().st_size for path in folder.rglob(".torch-*.part")))
     child.send_signal(signal.SIGINT)
     _, output = child.communicate(timeout=60)
     assert child.returncode == 130, output

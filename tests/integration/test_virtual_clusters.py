@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Eventually
 from tests.integration.slurm_cluster import GPUS, NODES, SlurmCluster
 from tests.integration.ssh_hosts import HOSTS, SshHosts
+from tests.integration.waiting import eventually
 
 # Every test on these clusters shows that they work; CI leaves the tests of the clusters to those.
 pytestmark = pytest.mark.exhaustive
@@ -75,7 +75,7 @@ def test_broken_link_leaves_all_other_links(ssh_hosts: SshHosts) -> None:
 
 
 @pytest.mark.sshd
-def test_nothing_is_left_after_a_kill(tmp_path: Path, eventually: Eventually) -> None:
+def test_nothing_is_left_after_a_kill(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", UNTIL_KILLED, str(tmp_path)],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
@@ -85,7 +85,7 @@ def test_nothing_is_left_after_a_kill(tmp_path: Path, eventually: Eventually) ->
         assert gateway in _addresses()
         assert _processes_of(tmp_path)
         os.kill(child.pid, signal.SIGKILL)
-    eventually(lambda: not _processes_of(tmp_path) and gateway not in _addresses(), 20)
+    eventually(lambda: not _processes_of(tmp_path) and gateway not in _addresses())
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
 
 
