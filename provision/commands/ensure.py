@@ -304,7 +304,7 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
     Takes the lock only if there is something to do.
     """
     is_current = runtime_package.is_current(prefix.path, runtime_package.load())
-    if not is_current or not activation.has_scripts(prefix.path):
+    if not is_current or not activation.scripts_are_current(prefix.path):
         with environment_lock(context.folders, prefix.name, context.progress, wait=context.wait):
             _install_runtime(context, prefix)
 
@@ -312,7 +312,7 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
 def _install_runtime(context: Context, prefix: Prefix) -> None:
     """The same in place. The caller holds the environment's lock."""
     marker.rename_earlier_marker(prefix.path)
-    if not activation.has_scripts(prefix.path):
+    if not activation.scripts_are_current(prefix.path):
         install_record.update_scripts(prefix.path)
     package = runtime_package.load()
     if not runtime_package.is_current(prefix.path, package):

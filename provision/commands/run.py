@@ -72,14 +72,14 @@ def shell_launch(prefix: Prefix, *, interactive: bool) -> Launch:
 
 def _ensure_scripts(prefix: Prefix) -> None:
     """A prefix of an earlier provision has other activation scripts, or none."""
-    if activation.has_scripts(prefix.path):
+    if activation.scripts_are_current(prefix.path):
         return
     from provision.environment import install_record
 
     try:
         install_record.update_scripts(prefix.path)
     except OSError as error:
-        if activation.has_any_scripts(prefix.path):
+        if activation.scripts_exist(prefix.path):
             return  # those of an earlier provision do
         raise SystemRefused(
             f"{prefix.path} has no activation scripts, and you may not write there: "

@@ -29,12 +29,12 @@ def write_scripts(tree: Path) -> None:
         atomic_write(path, text)
 
 
-def has_scripts(tree: Path) -> bool:
+def scripts_are_current(tree: Path) -> bool:
     """Whether the activation scripts are those that `write_scripts` writes."""
     return not _missing_scripts(tree)
 
 
-def has_any_scripts(tree: Path) -> bool:
+def scripts_exist(tree: Path) -> bool:
     """Whether there are activation scripts, perhaps an earlier provision's."""
     return all((tree / relative).exists() for relative in _SCRIPTS)
 

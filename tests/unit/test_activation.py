@@ -96,7 +96,7 @@ def test_activation_in_fish_and_back(prefix: Prefix) -> None:
 def test_script_of_a_package_stays(prefix: Prefix) -> None:
     path = prefix.path / "bin" / "activate"
     path.write_text("conda's own\n")
-    assert activation.has_scripts(prefix.path)
+    assert activation.scripts_are_current(prefix.path)
     activation.write_scripts(prefix.path)
     assert path.read_text() == "conda's own\n"
 

@@ -217,7 +217,7 @@ def test_only_what_provision_changed_is_recorded(
         (prefix / "notes").write_text("mine")
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
     ensure_runtime(Context(folders=folders, progress=Quiet()), environment)
-    assert activation.has_scripts(prefix)
+    assert activation.scripts_are_current(prefix)
     record = install_record.read(prefix)
     assert record is not None
     assert (record.distributions != install_record.digests(prefix)) == by_hand
