@@ -103,7 +103,7 @@ def make_lock(
 
     Writes conda-lock.yml, and the files that it is made from.
     """
-    from provision.cli.format.lock import package_lines
+    from provision.cli.format.lock import preview_lines
     from provision.commands import lock as command
 
     context = context_of(console, envs, options)
@@ -118,8 +118,8 @@ def make_lock(
         return print_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
     request = build_request(name, options, relock=relock, solver=solver)
     if dry_run:
-        packages = command.preview(context, request)
-        console.result(packages, package_lines(packages))
+        preview = command.preview(context, request)
+        console.result(preview, preview_lines(preview))
         return None
     lock, is_new = command.lock(context, request)
     counts = command.package_counts(lock)

@@ -80,8 +80,9 @@ def lock_all(
 
 
 def _preview_lock(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
-    packages = lock_command.preview(context, request)
-    return EnvironmentOutcome(name=name, status="solved", detail=f"{len(packages)} packages")
+    preview = lock_command.preview(context, request)
+    detail = f"{len(preview.packages)} packages"
+    return EnvironmentOutcome(name=name, status="solved", detail=detail)
 
 
 def _lock(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:

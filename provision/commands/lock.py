@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from provision import lockfile as locks
 from provision.commands.context import Context
@@ -25,6 +26,14 @@ from provision.core.tempdirs import temporary_directory
 from provision.core.types import Lock, LockedPackage
 
 
+@dataclass(frozen=True, kw_only=True)
+class LockPreview:
+    """difference: from the present lock; None if there is none, or if it stays as it is."""
+
+    packages: tuple[LockedPackage, ...]
+    difference: locks.LockDiff | None = None
+
+
 def lock(context: Context, request: BuildRequest) -> tuple[Lock, bool]:
     """The lock of a request, and whether it was solved now."""
     with locked_plan(context, request) as plan:
@@ -38,15 +47,23 @@ def package_counts(lock: Lock) -> dict[str, int]:
     return {platform.platform: len(platform.packages) for platform in platforms}
 
 
-def preview(context: Context, request: BuildRequest) -> tuple[LockedPackage, ...]:
-    """The packages that `lock` would write."""
+def preview(context: Context, request: BuildRequest) -> LockPreview:
+    """The packages that `lock` would write. Changes nothing."""
     plan = make_plan(context, request)
     require_current_lock(plan)
     current = plan.reusable_lock
     if current is not None:
         platforms = locks.read_platforms(current.path)
-        return tuple(package for platform in platforms for package in platform.packages)
-    return solve_preview(context, plan)
+        packages = tuple(package for platform in platforms for package in platform.packages)
+        return LockPreview(packages=packages)
+    packages = solve_preview(context, plan)
+    if plan.lock is None:
+        return LockPreview(packages=packages)
+    path = plan.lock.path
+    text, _ = locks.compose(
+        path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
+    )
+    return LockPreview(packages=packages, difference=diff_with(path, text))
 
 
 def solve_preview(context: Context, plan: Plan) -> tuple[LockedPackage, ...]:

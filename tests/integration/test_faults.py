@@ -228,6 +228,17 @@ def test_options_with_an_edited_file_are_refused_not_dropped(desk: Home) -> None
     assert contents(desk) == before
 
 
+def test_dry_run_shows_what_a_new_lock_would_change(desk: Home) -> None:
+    before = contents(desk)
+    result = desk.run("lock", NAME, "--pip", "six", "--relock", "--dry-run")
+    assert result.returncode == 0, result.stderr
+    *changes, summary, last = result.stdout.splitlines()
+    assert [line.split()[:2] for line in changes] == [["linux-64,", "pip"], ["added", "six"]]
+    assert summary.endswith("1 added")
+    assert last == "nothing was changed (--dry-run)"
+    assert contents(desk) == before
+
+
 def test_packages_given_later_are_added(desk: Home) -> None:
     assert desk.run("lock", NAME, "--pip", "six", "--relock").returncode == 0
     assert desk.run("lock", NAME, "--pip", "tqdm", "--relock").returncode == 0

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from provision.lockfile import describe_diff
 from provision_runtime.report.text import format_bytes
 
 if TYPE_CHECKING:
+    from provision.commands.lock import LockPreview
     from provision.commands.mirror import MirrorResult
     from provision.core.types import LockedPackage
     from provision.lockfile import VerifyReport
 
 
-def package_lines(packages: Sequence[LockedPackage]) -> list[str]:
+def preview_lines(preview: LockPreview) -> list[str]:
+    """How the present lock would differ; without a lock, the packages of the first one."""
+    if preview.difference is None:
+        return _package_lines(preview.packages)
+    return [*describe_diff(preview.difference), "nothing was changed (--dry-run)"]
+
+
+def _package_lines(packages: Sequence[LockedPackage]) -> list[str]:
     """One package per line; with its platform, if there are several."""
     several_platforms = len({package.platform for package in packages}) > 1
     lines = []
