@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -175,9 +176,10 @@ def _proposal(
     context: Context, foreign: ForeignSpec, source: str, machine: HostGpus, name: str
 ) -> Proposal:
     options = foreign.options()
-    notes = [
-        f"left out: {reason.replace('add NAME ', f'add {name} ')}" for reason in foreign.left_out
-    ]
+    notes = [f"left out: {reason}" for reason in foreign.left_out]
+    for requirement in foreign.unnamed:
+        command = shlex.join(["provision", "add", name, requirement])
+        notes.append(f"left out: `{requirement}`: `{command}` adds it")
     if foreign.torch is None:
         options["torch"] = ANY_TORCH
         notes.append("no version of PyTorch was requested: the newest that fits was chosen")

@@ -34,7 +34,11 @@ _ANY = ("", "*")
 
 @dataclass
 class ForeignSpec:
-    """What a file requests, in keys of spec.yml; `left_out`: what it has beyond, with reasons."""
+    """What a file requests, in keys of spec.yml.
+
+    left_out: what it has beyond, with reasons. unnamed: pip requirements without a package name
+    (an address or a path), which spec.yml cannot hold; `provision add` reads the name.
+    """
 
     name: str | None = None
     torch: str | None = None
@@ -46,6 +50,7 @@ class ForeignSpec:
     pip: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
 
     def options(self) -> dict[str, Any]:
         """The keys that the file decides."""
@@ -135,7 +140,7 @@ def _take_requirements(spec: ForeignSpec, lines: Iterable[str]) -> None:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
-            spec.left_out.append(f"`{line}`: `provision add NAME {line}` adds it")
+            spec.unnamed.append(line)
             continue
         name = canonicalize_name(requirement.name)
         constraint = str(requirement.specifier)

@@ -121,7 +121,7 @@ def test_requirements(
 ) -> None:
     spec = from_requirements(lines)
     assert (spec.torch, spec.cuda, spec.cpu, spec.pip) == (torch, cuda, cpu, pip)
-    assert len(spec.left_out) == left_out
+    assert len(spec.left_out) + len(spec.unnamed) == left_out
 
 
 def test_pyproject() -> None:
@@ -173,6 +173,13 @@ def test_machine_decides_what_no_file_says(
     assert (proposal.resolution.cuda is None) == (cuda is None)
     assert any(note in text for text in proposal.notes)
     assert specs.parse(proposal.text.encode(), proposal.path)  # no `cuda: auto` in the file
+
+
+def test_requirement_without_a_name_is_named_with_its_command(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.3.1+cu121\n./my package\n")
+    proposal = init.propose(context(tmp_path), tmp_path, NO_GPU, name="lab")
+    path = tmp_path / "my package"
+    assert f"left out: `{path}`: `provision add lab '{path}'` adds it" in proposal.notes
 
 
 def test_build_that_does_not_exist_is_refused(tmp_path: Path) -> None:
