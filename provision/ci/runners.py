@@ -74,7 +74,7 @@ def read_runners(path: Path) -> tuple[Runner, ...]:
         mistakes.update(_runner_mistakes(runners, lines, malformed))
     if mistakes:
         sentences = [f"{path}:{mistake.line}: {mistake.text}" for mistake in sorted(mistakes)]
-        raise InvalidSpec(" ".join(sentences), advice=_ADVICE)
+        raise InvalidSpec("\n".join(sentences), advice=_ADVICE)
     return tuple(_runner(entry) for entry in document["runners"])
 
 

@@ -107,7 +107,7 @@ def template_values(format: WorkflowFormat, settings: WorkflowSettings) -> dict[
     """
     mistakes = settings.mistakes()
     if mistakes:
-        raise InvalidSpec(" ".join(mistakes))
+        raise InvalidSpec("\n".join(mistakes))
     paths = [settings.runners]
     if not settings.is_for_builds:
         paths.append(f"{settings.envs}/**")
@@ -129,7 +129,7 @@ def check_jobs(format: WorkflowFormat, jobs: Sequence[Job]) -> None:
     """Raise InvalidSpec with everything that the service cannot run."""
     mistakes = list(_format_mistakes(format, jobs))
     if mistakes:
-        raise InvalidSpec(" ".join(mistakes))
+        raise InvalidSpec("\n".join(mistakes))
 
 
 def _format_mistakes(format: WorkflowFormat, jobs: Sequence[Job]) -> Iterator[str]:

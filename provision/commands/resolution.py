@@ -54,7 +54,7 @@ def check_requirements(spec: Spec) -> Spec:
 
         mistakes = conda.spec_errors(spec.conda)
         if mistakes:
-            raise InvalidSpec(" ".join(mistakes))
+            raise InvalidSpec("\n".join(mistakes))
     return spec
 
 

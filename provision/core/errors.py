@@ -19,7 +19,8 @@ _DISK_FULL = ("no space left", "os error 28", "quota exceeded")
 class ProvisionError(Exception):
     """Base of all errors we raise on purpose: one line for the user, and what to do next.
 
-    Advice with line breaks is a list, and begins on a line of its own.
+    A message of several lines is a list of mistakes; advice of several lines is a list too. Advice
+    next to a list begins on a line of its own.
     """
 
     exit_code: ClassVar[int] = 1
@@ -31,7 +32,8 @@ class ProvisionError(Exception):
         self.details = details  # printed with -v only: the solver's or tool's own message
 
     def __str__(self) -> str:
-        separator = "\n" if "\n" in self.advice else " "
+        has_list = "\n" in self.message or "\n" in self.advice
+        separator = "\n" if has_list else " "
         return f"{self.message}{separator}{self.advice}".strip()
 
 

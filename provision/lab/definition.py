@@ -109,7 +109,7 @@ def read_lab(folder: Path) -> Lab:
     mistakes = _mistakes(document, lines, folder)
     if mistakes:
         sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]
-        raise InvalidSpec(" ".join(sentences), advice=ADVICE)
+        raise InvalidSpec("\n".join(sentences), advice=ADVICE)
     return _lab(document, folder)
 
 

@@ -177,7 +177,7 @@ def _refuse_mistakes(
             sources.append(source)
     if mistakes:
         raise InvalidSpec(
-            " ".join(mistakes),
+            "\n".join(mistakes),
             advice=SOURCES_ADVICE if sources else "",
             details="\n".join(sources),
         )

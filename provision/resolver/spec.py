@@ -129,7 +129,7 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
             f"cuda: which CUDA? Give --cuda ({example}), or --cpu for machines without GPUs."
         )
     if mistakes:
-        raise InvalidSpec(" ".join(mistakes))
+        raise InvalidSpec("\n".join(mistakes))
     values: dict[str, Any] = {
         key: _field_value(key, value)
         for key, value in merged.items()

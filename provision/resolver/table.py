@@ -111,7 +111,7 @@ def parse_query(options: Mapping[str, Any]) -> Query:
         except InvalidSpec as error:
             mistakes.append(str(error))
     if mistakes:
-        raise InvalidSpec(" ".join(mistakes))
+        raise InvalidSpec("\n".join(mistakes))
     torch = options.get("torch")
     if torch is None:
         releases = tuple(catalog.releases().values())

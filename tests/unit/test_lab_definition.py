@@ -158,7 +158,7 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, message: st
 
 def test_all_mistakes_at_once(tmp_path: Path) -> None:
     text = "schema: 1\nname: a b\ncontact: me\npolicy: {umask: 27}\n"
-    with pytest.raises(InvalidSpec, match=r"lab.yml:2: .*lab.yml:4: policy.umask"):
+    with pytest.raises(InvalidSpec, match=r"lab.yml:2: .*\n.*lab.yml:4: policy.umask"):
         read_lab(write(tmp_path, text))
 
 

@@ -660,7 +660,7 @@ def test_packages_that_conflict_with_torch_are_refused(
 
 
 def test_all_conflicting_packages_are_named() -> None:
-    with pytest.raises(InvalidSpec, match=r"`torchelastic`.*`torch==2.4`"):
+    with pytest.raises(InvalidSpec, match=r"`torchelastic`.*\n`torch==2.4`"):
         resolve(torch="2.3", cuda="12.1", conda=["torchelastic"], pip=["torch==2.4"])
 
 
