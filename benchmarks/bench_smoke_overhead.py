@@ -73,7 +73,7 @@ def rank() -> None:
 
     sys.path.insert(0, str(ROOT))
     distributed.init_process_group("gloo")
-    for size, rounds, calls in _asked() or SWEEP:
+    for size, rounds, calls in _sizes_of_arguments() or SWEEP:
         source = torch.zeros(size // 4)
         work = torch.empty_like(source)
         plain = partial(bare, source, work)
@@ -84,7 +84,7 @@ def rank() -> None:
     os._exit(0)
 
 
-def _asked() -> list[tuple[int, int, int]]:
+def _sizes_of_arguments() -> list[tuple[int, int, int]]:
     return [(int(sys.argv[2]), int(sys.argv[3]), 5)] if len(sys.argv) == 4 else []
 
 

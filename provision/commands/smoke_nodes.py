@@ -163,7 +163,7 @@ def _reach(
     else:
         rounds = ROUNDS if request.pairs else 1
         test_s = smoke_request.timeout_s + 2 * groups_smoke.STARTING_S
-        wanted = allocations.AllocationRequest(
+        allocation_request = allocations.AllocationRequest(
             nodes=[node.names.slurm or node.name for node in nodes],
             partition=_partition(nodes),
             gpus=min(node.gpus or 0 for node in nodes),
@@ -171,7 +171,7 @@ def _reach(
             time_s=request.job_s or rounds * test_s + groups_smoke.PREPARE_S,
             queue_s=request.queue_s,
         )
-        with allocations.allocate(wanted) as allocation:
+        with allocations.allocate(allocation_request) as allocation:
             yield (
                 dataclasses.replace(
                     defaults,
@@ -224,19 +224,19 @@ class _NodesRun:
     ) -> NodesResult:
         self._context.progress.say(f"looking for the environment on {_count(nodes)}")
         prepared, failures = groups_smoke.prepare(nodes, defaults, self._environments(defaults))
-        found = None
+        isolated: Isolation | None = None
         decision = None
         whole = None
         if prepared:
             run_groups = self._run_groups(prepared, defaults)
             names = tuple(prepared)
             if self._request.pairs:
-                found = isolation.isolate(names, run_groups)
+                isolated = isolation.isolate(names, run_groups)
             else:
                 run_groups(isolation.ALL_TOGETHER, [names])
             whole = self._rounds[0].results[names]
-        if found is not None and self._request.drain:
-            decision = self._drain(found, left_out)
+        if isolated is not None and self._request.drain:
+            decision = self._drain(isolated, left_out)
         return NodesResult(
             name=self._plan.name,
             selection=self._request.selection,
@@ -249,7 +249,7 @@ class _NodesRun:
             failures=failures,
             whole=whole,
             rounds=tuple(self._rounds),
-            isolation=found,
+            isolation=isolated,
             drain=decision,
             without_folder=self._without_folder,
             evidence=self._out,

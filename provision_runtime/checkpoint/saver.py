@@ -129,11 +129,11 @@ def _check_arguments(
 def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
     """Raises ValueError unless reading it back gives the same."""
     try:
-        is_kept = json.loads(json.dumps(metadata, allow_nan=True)) == metadata
+        is_unchanged = json.loads(json.dumps(metadata, allow_nan=True)) == metadata
     except (TypeError, ValueError) as error:
         raise ValueError(f"metadata must be what JSON can hold: {error}") from None
-    has_nan = is_kept is False and "NaN" in json.dumps(metadata)
-    if not is_kept and not has_nan:
+    has_nan = is_unchanged is False and "NaN" in json.dumps(metadata)
+    if not is_unchanged and not has_nan:
         raise ValueError("metadata must be what JSON can hold: names as text, lists, no tuples")
 
 

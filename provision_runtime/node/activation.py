@@ -88,11 +88,11 @@ def prune(store: Store, name: str, run: Mapping[str, str]) -> tuple[list[str], l
     activated = _activated_keys(events)
     staged = [event["key"] for event in events if event["event"] == "installed"]
     staged = [key for key in reversed(staged) if key not in activated]
-    kept = {stores.active_key(store, name), *activated[:KEPT_ENVIRONMENTS], *staged[:1]}
+    retained = {stores.active_key(store, name), *activated[:KEPT_ENVIRONMENTS], *staged[:1]}
     removed: list[str] = []
     in_use: list[str] = []
     for key in stores.installed_keys(store, name):
-        if key in kept or key not in (*activated, *staged):
+        if key in retained or key not in (*activated, *staged):
             continue
         try:
             remove_environment(store, key)

@@ -88,7 +88,7 @@ class Group:
                 timeout=timedelta(seconds=30),
             )
             self._said[rank].write_text(
-                json.dumps(self._told(work, through_store(store, rank, size, DEADLINE_S)))
+                json.dumps(self._outcome(work, through_store(store, rank, size, DEADLINE_S)))
             )
         except BaseException:
             traceback.print_exc()
@@ -96,7 +96,7 @@ class Group:
         os._exit(0)
 
     @staticmethod
-    def _told(work: Callable[[Ranks], object], ranks: Ranks) -> Any:
+    def _outcome(work: Callable[[Ranks], object], ranks: Ranks) -> Any:
         try:
             work(ranks)
         except checkpoint.NotCommitted as error:

@@ -232,9 +232,9 @@ def test_dry_run_shows_what_a_new_lock_would_change(desk: Home) -> None:
     before = contents(desk)
     result = desk.run("lock", NAME, "--pip", "six", "--relock", "--dry-run")
     assert result.returncode == 0, result.stderr
-    *changes, summary, last = result.stdout.splitlines()
-    assert [line.split()[:2] for line in changes] == [["linux-64,", "pip"], ["added", "six"]]
-    assert summary.endswith("1 added")
+    *changes, _, last = result.stdout.splitlines()
+    assert ["added", "six"] in [line.split()[:2] for line in changes]
+    assert "numpy" not in result.stdout
     assert last == "nothing was changed (--dry-run)"
     assert contents(desk) == before
 

@@ -130,13 +130,13 @@ def _busy_gpus(context: RankContext) -> list[dict[str, Any]] | None:
     matrix = torch.randn(side, side, dtype=torch.bfloat16, device=context.device)
     result = torch.empty_like(matrix)
     started, answer = time.perf_counter(), None
-    has_asked = context.env.local_rank != 0
+    needs_answer = context.env.local_rank == 0
     while time.perf_counter() - started < busy_s:
         for _ in range(BUSY_CALLS):
             torch.mm(matrix, matrix, out=result)
-        if not has_asked and time.perf_counter() - started > busy_s / 2:
+        if needs_answer and time.perf_counter() - started > busy_s / 2:
             # The queued calls keep the GPU busy while the driver answers.
-            answer, has_asked = wires.smi(*gpu_health.QUERY), True
+            answer, needs_answer = wires.smi(*gpu_health.QUERY), False
         torch.cuda.synchronize()
     if not answer:
         return None
