@@ -41,8 +41,9 @@ WITH_TORCH = ("launch", "jobs", "smoke")
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SlurmCluster]:
-    with start_slurm_cluster(tmp_path / "slurm", GPUS) as slurm:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    # Not below tmp_path, which a long name of a test makes too long for Munge's socket.
+    with start_slurm_cluster(tmp_path_factory.mktemp("slurm"), GPUS) as slurm:
         yield slurm
 
 
