@@ -68,7 +68,7 @@ def doctor(
 
     \b
     provision doctor
-    provision doctor torch2.3-cuda12.1 --on 'n[01-64]'
+    provision doctor train --on 'n[01-64]'
     provision doctor script train.sbatch
     """
     from provision.cli.format import doctor as text

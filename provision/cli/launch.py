@@ -145,7 +145,7 @@ def launch(
     compare environment, driver, GPUs and NCCL settings. If one differs, the job ends and names it.
 
     \b
-    provision launch torch2.3-cuda12.1 --on slurm:gpu --nodes 4 --gpus 8 -- train.py --lr 3e-4
+    provision launch train --on slurm:gpu --nodes 4 --gpus 8 -- train.py --lr 3e-4
     """
     import sys
 

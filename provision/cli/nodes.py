@@ -53,7 +53,7 @@ def check(console: Console, name: str | None, envs: Path | None, **options: Any)
 
     \b
     provision nodes check --on slurm:gpu
-    provision nodes check torch2.3-cuda12.1 --on 'n[01-64]'
+    provision nodes check train --on 'n[01-64]'
     """
     from provision.cli.console import output_width
     from provision.cli.format.nodes import check_json, check_lines

@@ -175,7 +175,7 @@ def smoke(
     junit: Path | None,
     **options: Any,
 ) -> int:
-    """Run the DDP smoke test. The exit code is 1 unless it passes.
+    """Run the DDP smoke test. The exit code is 1 unless the verdict is pass or warn.
 
     Phases: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint. With
     --on the ranks run on nodes of a cluster.
