@@ -55,6 +55,13 @@ def test_every_verb_shows_an_example_that_it_accepts(path: str) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("path", ["jobs log", "jobs cancel"])
+def test_the_example_names_a_job_of_an_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    result = CliRunner().invoke(cli, shlex.split(EXAMPLES[path]))
+    assert result.exit_code == 9  # not 3: Slurm is asked, and is missing here
+
+
 def test_every_verb_stands_in_one_section() -> None:
     listed = [name for names in SECTIONS.values() for name in names]
     assert sorted(listed) == cli.list_commands(click.Context(cli))
