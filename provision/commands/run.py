@@ -35,7 +35,9 @@ def find_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix
     prefix = marker.find(name, prefix_registry.prefix_path(folders, name, path))
     if prefix is None:
         prefixes = sorted(prefix_registry.list_prefixes(folders))
-        advice = did_you_mean(name, prefixes)
+        advice = did_you_mean(name, prefixes) or (
+            f"`provision build {name}` makes it, in the folder that has envs/{name}. "
+        )
         if (folders.envs / name).is_dir():
             advice = f"`provision env create {name}` installs it. "
         raise ToolMissing(
