@@ -112,10 +112,16 @@ def _environment(
 def environment_state(
     prefix: Prefix | None, folder: Path, passport: Mapping[str, Any] | None
 ) -> StateAnswer:
-    """The state of an environment, with the request as it was at the last build in mind."""
+    """The state of an environment, with the request as it was at the last build in mind.
+
+    Not if the lock is newer than that build, as after `provision add`: nobody recorded the request
+    that it was made from.
+    """
     answer = quick_state(prefix, folder / LOCK)
     path = folder / SPEC
-    if answer.state != "current" or passport is None or not path.exists():
+    if prefix is None or answer.state != "current" or not path.exists():
+        return answer
+    if passport is None or passport["lock"]["sha256"] != prefix.lock_sha256:
         return answer
     from provision.resolver import spec as specs
 

@@ -11,7 +11,7 @@ import pytest
 
 from provision.cli.console import table
 from provision.cli.format import inventory
-from provision.commands.env_list import changed_keys
+from provision.commands.env_list import changed_keys, environment_state
 from provision.core import disk_usage
 from provision.core.types import Manager, Pin, Prefix
 from provision.environment import prefix as prefixes
@@ -108,6 +108,20 @@ def test_a_prefix_without_interpreter_is_damaged(prefix: Prefix, lock_path: Path
 def test_changed_keys_of_a_spec(content: dict[str, object], keys: list[str]) -> None:
     built = {"torch": "2.3", "cuda": "12.1", "python": "3.11"}
     assert changed_keys(content, built) == keys
+
+
+def test_a_changed_spec_is_stale_unless_the_lock_followed_it(
+    prefix: Prefix, lock_path: Path
+) -> None:
+    """`provision add` writes spec.yml, lock and prefix; the passport is that of the last build."""
+    folder = lock_path.parent
+    (folder / "spec.yml").write_text('torch: "2.3"\ncuda: "12.1"\npip: [einops]\n')
+    request = {"torch": "2.3", "cuda": "12.1", "python": "3.11"}
+    passport = {"request": request, "lock": {"sha256": prefix.lock_sha256}}
+    answer = environment_state(prefix, folder, passport)
+    assert (answer.state, answer.reason.endswith("last build: pip")) == ("stale", True)
+    passport["lock"] = {"sha256": "of the lock before"}
+    assert environment_state(prefix, folder, passport).state == "current"
 
 
 def test_disk_usage_counts_shared_files_once_and_as_not_freed(tmp_path: Path) -> None:
