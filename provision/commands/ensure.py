@@ -143,6 +143,18 @@ def _changed_options(plan: Plan) -> list[str]:
     return [flag for key, flag in flags.items() if content.get(key) != plan.spec_content.get(key)]
 
 
+def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
+    """The spec.yml of a user is not rewritten, so what options change is in the lock alone."""
+    path = plan.folder / render.SPEC
+    # Neither of these is part of a lock.
+    options = [flag for flag in _changed_options(plan) if flag not in ("--base", "--accept")]
+    if options and render.file_state(path) == "edited":
+        context.progress.warn(
+            f"{path} was edited and is not rewritten: write what {', '.join(options)} says into "
+            "it, or the lock is stale as soon as a command leaves that out"
+        )
+
+
 def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     """The lock of a plan, whether it was solved now, and the files that were written.
 
@@ -167,6 +179,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     if plan.lock is not None:
         for line in locks.describe_diff(diff_with(path, text)):
             context.progress.say(line)
+    _warn_of_unwritten_options(context, plan)
     written = ensure_inputs(plan)
     atomic_write(path, text)
     return lock, True, written + ensure_dockerfile(context, plan, lock)

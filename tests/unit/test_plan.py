@@ -166,6 +166,27 @@ def test_solving_with_the_machines_python_needs_that_python(
         ensure.local_python(context(host_lock_of_python311), plan, host_lock_of_python311.channels)
 
 
+@pytest.mark.parametrize(
+    "options,warns",
+    [
+        ((), False),
+        (("--torch", "2.3", "--accept", "cuda-graph-hang"), False),
+        (("--torch", "2.4"), True),
+    ],
+)
+def test_options_that_a_spec_of_the_user_lacks_are_warned_of(
+    folders: Folders, options: tuple[str, ...], warns: bool
+) -> None:
+    """Else the next command without them finds the lock stale, and --relock takes them back."""
+    result = CliRunner().invoke(cli, ["lock", "lab", "--relock", *options])
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stderr.split())
+    assert ("was edited and is not rewritten: write what --torch says" in said) == warns
+    # A spec.yml that provision wrote gets the options.
+    result = CliRunner().invoke(cli, ["lock", *NEW])
+    assert "not rewritten" not in result.stderr
+
+
 def test_all_environments_are_resolved_once_each(folders: Folders, resolved: list[str]) -> None:
     invoke("lock", "--all")
     assert sorted(resolved) == ["lab", "other"]
