@@ -39,7 +39,8 @@ HEAD = (
     "torchaudio",
     "triton",
 )
-# Fits 100 columns; the rest is in the other formats.
+# Fits 100 columns, and 80 without the platform, which is named below the table if it is the same in all
+# rows. The rest is in the other formats.
 NARROW = ("torch", "source", "CUDA", "platform", "Python", "NCCL", "driver >=", "GPUs", "glibc")
 LEGEND = {
     "?": "? no source says",
@@ -64,17 +65,21 @@ def table_text(table: Table, format: str) -> str:
 def terminal_lines(table: Table) -> list[str]:
     """Aligned columns of at most 100 characters, and below them what the marks mean."""
     has_remarks = any(_remark(row) for row in table.cells)
-    head = ["GPUs (sm)" if name == "GPUs" else name for name in NARROW]
+    platforms = {row.platform for row in table.cells}
+    names = [name for name in NARROW if name != "platform" or len(platforms) > 1]
+    head = ["GPUs (sm)" if name == "GPUs" else name for name in names]
     if has_remarks:
         head.append("fits")
     rows = []
     for row in table.cells:
-        cells = _narrow_cells(row)
+        cells = _narrow_cells(row, names)
         if has_remarks:
             cells.append("?" if row.not_known else _remark(row) or "yes")
         rows.append(cells)
     text = columns(rows, head)
     legend = [meaning for mark, meaning in LEGEND.items() if mark in text]
+    if len(platforms) == 1:
+        legend.append(f"all are for {platforms.pop()}")
     return [*text.split("\n"), "", *legend, *notes(table)]
 
 
@@ -132,15 +137,15 @@ def _counts(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{part} ({count})" for part, count in sorted(parts.items()))
 
 
-def _narrow_cells(row: TableRow) -> list[str]:
-    """The cells for a terminal: fewer and shorter."""
+def _narrow_cells(row: TableRow, names: Sequence[str]) -> list[str]:
+    """The cells of these columns for a terminal: shorter."""
     cells = dict(zip(HEAD, _wide_cells(row)))
     cells["GPUs"] = _architecture_range(row)
     cells["source"] = f"{row.source}*" if _is_on_own_index(row) else row.source
     # 3.8,10,12
     pythons = _pythons(dataclasses.replace(row, free_threaded=()))
     cells["Python"] = pythons.replace(", 3.", ",").replace(", ", ",")
-    return [cells[name].replace(NOT_KNOWN, "?") for name in NARROW]
+    return [cells[name].replace(NOT_KNOWN, "?") for name in names]
 
 
 def _wide_cells(row: TableRow) -> list[str]:
