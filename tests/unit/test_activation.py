@@ -172,7 +172,7 @@ def folders(tmp_path: Path) -> Folders:
 
 def test_prefix_is_found_by_name_or_refused(prefix: Prefix, tmp_path: Path) -> None:
     assert runs.find_prefix(folders(tmp_path), "lab", prefix.path).path == prefix.path
-    with pytest.raises(ToolMissing, match="`nosuch` is not installed.*`provision build nosuch`"):
+    with pytest.raises(ToolMissing, match=r"`nosuch` is not installed.*`provision build nosuch`"):
         runs.find_prefix(folders(tmp_path), "nosuch")
     (prefix.path / "bin" / "python").unlink()
     with pytest.raises(IntegrityError, match="no bin/python"):
