@@ -243,7 +243,8 @@ def _apply(
     prefix = None
     old_text = render.read_text(plan.folder / SPEC)
     with _restored_on_error(plan.folder):
-        if spec_text is not None:
+        # One that provision wrote, and nobody edited, is written anew as the others are.
+        if spec_text is not None and render.file_state(plan.folder / SPEC) == "edited":
             atomic_write(plan.folder / SPEC, spec_text)
         ensure_inputs(plan)
         atomic_write(path, text)
