@@ -109,7 +109,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Unit tests: no network, engine or torch. One minute."""
+    """Unit tests: no network, engine or torch."""
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
     session.run("pytest", *_selection(session, "tests/unit", PARALLEL))
 

@@ -89,7 +89,7 @@ def existing_environments(envs: Path, mistyped: str = "") -> str:
     a name that is none of them."""
     names = _environment_names(envs)
     if not names:
-        return "There are no environments."
+        return "There are none yet: `provision build` makes one."
     return f"{did_you_mean(mistyped, names)}Environments: {', '.join(names)}."
 
 

@@ -190,7 +190,7 @@ def diff_with(path: Path, text: str) -> locks.LockDiff:
     with temporary_directory("diff") as folder:
         new = folder / path.name
         new.write_text(text, encoding="utf-8")
-        titles = ("the lock as it was", "the new lock")
+        titles = ("the present lock", "the new lock")
         return locks.diff_locks(locks.read_file(path), locks.read_file(new), titles)
 
 

@@ -183,6 +183,6 @@ def describe_diff(diff: LockDiff) -> list[str]:
 def _summary(diff: LockDiff) -> str:
     counts = Counter(change.change for change in diff.differences)
     if not counts:
-        return f"no package differs: {diff.after} has the same {diff.packages} as {diff.before}"
+        return f"no package differs: {diff.after} has the same {diff.packages} packages as {diff.before}"
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
     return f"{len(diff.differences)} of {diff.packages} packages differ: {kinds}"

@@ -21,7 +21,7 @@ def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> l
 def test_equal_locks_have_no_difference(tmp_path: Path) -> None:
     differences = compared(tmp_path, sound(), sound())
     assert differences.same
-    assert describe_diff(differences) == ["no package differs: new has the same 6 as old"]
+    assert describe_diff(differences) == ["no package differs: new has the same 6 packages as old"]
 
 
 def test_every_kind_of_change(tmp_path: Path) -> None:
