@@ -47,6 +47,24 @@ def test_nodes_of_24_11() -> None:
     assert silent == ["gpu-02", "gpu-03", "gpu-04", "cpu-03"]
 
 
+@pytest.mark.parametrize(
+    ("gres", "gpus", "gpu_type"),
+    [
+        ("gpu:2080ti:8", 8, "2080ti"),
+        ("gpu:3090:2(S:0-1)", 2, "3090"),
+        ("gpu:1g.10gb:7,gpu:a100:1", 8, "1g.10gb+a100"),
+        ("gpu:a100:no_consume:4", 4, "a100"),
+        ("gpu:4", 4, ""),
+        ("gpu", 1, ""),
+        ("gpumem:80G,shard:8", 0, ""),
+    ],
+)
+def test_types_of_gpus(gres: str, gpus: int, gpu_type: str) -> None:
+    line = f"n1|n1|n1|idle|(null)|{gres}|8|1000|gpu|none"
+    [node] = slurm_nodes.parse_nodes(line)
+    assert (node.gpus, node.gpu_type) == (gpus, gpu_type)
+
+
 @pytest.mark.parametrize("text", ["", "\n", "n1|n1\n", "sinfo: error: slurm_load_node\n"])
 def test_lines_that_are_no_nodes(text: str) -> None:
     assert slurm_nodes.parse_nodes(text) == []

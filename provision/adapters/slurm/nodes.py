@@ -25,7 +25,6 @@ _STATE = re.compile(r"([a-z_]+)([^a-z_]*)", re.IGNORECASE)
 _SILENT_FLAGS = frozenset("*~#%")
 _SILENT_STATES = ("down", "unk", "power", "future")
 _SBCAST_FANOUT = 8  # the most that sbcast takes
-_GRES_GPU = re.compile(r"gpu(?::([A-Za-z][^:(,]*))?(?::(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,15 +151,20 @@ def _node(cells: list[str]) -> SlurmNode:
 
 
 def _gpus(gres: str) -> tuple[int, str]:
-    """The number of GPUs in a GRES text and their type: `gpu:a100:4(S:0-1),gpu:v100:2` has 6."""
-    count, types = 0, []
+    """The number of GPUs in a GRES text and their type: `gpu:a100:4(S:0-1),gpu:v100:2` has 6.
+
+    A type may begin with a digit or be a number (`2080ti`, `3090`, `1g.10gb` of MIG).
+    """
+    total, types = 0, []
     for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
-        match = _GRES_GPU.fullmatch(entry.strip())
-        if match:
-            count += int(match[2] or 1)
-            if match[1]:
-                types.append(match[1])
-    return count, "+".join(dict.fromkeys(types))
+        kind, *words = entry.strip().split(":")
+        if kind != "gpu":
+            continue
+        words = [word for word in words if word != "no_consume"]
+        has_count = bool(words) and words[-1].isdecimal()
+        total += int(words.pop()) if has_count else 1
+        types += words
+    return total, "+".join(dict.fromkeys(types))
 
 
 def _words(text: str) -> list[str]:
