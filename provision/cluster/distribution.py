@@ -18,6 +18,7 @@ from typing import Any
 
 from provision.adapters import clustershell
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster.folding import slurm_host_list
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.pack import Pack, check_image
@@ -143,7 +144,7 @@ class PackDistribution:
         elif len(waiting) <= MOST_IMAGES_SENT or self._transfers.tree == 0:
             self._send_to_all(waiting, statuses)
         else:
-            names = clustershell.fold([node.name for node in waiting])
+            names = slurm_host_list([node.name for node in waiting])
             self._fail_all(
                 waiting, "no-server", f"sbcast reaches whole allocations only: salloc -w {names}"
             )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from provision.adapters import clustershell
 from provision.cluster.failures import NodeFailure
 
 Value = TypeVar("Value", bound=Hashable)
+# Text between the last bracket of an operand and its end.
+_AFTER_BRACKETS = re.compile(r"\][^\[\],]+(,|$)")
 _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(\.\d{1,3}){3}(?![\w.])")
 
 
@@ -21,6 +23,13 @@ def fold_equal(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
     first = {value: min(nodes) for value, nodes in groups.items()}
     folded.sort(key=lambda pair: (-sizes[pair[1]], first[pair[1]]))
     return folded
+
+
+def slurm_host_list(names: Collection[str]) -> str:
+    """Names of nodes as Slurm reads them: folded, unless text follows the numbers. Slurm (22.05) takes
+    no brackets there: `gpu[1-2].lab` is invalid."""
+    folded = clustershell.fold(names)
+    return ",".join(names) if _AFTER_BRACKETS.search(folded) else folded
 
 
 def fold_messages(messages: Mapping[str, str]) -> list[tuple[str, str]]:

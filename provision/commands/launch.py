@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision import launch
-from provision.adapters import clustershell
 from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
+from provision.cluster.folding import slurm_host_list
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
@@ -308,7 +308,7 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
         cpus = job.ranks
     slurm = launch.SlurmOptions(
         partition=partition,
-        exclude=clustershell.fold(others) if others else "",
+        exclude=slurm_host_list(others) if others else "",
         more=request.sbatch,
     )
     return dataclasses.replace(job, cpus=cpus, slurm=slurm)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from provision.cluster.failures import NodeFailure
-from provision.cluster.folding import fold_equal, fold_failures, fold_messages, majority
+from provision.cluster.folding import (
+    fold_equal,
+    fold_failures,
+    fold_messages,
+    majority,
+    slurm_host_list,
+)
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given  # noqa: E402
@@ -20,6 +26,21 @@ def test_most_nodes_first() -> None:
         ("n[0999-1000]", "2.36"),
         ("n0042", "2.17"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["n1", "n2", "n3", "x5"], "n[1-3],x5"),
+        (["r1n1", "r1n2", "r2n1", "r2n2"], "r[1-2]n[1-2]"),
+        # By scontrol of 22.05, "Invalid hostlist" when folded.
+        (["gpu1.lab", "gpu3.lab"], "gpu1.lab,gpu3.lab"),
+        (["n1a", "n2a", "x1"], "n1a,n2a,x1"),
+        (["n1.lab", "x1"], "n1.lab,x1"),
+    ],
+)
+def test_lists_of_hosts_as_slurm_reads_them(names: list[str], expected: str) -> None:
+    assert slurm_host_list(names) == expected
 
 
 def test_of_equal_groups_that_of_the_first_node_comes_first() -> None:
