@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from provision.core.errors import InvalidSpec, ToolMissing
+from provision.core.process import start_lock
 
 Worker = Literal["ssh", "exec"]
 # More is a typo; and ClusterShell would make every name before we could count them.
@@ -53,8 +54,6 @@ LATE_CHECK_S = 0.5
 # Files of a running command: three pipes, and one more while it starts.
 _FILES_PER_COMMAND = 4
 _FILES_OF_OURS = 64
-
-_start_lock = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +221,8 @@ def _range_length(text: str) -> int:
 
 
 def _worker_class(worker: Worker) -> Any:
-    """A class of ClusterShell's workers, of which one command starts at a time.
-
-    ClusterShell forks, and several threads may run commands. filelock, which comes with conda-lock,
-    raises RuntimeError if a thread forks while another one does (3.32).
-    """
+    """A class of ClusterShell's workers, of which one command starts at a time: ClusterShell forks,
+    and several threads may run commands."""
     from ClusterShell.Worker.Exec import ExecClient, ExecWorker
     from ClusterShell.Worker.Ssh import SshClient, WorkerSsh
 
@@ -235,7 +231,7 @@ def _worker_class(worker: Worker) -> Any:
 
     class Client(client_class):  # type: ignore[misc, valid-type]
         def _start(self) -> Any:
-            with _start_lock:
+            with start_lock:
                 return super()._start()
 
     class OneAtATime(WorkerSsh if is_ssh else ExecWorker):  # type: ignore[misc]

@@ -176,10 +176,11 @@ from concurrent.futures import ThreadPoolExecutor
 os.register_at_fork(before=lambda: time.sleep(0.01))
 import filelock
 from provision.adapters import clustershell
+from provision.core import process
 
 def statuses(number):
     outputs = clustershell.run([f"a{number}", f"b{number}"], "true", worker="exec", timeout_s=600)
-    return [output.status for output in outputs]
+    return [output.status for output in outputs] + [process.run(["true"]).returncode]
 
 with ThreadPoolExecutor(4) as pool:
     assert list(pool.map(statuses, range(8))) == [[0, 0]] * 8
