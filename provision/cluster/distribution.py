@@ -12,14 +12,13 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from provision.adapters import clustershell
 from provision.adapters.slurm import nodes as slurm_nodes
-from provision.cluster.folding import slurm_host_list
 from provision.cluster.failures import NodeFailure
+from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.pack import Pack, check_image
 from provision.cluster.remote import NodeAnswer, run_action, run_with_data, transport
@@ -27,6 +26,7 @@ from provision.cluster.stages import LATE_FACTOR
 from provision.cluster.states import TRANSIENT_REASONS
 from provision.cluster.waves import Service, plan_wave
 from provision.core.errors import TimedOut, ToolFailed, ToolMissing
+from provision.core.process import run_in_threads
 from provision.core.types import Progress
 from provision_runtime.report.text import format_bytes
 
@@ -206,8 +206,7 @@ class PackDistribution:
                 with self._lock:
                     self._on_answer(answer)
 
-        with ThreadPoolExecutor(self._transfers.defaults.fanout) as pool:
-            list(pool.map(send, nodes))
+        run_in_threads(send, nodes, self._transfers.defaults.fanout)
 
     def _send(self, node: Node, received: int) -> NodeAnswer:
         """Stream the rest of the image to one node over its own connection; try again after a

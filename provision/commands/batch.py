@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from provision import render as renderer
 from provision.commands import lock as lock_command
@@ -13,7 +12,7 @@ from provision.commands import render as render_command
 from provision.commands.context import Context
 from provision.commands.plan import BuildRequest, with_name
 from provision.core.errors import InvalidSpec, ProvisionError
-from provision.core.process import terminate_children
+from provision.core.process import run_in_threads
 from provision.core.types import (
     EnvironmentOutcome,
     MeterContext,
@@ -128,16 +127,7 @@ def _for_each(
     requests: Sequence[BuildRequest],
     work: Callable[[Context, BuildRequest, str], EnvironmentOutcome],
 ) -> list[EnvironmentOutcome]:
-    with ThreadPoolExecutor(THREADS) as pool:
-        futures = [pool.submit(_outcome, context, request, work) for request in requests]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            # Ctrl-C: what has not begun does not begin, and running uv processes end.
-            for future in futures:
-                future.cancel()
-            terminate_children()
-            raise
+    return run_in_threads(lambda request: _outcome(context, request, work), requests, THREADS)
 
 
 def _outcome(

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -16,8 +15,8 @@ from provision import launch
 from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
-from provision.cluster.folding import slurm_host_list
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
 from provision.cluster.remote import node_argv
@@ -350,20 +349,29 @@ def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
 
 
 def _start_on_hosts(planned: PlannedJob) -> None:
-    """Start every host's part; if one does not start, end the others. Raises CheckFailed."""
+    """Start every host's part; if one does not start, or this is interrupted, end the others.
+    Raises CheckFailed."""
     from provision.launch.ssh import host_commands
 
     commands = host_commands(planned.job, planned.job.gpus)
-    with ThreadPoolExecutor(max_workers=planned.selection.defaults.fanout) as pool:
-        problems = list(pool.map(lambda each: _start_problem(each.ssh), commands))
+    threads = planned.selection.defaults.fanout
+    try:
+        problems = process.run_in_threads(lambda each: _start_problem(each.ssh), commands, threads)
+    except KeyboardInterrupt:
+        _end_on_hosts(planned)
+        raise
     failed = [f"{each.host}: {why}" for each, why in zip(commands, problems) if why]
     if failed:
-        with contextlib.suppress(ProvisionError):
-            cancel_on_hosts(planned.job.name, planned.selection, planned.nodes)
+        _end_on_hosts(planned)
         raise CheckFailed(
             f"The job did not start on {'; '.join(failed)}.",
             advice="What had started on other hosts was ended.",
         )
+
+
+def _end_on_hosts(planned: PlannedJob) -> None:
+    with contextlib.suppress(ProvisionError):
+        cancel_on_hosts(planned.job.name, planned.selection, planned.nodes)
 
 
 def _start_problem(argv: Sequence[str]) -> str:

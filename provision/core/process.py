@@ -20,9 +20,9 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from provision.core.errors import TimedOut, ToolFailed, ToolMissing
 
@@ -44,11 +44,18 @@ GRACE_S = 5.0
 READ_BYTES = 4096
 _TERMINAL_CODES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 # One child starts at a time. filelock, which comes with conda-lock, raises RuntimeError if a thread
 # calls os.fork while another one forks (3.32).
 start_lock = threading.Lock()
-# Children that some thread waits for: Ctrl-C reaches the main thread only.
+# Children that some thread waits for, and those that `terminate_children` ended: Ctrl-C reaches the
+# main thread only.
 _running: set[subprocess.Popen[str]] = set()
+_interrupted: set[subprocess.Popen[str]] = set()
+# How often children that other threads start after Ctrl-C are looked for.
+INTERRUPT_POLL_S = 0.2
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -140,6 +147,9 @@ def run(
             for stream in (child.stdout, child.stderr):
                 if stream is not None:
                     stream.close()
+    if child in _interrupted:
+        _interrupted.discard(child)
+        raise KeyboardInterrupt
     if stdout_reader:
         out = stdout_reader.text()
     if reader:
@@ -211,9 +221,32 @@ def _protect_files() -> None:
     os.umask(os.umask(others_write) | others_write)
 
 
+def run_in_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> list[Result]:
+    """The results of a function that runs commands, in the order of the items.
+
+    After an error, or Ctrl-C, nothing more begins, and the commands that run are ended.
+    """
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(function, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            terminate_children()
+            while wait(futures, INTERRUPT_POLL_S).not_done:
+                terminate_children()
+            raise
+
+
 def terminate_children() -> None:
-    """End every child that some thread still waits for; its `run` raises ToolFailed there."""
+    """End every child that some thread still waits for; its `run` raises KeyboardInterrupt there."""
     for child in tuple(_running):
+        _interrupted.add(child)
         terminate_group(child)
 
 

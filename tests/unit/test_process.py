@@ -8,13 +8,20 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from provision.core.errors import TimedOut, ToolFailed, ToolMissing
-from provision.core.process import clean_environment, exec_command, run, write_all
+from provision.core.process import (
+    clean_environment,
+    exec_command,
+    run,
+    run_in_threads,
+    write_all,
+)
 
 
 def gone(pid: int) -> bool:
@@ -184,3 +191,35 @@ def test_on_a_terminal_bars_are_passed_on_and_hidden_lines_only_recorded() -> No
     recorded = child.communicate()[0]
     assert shown == b"bar 1\rbar 2\033[2K\r\rwhy\r\r\nIns"
     assert recorded.splitlines()[-5:] == ["bar 3", "Installed 2 in 3 ms", " + six==1", "why", "Ins"]
+
+
+def test_threads_return_results_in_order() -> None:
+    def printed(number: int) -> str:
+        return run(["echo", str(number)]).stdout
+
+    assert run_in_threads(printed, range(5), 3) == ["0\n", "1\n", "2\n", "3\n", "4\n"]
+
+
+def test_ctrl_c_ends_the_commands_of_threads() -> None:
+    """Also those that would be tried again, and those that have not begun."""
+    began: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(3):
+            began.append(number)
+            run(["sleep", "60"], check=False)
+
+    def interrupt() -> None:
+        while len(began) < 2:
+            time.sleep(0.01)
+        time.sleep(0.2)  # until both have started
+        os.kill(os.getpid(), signal.SIGINT)
+
+    started = time.monotonic()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_in_threads(work, range(4), 2)
+    thread.join()
+    assert sorted(began) == [0, 1]
+    assert time.monotonic() - started < 30
