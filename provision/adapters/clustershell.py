@@ -44,6 +44,10 @@ _FORMS = "A node set looks like `n[1-4,7]`, `n1,n2`, `@group` or `n[1-4]!n3`."
 KEEPALIVE_S, KEEPALIVES = 15, 4
 SSH_OPTIONS = (
     "-oBatchMode=yes",
+    # A connection that the user has open is used, and none of ours stays for others: in older
+    # versions of OpenSSH a master in the background (ControlPersist) holds our pipe open, and the
+    # command never seems to end (bugzilla.mindrot.org, 1988).
+    "-oControlMaster=no",
     f"-oServerAliveInterval={KEEPALIVE_S}",
     f"-oServerAliveCountMax={KEEPALIVES}",
 )

@@ -33,7 +33,8 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[^/\s:]+@[^/\s:]+:|[A-Za-z0-9._-]+:(?!/
 _VARIABLES = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "",  # set and empty, it also keeps git from asking through a window
-    "GIT_SSH_COMMAND": f"ssh -oBatchMode=yes -oConnectTimeout={CONNECT_S}",
+    # Not a master for later connections: see SSH_OPTIONS in provision/adapters/clustershell.py.
+    "GIT_SSH_COMMAND": f"ssh -oBatchMode=yes -oControlMaster=no -oConnectTimeout={CONNECT_S}",
     "GIT_HTTP_LOW_SPEED_LIMIT": str(SLOW_BYTES),
     "GIT_HTTP_LOW_SPEED_TIME": str(SLOW_S),
     "LC_ALL": "C",

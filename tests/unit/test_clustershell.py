@@ -183,7 +183,7 @@ def statuses(number):
     return [output.status for output in outputs] + [process.run(["true"]).returncode]
 
 with ThreadPoolExecutor(4) as pool:
-    assert list(pool.map(statuses, range(8))) == [[0, 0]] * 8
+    assert list(pool.map(statuses, range(8))) == [[0, 0, 0]] * 8
 """
 
 
@@ -198,6 +198,7 @@ def test_threads_start_commands_one_after_the_other() -> None:
 def test_ssh_never_asks() -> None:
     command = clustershell.ssh_command("n1", "true", connect_s=2.5, ssh_options=("-F", "/x"))
     assert "-oBatchMode=yes" in command
+    assert "-oControlMaster=no" in command
     assert "-oConnectTimeout=3" in command
     assert command[-2:] == ["n1", "true"]
 
