@@ -326,7 +326,8 @@ def _unmount(directory: str) -> None:
 def processes_in(directory: str) -> list[int]:
     """The processes whose program, working directory or mapped files lie in a directory. Only those
     that this user may look into: all for root."""
-    prefix = directory.rstrip("/") + "/"
+    # The kernel names files by their real paths; a store may lie behind a link.
+    prefix = os.path.realpath(directory) + "/"
     users = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid() and _uses(f"/proc/{entry}", prefix):

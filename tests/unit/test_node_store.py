@@ -210,6 +210,25 @@ def test_what_a_process_uses_is_not_removed(
     assert activation.activate(store.path, NAME, toys[3].key, RUN)["removed"] == [toys[0].key]
 
 
+def test_what_a_process_uses_is_not_removed_from_a_store_behind_a_link(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(store.path).mkdir()
+    (tmp_path / "link").symlink_to(store.path)
+    linked = Store(str(tmp_path / "link"))
+    toy = pack_toy(tmp_path, "1")
+    ship(linked, toy, monkeypatch)
+    job = subprocess.Popen(["sleep", "60"], cwd=linked.environment(toy.key))
+    try:
+        with pytest.raises(NodeError) as error:
+            install.remove_environment(linked, toy.key)
+        assert error.value.reason == "in-use"
+    finally:
+        job.kill()
+        job.wait()
+    install.remove_environment(linked, toy.key)
+
+
 def test_rollback_goes_to_the_one_before_and_back_again(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
