@@ -49,8 +49,10 @@ def install(
         installed_way = stores.installed_way(store, pack)
         if installed_way is not None:
             return {"way": installed_way, "is_new": False}
-        # Another image of the same key, a mount that a reboot ended, or what a killed run left.
-        _take_away(store, key)
+        _end_dead_mount(store.environment(key))
+        if not _is_mount_point(store, pack):
+            # Another image of the same key, or what a killed run left.
+            _take_away(store, key)
         candidates = [way for way in ways(pack["format"]) if not allowed or way in allowed]
         installed_way = _put(store, pack, candidates)
         try:
@@ -77,6 +79,7 @@ def attach(path: str, name: str, key: str, active: bool, wait_s: float) -> dict[
     stores.require_safe(store)
     pack = stores.pack_of(store, key)
     if record["way"] != TREE and stores.installed_way(store, pack) is None:
+        _end_dead_mount(store.environment(key))
         _put(store, pack, [way for way in ways(pack["format"]) if way != TREE])
     start_python(store.environment(key))
     return {"way": record["way"], "is_new": True}
@@ -99,6 +102,25 @@ def _wait_for_record(
             )
         stores.require_caller()
         time.sleep(WAIT_POLL_S)
+
+
+def _is_mount_point(store: Store, pack: Mapping[str, Any]) -> bool:
+    """Whether this image was mounted at its folder, which is empty now: before a restart, or on
+    another node of a shared store. There the mount would go with the folder."""
+    record = stores.read_json(store.installed(pack["key"]))
+    if record is None or record.get("sha256") != pack["sha256"] or record["way"] == TREE:
+        return False
+    directory = store.environment(pack["key"])
+    is_folder = os.path.isdir(directory) and not os.path.islink(directory)
+    return is_folder and not os.listdir(directory)
+
+
+def _end_dead_mount(directory: str) -> None:
+    """Unmount a folder whose FUSE server was killed."""
+    try:
+        stores.is_mounted(directory)
+    except OSError:
+        _unmount(directory)
 
 
 def _put(store: Store, pack: Mapping[str, Any], candidates: Sequence[str]) -> str:
@@ -124,7 +146,6 @@ def _put(store: Store, pack: Mapping[str, Any], candidates: Sequence[str]) -> st
 def _mount_by_kernel(store: Store, pack: Mapping[str, Any]) -> None:
     options = "ro,loop,nosuid,nodev"
     directory = store.environment(pack["key"])
-    os.makedirs(directory, exist_ok=True)
     _mount(["mount", "-t", "squashfs", "-o", options, store.image(pack), directory], directory)
 
 
@@ -135,7 +156,6 @@ def _mount_by_fuse(store: Store, pack: Mapping[str, Any]) -> None:
     if os.geteuid() == 0 or _users_may_allow_others():
         options += ",allow_other"
     directory = store.environment(pack["key"])
-    os.makedirs(directory, exist_ok=True)
     _mount([command, "-o", options, store.image(pack), directory], directory)
 
 
@@ -148,9 +168,14 @@ def _users_may_allow_others() -> bool:
 
 
 def _mount(command: list[str], directory: str) -> None:
+    """The folder is made, or is there: then others of a shared store may have mounts at it, and it
+    stays."""
+    is_new = not os.path.isdir(directory)
+    os.makedirs(directory, exist_ok=True)
     status, output = _run(command, MOUNT_S)
     if status != 0 or not stores.is_mounted(directory):
-        os.rmdir(directory)
+        if is_new:
+            os.rmdir(directory)
         raise NodeError("no-way", output or f"{command[0]} ended with status {status}")
 
 

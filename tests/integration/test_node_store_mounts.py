@@ -89,6 +89,33 @@ def test_a_mount_that_a_restart_ended_is_made_again(
     assert result == {"way": "kernel", "is_new": True}
 
 
+@pytest.mark.needs("unshare")
+def test_mounts_of_other_nodes_stay_when_one_mounts_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a shared store. The other node is a namespace: a mount at a folder that is removed elsewhere
+    goes with it, as on a network file system."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    toy = squashfs(tmp_path, "1")
+    receive(store, toy, monkeypatch)
+    install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
+    version = Path(store.environment(toy.key), "version")
+    script = f"echo ready; read line; cat {version}"
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        subprocess.run(["umount", store.environment(toy.key)], check=True)
+        result = install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
+        assert result == {"way": "kernel", "is_new": True}
+        assert other.communicate("\n")[0] == "1" * 1000
+
+
 def test_where_mounting_is_refused_the_next_way_is_taken(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

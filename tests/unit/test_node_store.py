@@ -438,6 +438,26 @@ def test_a_link_to_another_file_system_is_no_mount(store: Store, toy: PackedToy)
     assert not stores.is_mounted(str(directory))
 
 
+def test_a_folder_where_other_nodes_have_mounts_stays_where_a_mount_is_refused(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a shared store: the mounts of the others would go with the folder."""
+    receive(store, toy, monkeypatch)
+    Path(store.environment(toy.key)).mkdir(parents=True)
+    record = {"sha256": toy.pack["sha256"], "way": "fuse"}
+    stores.write_json(store.installed(toy.key), record)
+    inode = Path(store.environment(toy.key)).stat().st_ino
+    monkeypatch.setattr(install, "ways", lambda _: ["kernel", "fuse"])
+    monkeypatch.setattr(install, "fuse_command", lambda: "squashfuse")
+    monkeypatch.setattr(install, "_run", lambda *_: (1, "permission denied"))
+    with pytest.raises(NodeError) as error:
+        install.attach(store.path, NAME, toy.key, active=False, wait_s=0.0)
+    assert error.value.reason == "no-way"
+    with pytest.raises(NodeError):
+        install.install(store.path, NAME, toy.key, RUN)
+    assert Path(store.environment(toy.key)).stat().st_ino == inode
+
+
 @pytest.mark.parametrize("folder", ["", "images", "staging", "envs"])
 def test_a_store_that_every_user_may_write_to_is_refused(
     store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch, folder: str
