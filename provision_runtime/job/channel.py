@@ -72,12 +72,14 @@ class Connection:
     def receive(self) -> bool:
         """Add what has arrived to the inbox; False at the end of the connection.
 
-        Blocks if there is nothing to read, up to the socket's time-out. A line that is no message
-        ends the connection.
+        Blocks if there is nothing to read, up to the socket's time-out: raises socket.timeout then. A
+        line that is no message ends the connection.
         """
         try:
             data = self.socket.recv(65536)
-        except ConnectionError:
+        except OSError as error:
+            if error.errno is None:  # our own time-out; the kernel's has a number
+                raise
             return False
         lines = (self._received + data).split(b"\n")
         self._received = lines.pop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -180,3 +182,15 @@ def test_a_head_that_resolves_to_loopback_is_named(monkeypatch: pytest.MonkeyPat
         JobError, match=r"n2 resolves node 0's name, localhost, to its own loopback"
     ):
         Member("job", 1, 2, "n2", ["localhost"], ports, WAIT_S)
+
+
+@pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ECONNRESET])
+def test_a_machine_that_lost_its_power_ends_its_connection(number: int) -> None:
+    """Keepalive notices it, by one of these errors."""
+
+    class DeadSocket(socket.socket):
+        def recv(self, *_: int) -> bytes:
+            raise OSError(number, os.strerror(number))
+
+    with contextlib.closing(channel.Connection(DeadSocket())) as connection:
+        assert connection.receive() is False
