@@ -269,12 +269,15 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
     names = clustershell.expand(_OPERAND.sub(replace, text))
     if not names:
         raise InvalidSpec(f"--on `{text}` selects no node.", advice=_groups_advice(lab))
-    other_names = {name: node for node in nodes_by_name.values() for name in node.names.all()}
-    nodes = []
-    for name in names:
-        node = nodes_by_name.get(name) or other_names.get(name)
-        nodes.append(node or _ssh_node(name))
-    return nodes
+    hosts: dict[str, Node] = {}
+    engine_nodes: dict[str, Node] = {}
+    for node in nodes_by_name.values():
+        (hosts if node.engine == "ssh" else engine_nodes)[node.name] = node
+    other_names = {name: node for node in engine_nodes.values() for name in node.names.all()}
+    # Slurm may call a node otherwise than a group of hosts does: it is one node.
+    of_slurm = {name: node for name, node in other_names.items() if node.engine == "slurm"}
+    by_name = {**other_names, **hosts, **of_slurm, **engine_nodes}
+    return [by_name.get(name) or _ssh_node(name) for name in names]
 
 
 def _nodes_of_group(name: str, group: Mapping[str, Any]) -> list[Node]:

@@ -111,6 +111,17 @@ def test_nodes_of_groups_keep_their_engine(inventory: Path) -> None:
     assert nodes["desk01"].engine == "ssh"
 
 
+@pytest.mark.parametrize("on", ["a100,lab", "lab,a100", "a100,gpu-[01-02].lab"])
+def test_a_node_that_its_engine_calls_otherwise_is_one_node(on: str, inventory: Path) -> None:
+    hosts = '  lab: {from: ssh, hosts: "gpu-[01-02].lab"}\ndefaults:'
+    inventory.write_text(GROUPS.replace("defaults:", hosts))
+    nodes = select_nodes(on, inventory).nodes
+    assert [(node.name, node.engine) for node in nodes] == [
+        ("gpu-01", "slurm"),
+        ("gpu-02", "slurm"),
+    ]
+
+
 def test_defaults(inventory: Path) -> None:
     assert read_inventory(inventory).defaults == NodeDefaults(
         path=PurePosixPath("/srv/provision"),
