@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ from provision_runtime.report.text import format_count
 
 FOLDER = "nodes"
 REPORT = "nodes.json"
+# How states of Slurm begin in which no job starts on a node (sinfo(1), NODE STATE CODES).
+OUT_OF_SERVICE = ("drain", "maint", "fail", "inval")
 # The allocation must last for the rounds of a search. Most need four; it is given back at its end.
 ROUNDS = 6
 # Of a search's later tests. The deadline of a first test allows for a cold file system.
@@ -128,8 +131,7 @@ def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
     usable: list[Node] = []
     left_out: list[Node] = []
     for node in request.selection.nodes:
-        is_out = not node.answers or node.state.startswith(("drain", "maint", "resv"))
-        (left_out if is_out else usable).append(node)
+        (left_out if _is_out_of_service(node) else usable).append(node)
     if not usable:
         states = sorted({node.state for node in left_out})
         raise CheckFailed(
@@ -146,6 +148,13 @@ def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
         )
     usable.sort(key=lambda node: not node.state.startswith("idle"))
     return usable[: request.count], left_out
+
+
+def _is_out_of_service(node: Node) -> bool:
+    if node.state == "reserved":
+        # For others, unless the user's own jobs go into a reservation.
+        return "SBATCH_RESERVATION" not in os.environ
+    return not node.answers or node.state.startswith(OUT_OF_SERVICE)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from provision.cluster.inventory import Node, NodeNames, NodeSelection
 from provision.cluster.isolation import Isolation
 from provision.cluster.remote import NodeAnswer
 from provision.cluster.smoke import GroupFinding, GroupResult, PreparedNode
-from provision.commands import smoke_nodes_report
+from provision.commands import smoke_nodes, smoke_nodes_report
 from provision.commands.passport import record_smoke_over_nodes
 from provision.commands.smoke_nodes_report import NodesResult, Round
 from provision.core.schema import schema_error
@@ -325,3 +325,15 @@ def test_options_that_do_not_fit_are_refused(
     result = CliRunner().invoke(cli, ["smoke", "--torch", "2.3", "--envs", str(tmp_path), *options])
     assert result.exit_code == 3, result.output
     assert message in " ".join(result.output.split())
+
+
+def test_nodes_on_which_no_job_would_start_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = ("idle", "mixed", "drained", "maint", "reserved", "inval", "failing")
+    nodes = tuple(node(state, state=state) for state in states)
+    request = smoke_nodes.NodesRequest(selection=NodeSelection(text="slurm:gpu", nodes=nodes))
+    monkeypatch.delenv("SBATCH_RESERVATION", raising=False)
+    usable, left_out = smoke_nodes._usable_nodes(request)
+    assert [each.name for each in usable] == ["idle", "mixed"]
+    assert len(left_out) == 5
+    monkeypatch.setenv("SBATCH_RESERVATION", "course")
+    assert [each.name for each in smoke_nodes._usable_nodes(request)[0]][-1] == "reserved"
