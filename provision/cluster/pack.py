@@ -21,7 +21,7 @@ from provision.adapters.http import sha256_of
 from provision.catalog import required_glibc
 from provision.core import tar
 from provision.core.atomic import atomic_stream, atomic_write, remove_tree
-from provision.core.errors import IntegrityError, ToolMissing, disk_full_raises
+from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing, disk_full_raises
 from provision.core.paths import Folders
 from provision.core.schema import schema_error
 from provision.core.similar_names import did_you_mean
@@ -36,6 +36,9 @@ SCHEMA = 1
 TREE_VERSION = 2
 KEY_DIGITS = 12
 SUFFIXES: Mapping[PackFormat, str] = {"squashfs": ".sqsh", "tar": ".tar.zst"}
+# The store's own names on nodes (provision_runtime/node/store.py): NAME of an environment would lie
+# in their place.
+STORE_NAMES = ("envs", "images", "journal.jsonl", "lock", "staging")
 # The latest and the one before: a ship of the latter may still be running.
 RETAINED = 2
 
@@ -102,6 +105,16 @@ def pack_key(name: str, lock_sha256: str, runtime_sha256: str) -> str:
     inputs = {"lock": lock_sha256, "runtime": runtime_sha256, "tree": TREE_VERSION}
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     return f"{name}-{digest[:KEY_DIGITS]}"
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidSpec if an environment of this name has no place in the nodes' store."""
+    if name in STORE_NAMES:
+        raise InvalidSpec(
+            f"An environment called `{name}` cannot be shipped: the store on nodes has a file or "
+            "folder of that name.",
+            advice="Make it under another name.",
+        )
 
 
 def install_path(store: PurePosixPath, key: str) -> PurePosixPath:

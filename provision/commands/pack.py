@@ -123,6 +123,7 @@ def _is_intact(context: Context, existing: Pack) -> bool:
 
 
 def _plan_pack(plan: Plan, lock: Lock, options: PackOptions) -> PackPlan:
+    packs.check_name(plan.name)
     locks.require_this_platform(plan.name, lock.platforms)
     locks.require_no_editables(lock, "a pack")
     key = packs.pack_key(plan.name, lock.sha256, runtime_package.load().sha256)

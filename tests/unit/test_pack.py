@@ -18,6 +18,8 @@ from provision.cluster import pack as packs
 from provision.cluster.pack import Pack, PackPlan
 from provision.commands.pack import PackOptions
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision_runtime.node import store as stores
+from provision_runtime.node.store import Store
 
 KEY = "lab-0123456789ab"
 SHA = "a" * 64
@@ -206,6 +208,16 @@ def test_export_to_another_disk_replaces_what_is_there(tmp_path: Path) -> None:
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidSpec):
         PackOptions(**options)
+
+
+def test_names_of_the_store_are_no_names_of_packs() -> None:
+    store = Store("/store")
+    own = {*stores.FOLDERS, Path(store.lock).name, Path(store.journal).name}
+    assert set(packs.STORE_NAMES) == own
+    for name in own:
+        with pytest.raises(InvalidSpec, match=f"called `{name}` cannot be shipped"):
+            packs.check_name(name)
+    packs.check_name("staging2")
 
 
 # Images
