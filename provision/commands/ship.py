@@ -281,7 +281,7 @@ def _open_journal(
         "name": name,
         "key": key,
         "on": selection.text,
-        "inventory": str(inventory) if inventory else None,
+        "inventory": str(inventory.absolute()) if inventory else None,
         "nodes": [node.name for node in selection.nodes],
         "options": {},
     }

@@ -17,6 +17,7 @@ from provision.cli.main import cli
 from provision.cluster import ship_journal
 from provision.cluster.distribution import part_path
 from provision.cluster.failures import REASONS, NodeFailure
+from provision.cluster.inventory import NodeSelection
 from provision.cluster.states import (
     TRANSIENT_REASONS,
     UNKNOWN_REASONS,
@@ -27,8 +28,11 @@ from provision.cluster.states import (
 )
 from provision.cluster.waves import plan_wave
 from provision.commands import ship
+from provision.commands.context import Context
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.paths import Folders
 from provision_runtime.node.store import Store
+from tests.ship_runs import Notes
 
 ACTIVE = NodeState(state="active")
 
@@ -169,6 +173,20 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     with journal.path.open("a") as file:
         file.write('{"at": 1, "node": "n2", "sta')
     assert ship_journal.read(journal.path).states == {"n1": ACTIVE}
+
+
+def test_a_run_is_resumed_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nodes.yml was named from the folder of the first run."""
+    folders = Folders(data=tmp_path / "data", cache=tmp_path, envs=tmp_path / "envs")
+    context = Context(folders=folders, progress=Notes())
+    selection = NodeSelection(text="@gpu", nodes=())
+    monkeypatch.chdir(tmp_path)
+    file = Path("nodes.yml")
+    ship._open_journal(context, "ship", "toy", "toy-1", selection, file, None).close()
+    monkeypatch.chdir("/")
+    assert ship.recorded_nodes(context, "toy") == ("@gpu", tmp_path / "nodes.yml")
 
 
 @pytest.mark.parametrize(
