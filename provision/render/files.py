@@ -84,7 +84,8 @@ def render_dockerfile(
 
 def render_spec(name: str, content: Mapping[str, Any]) -> str:
     """The text of a spec.yml with this content."""
-    return with_header(name, OUR_TEMPLATES.render(SPEC, {"name": name, "content": content}))
+    body = OUR_TEMPLATES.render(SPEC, {"name": name, "content": content})
+    return with_first_line("# Made by provision", body)
 
 
 def render_lab(values: Mapping[str, Any]) -> str:
