@@ -212,14 +212,11 @@ def test_ctrl_c_ends_the_commands_of_threads() -> None:
     def interrupt() -> None:
         while len(began) < 2:
             time.sleep(0.01)
-        time.sleep(0.2)  # until both have started
         os.kill(os.getpid(), signal.SIGINT)
 
-    started = time.monotonic()
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         run_in_threads(work, range(4), 2)
     thread.join()
     assert sorted(began) == [0, 1]
-    assert time.monotonic() - started < 30
