@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -269,15 +269,24 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
     names = clustershell.expand(_OPERAND.sub(replace, text))
     if not names:
         raise InvalidSpec(f"--on `{text}` selects no node.", advice=_groups_advice(lab))
-    hosts: dict[str, Node] = {}
-    engine_nodes: dict[str, Node] = {}
-    for node in nodes_by_name.values():
-        (hosts if node.engine == "ssh" else engine_nodes)[node.name] = node
-    other_names = {name: node for node in engine_nodes.values() for name in node.names.all()}
-    # Slurm may call a node otherwise than a group of hosts does: it is one node.
-    of_slurm = {name: node for name, node in other_names.items() if node.engine == "slurm"}
-    by_name = {**other_names, **hosts, **of_slurm, **engine_nodes}
+    by_name = _nodes_by_all_names(nodes_by_name.values())
     return [by_name.get(name) or _ssh_node(name) for name in names]
+
+
+def _nodes_by_all_names(nodes: Collection[Node]) -> dict[str, Node]:
+    """Each node by its own name and by the others that its engine knows.
+
+    Where several have a name, the later rule decides: a host whose name Slurm knows is the Slurm node,
+    and a node's own name is its own.
+    """
+    hosts = [node for node in nodes if node.engine == "ssh"]
+    of_engines = [node for node in nodes if node.engine != "ssh"]
+    of_slurm = [node for node in nodes if node.engine == "slurm"]
+    by_name = {name: node for node in of_engines for name in node.names.all()}
+    by_name.update({node.name: node for node in hosts})
+    by_name.update({name: node for node in of_slurm for name in node.names.all()})
+    by_name.update({node.name: node for node in of_engines})
+    return by_name
 
 
 def _nodes_of_group(name: str, group: Mapping[str, Any]) -> list[Node]:
