@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.node import activation, install
+from provision_runtime.node import activation, install, transfer
 from provision_runtime.node.errors import NodeError
 from provision_runtime.node.store import Store
 from tests.conftest import absence
@@ -234,3 +234,28 @@ def test_a_node_that_is_killed_before_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert steps_of_a_ship(tmp_path, monkeypatch, stride=1) >= 30
+
+
+@pytest.mark.needs("mkfs.ext4", "mount")
+def test_a_verification_reads_the_disk_and_not_the_memory(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte changes below the file system, as in a disk that lies."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(16 << 20))
+    subprocess.run(["mkfs.ext4", "-q", disk], check=True)
+    Path(store.path).mkdir()
+    subprocess.run(["mount", "-o", "loop", disk, store.path], check=True)
+    toy = pack_toy(tmp_path, "1", filler=100_000)
+    receive(store, toy, monkeypatch)
+    os.sync()
+    content = disk.read_bytes()
+    position = content.index(toy.image[50_000:54_096])
+    with disk.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes([content[position] ^ 1]))
+    image = Path(store.image(toy.pack))
+    assert image.read_bytes() == toy.image  # so the memory says
+    assert transfer.file_sha256(str(image)) != toy.pack["sha256"]
