@@ -122,6 +122,21 @@ def test_a_node_that_its_engine_calls_otherwise_is_one_node(on: str, inventory: 
     ]
 
 
+def test_a_nodes_own_name_is_its_own_where_hosts_were_exchanged(
+    inventory: Path, tmp_path: Path
+) -> None:
+    """The board of gpu-02 serves as gpu-01, and the other way round."""
+    rows = [
+        f"{node}|{host}|10.0.0.1|idle|(null)|(null)|8|1000|gpu|none"
+        for node, host in (("gpu-01", "gpu-02"), ("gpu-02", "gpu-01"))
+    ]
+    (tmp_path / "rows").write_text("\n".join(rows) + "\n")
+    script = f'case "$*" in *%N*) cat {tmp_path}/rows;; *) echo gpu;; esac'
+    (tmp_path / "bin" / "sinfo").write_text(f"#!/bin/sh\n{script}\n")
+    nodes = select_nodes("slurm:gpu!gpu-02", inventory).nodes
+    assert [(node.name, node.names.host) for node in nodes] == [("gpu-01", "gpu-02")]
+
+
 def test_defaults(inventory: Path) -> None:
     assert read_inventory(inventory).defaults == NodeDefaults(
         path=PurePosixPath("/srv/provision"),

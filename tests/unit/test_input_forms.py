@@ -149,7 +149,7 @@ def test_the_table_takes_them_too() -> None:
     assert "2.3.1" in result.stdout and "12.1" in result.stdout
 
 
-@pytest.mark.parametrize("pair", [("2.3+rocm6.0", "12.1"), ("2.3", "rocm6.0")])
+@pytest.mark.parametrize("pair", [("2.3+rocm6.0", "12.1"), ("2.3", "rocm6.0"), ("2.3", "hip")])
 def test_rocm_is_for_other_gpus(pair: tuple[str, str], tmp_path: Path) -> None:
     torch, cuda = pair
     words = ["build", "lab", "--torch", torch, "--cuda", cuda, "--envs", str(tmp_path), "--dry-run"]

@@ -182,6 +182,7 @@ def test_options_that_a_spec_of_the_user_lacks_are_warned_of(
     assert result.exit_code == 0, result.output
     said = " ".join(result.stderr.split())
     assert ("was edited and is not rewritten: write what --torch says" in said) == warns
+    assert ("is not rewritten" in said) == warns
     # A spec.yml that provision wrote gets the options.
     result = CliRunner().invoke(cli, ["lock", *NEW])
     assert "not rewritten" not in result.stderr

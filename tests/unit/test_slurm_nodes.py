@@ -11,6 +11,7 @@ import pytest
 
 from provision.adapters.slurm import allocations
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.adapters.slurm.command import environment_outside_jobs
 from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing, Unreachable
 
 DATA = Path(__file__).parent.parent / "data" / "sinfo"
@@ -111,6 +112,18 @@ def test_allocation() -> None:
     assert slurm_nodes.allocation({}) is None
     variables = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-3]"}
     assert slurm_nodes.allocation(variables) == "n[1-3]"
+
+
+def test_what_is_submitted_within_a_job_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "2", "SLURM_GPUS": "1"}
+    own = {"SLURM_CONF": "/srv/slurm.conf", "SLURM_CLUSTERS": "b", "LAB": "x"}
+    for name, value in {**job, **own}.items():
+        monkeypatch.setenv(name, value)
+    environment = environment_outside_jobs()
+    assert not job.keys() & environment.keys()
+    assert own.items() <= environment.items()
+    monkeypatch.delenv("SLURM_JOB_ID")  # as a user sets them for his own commands
+    assert environment_outside_jobs()["SLURM_GPUS"] == "1"
 
 
 REQUEST = allocations.AllocationRequest(
