@@ -7,17 +7,19 @@ import contextlib
 import os
 import re
 import resource
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpecManager
+
+from tests.integration.short_folders import short_folder
 
 FILES = Path(__file__).parent.parent / "captures" / "healthy-8gpu"
 
@@ -221,7 +223,8 @@ def long_temporary_folder(run: Run, stack: contextlib.ExitStack) -> None:
 def read_only_temporary_folders(run: Run, stack: contextlib.ExitStack) -> None:
     """As in a container whose root is read-only. The folder of the test stays writable."""
     lines = []
-    for folder, access in (("/tmp", "ro"), ("/var/tmp", "ro"), (run.folder, "rw")):
+    test_folder = shlex.quote(str(run.folder))
+    for folder, access in (("/tmp", "ro"), ("/var/tmp", "ro"), (test_folder, "rw")):
         lines.append(f"mount --bind {folder} {folder}; mount -o remount,bind,{access} {folder}")
     run.shell = "; ".join([*lines, "cd /tmp"])
     run.variables["PWD"] = "/tmp"
@@ -251,7 +254,7 @@ def killed_for_memory(run: Run, stack: contextlib.ExitStack) -> None:
     group = stack.enter_context(
         cgroup("memory", {"memory.limit_in_bytes": "300M"}, {"memory.max": "300M"})
     )
-    eat = f"{sys.executable} -S -c 'x = bytearray(600 << 20)'"
+    eat = f"{shlex.quote(sys.executable)} -S -c 'x = bytearray(600 << 20)'"
     run.shell = f"echo $$ > {group}/cgroup.procs; ({eat}) 2>/dev/null || true"
 
 
@@ -312,9 +315,10 @@ def _own_hosts(run: Run, text: str) -> None:
     """A host name, hosts file and resolver of its own."""
     (run.folder / "hosts").write_text(text)
     (run.folder / "nsswitch").write_text("hosts: files\n")
+    folder = shlex.quote(str(run.folder))
     run.shell = (
-        f"hostname doctor-test; mount --bind {run.folder}/hosts /etc/hosts;"
-        f" mount --bind {run.folder}/nsswitch /etc/nsswitch.conf"
+        f"hostname doctor-test; mount --bind {folder}/hosts /etc/hosts;"
+        f" mount --bind {folder}/nsswitch /etc/nsswitch.conf"
     )
 
 
@@ -330,21 +334,22 @@ def full_disk(run: Run, stack: contextlib.ExitStack) -> None:
     cache = run.folder / "cache"
     cache.mkdir()
     run.variables["HF_HOME"] = str(cache)
+    disk = shlex.quote(str(cache))
     run.shell = (
-        f"mount -t tmpfs -o size=1m tmpfs {cache};"
-        f" head -c 2M /dev/zero > {cache}/model 2>/dev/null || true"
+        f"mount -t tmpfs -o size=1m tmpfs {disk};"
+        f" head -c 2M /dev/zero > {disk}/model 2>/dev/null || true"
     )
 
 
 def full_read_only_disk(run: Run, stack: contextlib.ExitStack) -> None:
     """As a mounted pack is."""
     full_disk(run, stack)
-    run.shell += f"; mount -o remount,ro {run.variables['HF_HOME']}"
+    run.shell += f"; mount -o remount,ro {shlex.quote(run.variables['HF_HOME'])}"
 
 
 def little_space(run: Run, stack: contextlib.ExitStack) -> None:
-    cache = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
-    run.variables["TMPDIR"] = cache
+    cache = stack.enter_context(short_folder("doctor"))
+    run.variables["TMPDIR"] = str(cache)
     run.shell = f"mount -t tmpfs -o size=100m tmpfs {cache}"
 
 
@@ -352,7 +357,7 @@ def no_inodes(run: Run, stack: contextlib.ExitStack) -> None:
     cache = run.folder / "cache"
     cache.mkdir()
     run.variables["PIP_CACHE_DIR"] = str(cache)
-    run.shell = f"mount -t tmpfs -o size=20g,nr_inodes=1 tmpfs {cache}"
+    run.shell = f"mount -t tmpfs -o size=20g,nr_inodes=1 tmpfs {shlex.quote(str(cache))}"
 
 
 # Containers, notebooks, ssh, settings.
@@ -421,7 +426,7 @@ def notebook_server(run: Run, python: str) -> Iterator[Path]:
 
 
 def read_only_home(run: Run, stack: contextlib.ExitStack) -> None:
-    run.shell = f"mount -t tmpfs -o ro tmpfs {run.home}"
+    run.shell = f"mount -t tmpfs -o ro tmpfs {shlex.quote(str(run.home))}"
 
 
 def line_of_bashrc(run: Run, stack: contextlib.ExitStack) -> None:
@@ -444,12 +449,13 @@ def open_key(run: Run, stack: contextlib.ExitStack) -> None:
 
 
 def dead_agent(run: Run, stack: contextlib.ExitStack) -> None:
-    path = run.folder / "agent"
+    path = stack.enter_context(short_folder("agent")) / "socket"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.PIPE)
     assert agent.stdout is not None
     agent.stdout.readline()
     agent.kill()
     agent.communicate()
+    assert path.is_socket()
     run.variables["SSH_AUTH_SOCK"] = str(path)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.short_folders import short_folder
 from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork, output, virtual_network
 from tests.integration.waiting import eventually
 
@@ -33,10 +34,11 @@ IDLE = "idle"
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmCluster:
-    """folder: configuration, logs, state and devices of the cluster."""
+    """folder: configuration, logs, state and devices of the cluster. controllers: munged and slurmctld."""
 
     network: VirtualNetwork
     folder: Path
+    controllers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     slurmd: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -67,7 +69,12 @@ class SlurmCluster:
             states = self.states()
             return all(states[name] == state for name in names or NODES)
 
-        eventually(is_so, explain=lambda: f"{self.states()}\n{self.logs()}", every_s=0.1)
+        eventually(
+            is_so,
+            explain=lambda: f"{self.states()}\n{self.logs()}",
+            every_s=0.1,
+            daemons=[*self.controllers, *(self.slurmd[name] for name in names or NODES)],
+        )
 
     def job_state(self, job: str) -> str:
         """COMPLETED, FAILED, RUNNING and so on."""
@@ -115,7 +122,7 @@ class SlurmCluster:
             with socket.socket() as connection:
                 return connection.connect_ex(address) == 0
 
-        eventually(listens, explain=self.logs)
+        eventually(listens, explain=self.logs, daemons=[self.slurmd[name]])
 
     def stop_slurmd(self, name: str) -> None:
         """As when the node loses its power: jobs and daemon are gone at once."""
@@ -170,7 +177,7 @@ PartitionName=urgent Nodes=n[1-4] PriorityTier=10 PreemptMode=OFF MaxTime=INFINI
 
 @contextlib.contextmanager
 def start_slurm_cluster(folder: Path, gpus: int = GPUS) -> Iterator[SlurmCluster]:
-    """gpus: of each node."""
+    """folder: with a short path. gpus: of each node."""
     with virtual_network([CONTROLLER, *NODES], folder / "hosts") as network:
         cluster = SlurmCluster(network=network, folder=folder)
         _write_settings(cluster, gpus)
@@ -180,12 +187,13 @@ def start_slurm_cluster(folder: Path, gpus: int = GPUS) -> Iterator[SlurmCluster
             conf = str(folder / "slurm.conf")
             host.run("sh", "-ec", 'mkdir -p /etc/slurm && ln -sf "$0" /etc/slurm/slurm.conf', conf)
         _start_munged(cluster)
-        controller.start(
-            "slurmctld", "-D", "-c", "-f", str(folder / "slurm.conf"), log=folder / "slurmctld.log"
-        )
+        slurmctld = ("slurmctld", "-D", "-c", "-f", str(folder / "slurm.conf"))
+        cluster.controllers.append(controller.start(*slurmctld, log=folder / "slurmctld.log"))
         for name in NODES:
             cluster.start_slurmd(name)
         _wait_for_controller(cluster)
+        for name in NODES:
+            cluster.wait_for_slurmd(name)
         cluster.wait_for_states(IDLE)
         yield cluster
 
@@ -222,23 +230,28 @@ def _start_munged(cluster: SlurmCluster) -> None:
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
     controller = cluster.network[CONTROLLER]
-    controller.start(
+    munged = controller.start(
         "munged", "--foreground", "--force",  # --force: the folder lies below /tmp
         f"--key-file={key}", f"--socket={folder}/munge.socket",
         f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munge.seed",
         f"--log-file={folder}/munged.log",
         log=folder / "munged.log",
     )  # fmt: skip
-    eventually((folder / "munge.socket").exists, explain=cluster.logs)
+    cluster.controllers.append(munged)
+    eventually((folder / "munge.socket").exists, explain=cluster.logs, daemons=[munged])
 
 
 def _wait_for_controller(cluster: SlurmCluster) -> None:
-    eventually(lambda: bool(cluster.run("sinfo", "--noheader", check=False)), explain=cluster.logs)
+    eventually(
+        lambda: bool(cluster.run("sinfo", "--noheader", check=False)),
+        explain=cluster.logs,
+        daemons=cluster.controllers,
+    )
 
 
 @pytest.fixture(scope="session")
-def slurm_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with start_slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+def slurm_session() -> Iterator[SlurmCluster]:
+    with short_folder("slurm") as folder, start_slurm_cluster(folder) as cluster:
         yield cluster
 
 

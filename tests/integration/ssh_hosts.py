@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.short_folders import short_folder
 from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork, output, virtual_network
 from tests.integration.waiting import eventually
 
@@ -53,8 +54,10 @@ class SshHosts:
         """Start the host's sshd and wait until it listens; also after `stop_sshd`."""
         config = self.config.parent / f"sshd_{host.name}"
         log = self.config.parent / f"sshd_{host.name}.log"
-        host.start("/usr/sbin/sshd", "-D", "-e", "-f", str(config), log=log)
-        eventually(lambda: "Server listening" in log.read_text(), explain=log.read_text)
+        sshd = host.start("/usr/sbin/sshd", "-D", "-e", "-f", str(config), log=log)
+        eventually(
+            lambda: "Server listening" in log.read_text(), explain=log.read_text, daemons=[sshd]
+        )
 
     def stop_sshd(self, host: VirtualHost) -> None:
         """End the host's sshd and its sessions; connections are refused then."""
@@ -64,6 +67,7 @@ class SshHosts:
 
 @contextlib.contextmanager
 def start_ssh_hosts(folder: Path, names: tuple[str, ...] = HOSTS) -> Iterator[SshHosts]:
+    """folder: with a short path."""
     with virtual_network(names, folder / "hosts") as network:
         yield let_in(network, folder / "ssh")
 
@@ -134,7 +138,7 @@ def _write_server_settings(hosts: SshHosts, host: VirtualHost) -> None:
 
 
 @pytest.fixture(scope="session")
-def ssh_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+def ssh_hosts() -> Iterator[SshHosts]:
     """h1 to h8, for all tests; a test that breaks a host mends it."""
-    with start_ssh_hosts(tmp_path_factory.mktemp("ssh")) as hosts:
+    with short_folder("ssh") as folder, start_ssh_hosts(folder) as hosts:
         yield hosts

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -85,7 +86,8 @@ def test_nvidia_smi_that_hangs_costs_one_probe(run: Run) -> None:
     """And doctor ends although a process is left that no signal to the probe reaches: whoever reads
     its output sees the end, since nothing that hangs holds the pipe."""
     number = run.folder / "pid"
-    text = f"#!/bin/sh\ntrap '' TERM\nsetsid sleep 1000 &\necho $! > {number}\nwait\n"
+    file = shlex.quote(str(number))
+    text = f"#!/bin/sh\ntrap '' TERM\nsetsid sleep 1000 &\necho $! > {file}\nwait\n"
     doctor_causes.tool(run, "nvidia-smi", text)
     document = examine(run)
     os.kill(int(number.read_text()), signal.SIGKILL)  # it is still there
@@ -132,7 +134,7 @@ def test_fix_prints_commands_and_changes_nothing(run: Run) -> None:
     child = subprocess.run(
         [*DOCTOR[:-1], "--fix"], env=variables, capture_output=True, text=True, check=False
     )
-    assert f"chmod 600 {key}" in child.stdout.splitlines()
+    assert f"chmod 600 {shlex.quote(str(key))}" in child.stdout.splitlines()
     assert key.stat().st_mode & 0o777 == 0o644
 
 

@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 from provision.image import config, oci_layout
 from tests.conftest import ROOT
+from tests.integration.short_folders import short_folder
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
 
 pytestmark = pytest.mark.docker
@@ -448,7 +448,7 @@ def test_buildah_build_gives_the_same_environment(
 def storage() -> Iterator[tuple[str, list[str]]]:
     """A place of its own for images of buildah and podman, as skopeo names it and as their options. podman wants a short path,
     of at most 50 letters."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+    with short_folder("images") as folder:
         root, running = f"{folder}/storage", f"{folder}/running"
         try:
             yield (

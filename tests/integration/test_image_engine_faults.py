@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from provision.core.errors import NoSpace, Unreachable
 from provision.core.types import Image, Layer
 from provision.image import oci_layout
 from provision.image.config import LOCK_LABEL, TITLE_LABEL
+from tests.integration.short_folders import short_folder
 from tests.integration.test_image import Watching
 
 pytestmark = [
@@ -91,9 +91,8 @@ class Engine:
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """On a disk of its own, and where DOCKER_HOST points meanwhile. The folder's path is short, as a socket's must be."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    """On a disk of its own, and where DOCKER_HOST points meanwhile."""
+    with short_folder("engine") as folder:
         with (folder / "ext4").open("wb") as file:
             file.truncate(DISK)
         subprocess.run(["mkfs.ext4", "-q", folder / "ext4"], check=True)

@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.faulty import Server
 from tests.integration import shared_parts
 from tests.integration.conftest import first_in_ci
 from tests.integration.registries import make_image, serving
+from tests.integration.short_folders import short_folder
 from tests.integration.test_git import refusing_server as refusing_server
 from tests.integration.test_git import run_git
 from tests.integration.test_image import Watching
@@ -140,16 +140,9 @@ def write_lab(folder: Path, locked: Path, world: Server, scratch: Path) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def short_folder() -> Iterator[Path]:
-    """pytest's own folders are too long for sockets, which TMPDIR must have room for."""
-    with tempfile.TemporaryDirectory(prefix="join-", dir="/tmp") as folder:
-        yield Path(folder)
-
-
 @pytest.fixture
 def member() -> Iterator[Member]:
-    with short_folder() as folder:
+    with short_folder("join") as folder:
         yield make_member(folder / "member")
 
 
@@ -165,7 +158,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, locked: Path, world: Server)
     root = tmp_path_factory.mktemp("shipped")
     shipped = root / "store" / "envs" / f"{NAME}-0123456789ab"
     shipped.parent.mkdir(parents=True)
-    with short_folder() as place:
+    with short_folder("join") as place:
         builder = make_member(place / "builder")
         folder = write_lab(root / "lab", locked, world, builder.scratch)
         status, report = builder.join(str(folder))

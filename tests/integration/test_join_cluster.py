@@ -17,11 +17,12 @@ import pytest
 
 from provision.environment import runtime_package
 from tests.integration.conftest import environment_folder
+from tests.integration.short_folders import short_folder
 from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
 from tests.integration.test_git import run_git
-from tests.integration.test_join import Member, make_member, notes, short_folder
+from tests.integration.test_join import Member, make_member, notes
 
 pytestmark = [pytest.mark.torch, pytest.mark.slurm, pytest.mark.sshd, pytest.mark.needs("git")]
 
@@ -82,7 +83,7 @@ def write_lab(folder: Path, environment: Path, root: Path, hosts: SshHosts) -> N
 
 @pytest.fixture(scope="module")
 def joined(ssh_hosts: SshHosts, slurm_session: SlurmCluster) -> Iterator[JoinedLab]:
-    with short_folder() as root:
+    with short_folder("join") as root:
         yield join_lab(root, ssh_hosts, slurm_session)
 
 

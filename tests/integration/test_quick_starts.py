@@ -23,6 +23,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.faulty import served
 from tests.integration.conftest import Home, environment_folder, make_home
+from tests.integration.short_folders import short_folder
 from tests.integration.slurm_cluster import SlurmCluster, start_slurm_cluster
 from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import let_in
@@ -41,9 +42,8 @@ WITH_TORCH = ("launch", "jobs", "smoke")
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    # Not below tmp_path, which a long name of a test makes too long for Munge's socket.
-    with start_slurm_cluster(tmp_path_factory.mktemp("slurm"), GPUS) as slurm:
+def cluster() -> Iterator[SlurmCluster]:
+    with short_folder("slurm") as folder, start_slurm_cluster(folder, GPUS) as slurm:
         yield slurm
 
 

@@ -6,7 +6,6 @@ import functools
 import json
 import signal
 import subprocess
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from provision.core.schema import SCHEMAS
 from provision_runtime.report import model
 from provision_runtime.smoke.options import PHASES
 from tests.integration.conftest import first_in_ci
+from tests.integration.short_folders import short_folder
 from tests.integration.smoke_process import (
     FOLDER,
     PYTHON,
@@ -54,8 +54,8 @@ def facts() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def temporary() -> Iterator[Path]:
     """A folder for temporary files, with a path short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="smoke-", dir="/tmp") as folder:
-        yield Path(folder)
+    with short_folder("smoke") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.short_folders import short_folder
 from tests.integration.slurm_cluster import GPUS, NODES, SlurmCluster
 from tests.integration.ssh_hosts import HOSTS, SshHosts
 from tests.integration.waiting import eventually
@@ -75,18 +76,19 @@ def test_broken_link_leaves_all_other_links(ssh_hosts: SshHosts) -> None:
 
 
 @pytest.mark.sshd
-def test_nothing_is_left_after_a_kill(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", UNTIL_KILLED, str(tmp_path)],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    ) as child:  # fmt: skip
-        assert child.stdout is not None
-        gateway = child.stdout.readline().strip()
-        assert gateway in _addresses()
-        assert _processes_of(tmp_path)
-        os.kill(child.pid, signal.SIGKILL)
-    eventually(lambda: not _processes_of(tmp_path) and gateway not in _addresses())
-    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+def test_nothing_is_left_after_a_kill() -> None:
+    with short_folder("ssh") as folder:
+        with subprocess.Popen(
+            [sys.executable, "-c", UNTIL_KILLED, str(folder)],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        ) as child:  # fmt: skip
+            assert child.stdout is not None
+            gateway = child.stdout.readline().strip()
+            assert gateway in _addresses()
+            assert _processes_of(folder)
+            os.kill(child.pid, signal.SIGKILL)
+        eventually(lambda: not _processes_of(folder) and gateway not in _addresses())
+        assert str(folder) not in Path("/proc/mounts").read_text()
 
 
 def _addresses() -> str:
