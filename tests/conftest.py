@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -84,12 +85,66 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    _started.clear()
     for name, absent in ABSENT.items():
         if item.get_closest_marker(name) and (reason := absent()):
             absence(name, reason)
     for command in (command for marker in item.iter_markers("needs") for command in marker.args):
         if shutil.which(command) is None:
             absence(command, f"{command} is not installed")
+
+
+# Commands of a mark's part. On every Linux: those that do not need a mark.
+HOSTS = ("ip", "iptables", "unshare", "nsenter", "setpriv", "mknod")
+COMMANDS = {
+    "root": ("setpriv",),
+    **dict.fromkeys(("mounts", "loop", "fuse"), ("mount", "umount", "unshare")),
+    "hosts": HOSTS,
+    "slurm": (*HOSTS, "munged", "slurmctld", "slurmd", "sinfo", "srun", "scontrol", "scancel"),
+    "sshd": (*HOSTS, "sshd", "ssh", "ssh-keygen"),
+    "browser": ("chromium",),
+}
+EVERYWHERE = frozenset(
+    (
+        "bash",
+        "cat",
+        "chmod",
+        "chown",
+        "cp",
+        "echo",
+        "env",
+        "false",
+        "grep",
+        "sh",
+        "sleep",
+        "tar",
+        "true",
+    )
+)
+SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/")
+# By the test that runs, itself or by functions that it calls.
+_started: set[str] = set()
+
+
+def _note_command(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "subprocess.Popen":
+        return
+    executable, _, _, environment = arguments
+    path = (os.environ if environment is None else environment).get("PATH")
+    command = shutil.which(os.fsdecode(executable), path=path)
+    if command and command.startswith(SYSTEM_FOLDERS):
+        _started.add(Path(command).name)
+
+
+sys.addaudithook(_note_command)
+
+
+def _marked_commands(item: pytest.Item) -> set[str]:
+    commands = {command for mark in item.iter_markers("needs") for command in mark.args}
+    for name, of_part in COMMANDS.items():
+        if item.get_closest_marker(name):
+            commands.update(of_part)
+    return commands | EVERYWHERE
 
 
 def _demanded() -> set[str]:
@@ -100,8 +155,16 @@ def _demanded() -> set[str]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where PROVISION_REQUIRE has `all`, a skip is a failure, except for what CI cannot have."""
+    """A test that passes only because this machine has what its marks do not name has failed. Where
+    PROVISION_REQUIRE has `all`, so has one that was skipped, except for want of what CI cannot have.
+    """
     report = yield
+    if call.when == "call" and report.passed and (unmarked := _started - _marked_commands(item)):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"It runs {', '.join(sorted(unmarked))}, which a machine may lack, without a mark that "
+            "says so: needs(COMMAND), or that of a part (tests/conftest.py)"
+        )
     if "all" in _demanded() and report.skipped and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2]
         if not any(text in reason for text in NOT_IN_CI):
@@ -176,17 +239,63 @@ def no_browser() -> str | None:
 
 
 @functools.cache
+def no_root() -> str | None:
+    return None if os.geteuid() == 0 else "not root"
+
+
+@functools.cache
+def no_mounts() -> str | None:
+    """The root of a container may often not mount."""
+    if os.geteuid() != 0:
+        return "mounting needs root"
+    mount = ["unshare", "--mount", "--net", "mount", "-t", "tmpfs", "none", "/tmp"]
+    try:
+        tried = subprocess.run(mount, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        return f"{error.filename} is not installed"
+    return None if tried.returncode == 0 else f"nothing can be mounted here: {tried.stderr.strip()}"
+
+
+@functools.cache
+def no_loop() -> str | None:
+    reason = no_mounts()
+    if reason is None and not Path("/dev/loop-control").exists():
+        reason = "there are no loop devices"
+    return reason
+
+
+@functools.cache
+def no_fuse() -> str | None:
+    reason = no_mounts()
+    if reason is None:
+        try:
+            with Path("/dev/fuse").open("r+b", buffering=0) as file:
+                is_fuse = os.fstat(file.fileno()).st_rdev == os.makedev(10, 229)
+            reason = None if is_fuse else "/dev/fuse is another device"
+        except OSError as error:
+            reason = f"/dev/fuse cannot be opened: {error.strerror}"
+    return reason
+
+
+@functools.cache
+def no_hosts() -> str | None:
+    from tests.integration.virtual_hosts import why_impossible
+
+    return why_impossible()
+
+
+@functools.cache
 def no_slurm() -> str | None:
     from tests.integration.virtual_hosts import why_impossible
 
-    return why_impossible("munged", "slurmctld", "slurmd", "sinfo", "srun")
+    return why_impossible(*COMMANDS["slurm"])
 
 
 @functools.cache
 def no_sshd() -> str | None:
     from tests.integration.virtual_hosts import why_impossible
 
-    return why_impossible("sshd", "ssh", "ssh-keygen")
+    return why_impossible(*COMMANDS["sshd"])
 
 
 def no_kubernetes() -> str | None:
@@ -206,6 +315,11 @@ ABSENT: dict[str, Callable[[], str | None]] = {
     "torch": no_torch,
     "conda": no_records,
     "gpu": no_gpu,
+    "root": no_root,
+    "mounts": no_mounts,
+    "loop": no_loop,
+    "fuse": no_fuse,
+    "hosts": no_hosts,
     "slurm": no_slurm,
     "sshd": no_sshd,
     "kubernetes": no_kubernetes,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 
 from tests.integration.short_folders import short_folder
@@ -478,13 +479,15 @@ def uv_setting(run: Run, stack: contextlib.ExitStack) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """row: of the table of failure modes; 0 for what it does not have."""
+    """row: of the table of failure modes; 0 for what it does not have. marks: what else it needs."""
 
     cause: Cause
     id: str
     row: int
+    marks: tuple[pytest.MarkDecorator, ...] = ()
 
 
+DOCKER = (pytest.mark.docker, pytest.mark.needs("docker"))
 CASES = (
     Case(older_nccl, "nccl-older", 1),
     Case(mixed_wheels, "cuda-wheels-mixed", 2),
@@ -495,7 +498,7 @@ CASES = (
     Case(pythonpath, "pythonpath", 10),
     Case(pythonpath_of_other_packages, "pythonpath-on-path", 10),
     Case(other_compiler, "cuda-toolkit-other", 15),
-    Case(docker_without_gpus, "docker-gpu-runtime", 23),
+    Case(docker_without_gpus, "docker-gpu-runtime", 23, DOCKER),
     Case(small_shm, "shm-small", 24),
     Case(full_shm, "shm-full", 24),
     Case(small_memlock, "memlock-small", 25),
@@ -506,7 +509,7 @@ CASES = (
     Case(cpu_quota, "cpu-quota", 30),
     Case(many_threads, "omp-threads", 31),
     Case(absent_interface, "interface-absent", 32),
-    Case(duplicate_routes, "routes-duplicate", 33),
+    Case(duplicate_routes, "routes-duplicate", 33, (pytest.mark.needs("ip"),)),
     Case(loopback_name, "interface-loopback", 34),
     Case(busy_port, "port-busy", 35),
     Case(unresolvable_name, "own-name-unresolvable", 37),
@@ -516,8 +519,8 @@ CASES = (
     Case(no_inodes, "cache-full", 58),
     Case(unactivated_kernel, "kernel-unactivated", 64),
     Case(dangling_kernel, "kernel-dangling", 65),
-    Case(open_key, "ssh-key-open", 67),
-    Case(dead_agent, "ssh-agent-dead", 67),
+    Case(open_key, "ssh-key-open", 67, (pytest.mark.needs("ssh-keygen"),)),
+    Case(dead_agent, "ssh-agent-dead", 67, (pytest.mark.needs("ssh-agent"),)),
     Case(killed_for_memory, "oom-killed", 0),
     Case(pip_setting, "build-settings", 0),
     Case(conda_setting, "build-settings", 0),

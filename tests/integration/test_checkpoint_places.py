@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.smoke_process import PYTHON, environment
-from tests.integration.test_smoke_folder import no_namespaces
 
 PROJECT = Path(__file__).parents[2]
 TIMEOUT_S = 300
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.skipif(bool(no_namespaces()), reason=str(no_namespaces())),
+    pytest.mark.mounts,
 ]
 
 

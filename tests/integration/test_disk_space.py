@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -21,8 +20,7 @@ from tests.unit.test_file_locks import Recorder
 from tests.unit.test_prefix import lock
 
 pytestmark = [
-    pytest.mark.needs("mount"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root"),
+    pytest.mark.mounts,
 ]
 WHEEL_BYTES = 50_000
 

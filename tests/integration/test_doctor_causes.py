@@ -22,7 +22,7 @@ from tests.integration.doctor_causes import CASES, Case, Run
 PATIENCE_S = 300  # a pipe that a probe holds open would never end
 DOCTOR = [sys.executable, "-S", str(Path(provision_runtime.__file__).parent), "doctor", "--json"]
 NAMESPACES = ["unshare", "--mount", "--uts", "--net"]
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and cgroups need root")
+pytestmark = pytest.mark.mounts
 
 
 def examine(run: Run) -> dict[str, Any]:
@@ -72,7 +72,9 @@ def test_a_full_disk_that_is_only_read_gives_no_finding(run: Run) -> None:
         assert examine(run)["findings"] == []
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.cause.__name__)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.cause.__name__, marks=case.marks) for case in CASES]
+)
 def test_a_real_cause_gives_exactly_its_finding(case: Case, run: Run) -> None:
     with contextlib.ExitStack() as stack:
         case.cause(run, stack)
@@ -95,7 +97,7 @@ def test_nvidia_smi_that_hangs_costs_one_probe(run: Run) -> None:
     assert [probe["name"] for probe in document["probes"] if probe["state"] == "late"] == ["GPUs"]
 
 
-@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
+@pytest.mark.fuse
 def test_a_file_server_that_never_answers_costs_one_probe(run: Run) -> None:
     """A FUSE file system whose server reads no request: whoever asks it waits in the kernel."""
     point = run.folder / "dead"
@@ -126,6 +128,7 @@ def test_only_and_nagios(run: Run) -> None:
     assert (child.returncode, child.stdout) == (0, "DOCTOR OK - no findings\n")
 
 
+@pytest.mark.needs("ssh-keygen")
 def test_fix_prints_commands_and_changes_nothing(run: Run) -> None:
     with contextlib.ExitStack() as stack:
         doctor_causes.open_key(run, stack)

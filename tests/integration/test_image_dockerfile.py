@@ -380,7 +380,7 @@ def forget_steps(client: Any, output: str) -> None:
 
 
 @pytest.mark.needs("buildah", "skopeo")
-@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+@pytest.mark.root
 @pytest.mark.exhaustive
 def test_buildah_build_gives_the_same_environment(
     context: Path,
@@ -497,7 +497,7 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.needs("podman")
-@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+@pytest.mark.root
 def test_podman_and_buildah_accept_the_layout(toy_image: Image) -> None:
     with storage() as (_, flags):
         # Both make the path the image's name, so it must be one: not every folder above is (".nox" is not).

@@ -26,11 +26,8 @@ from tests.integration.test_image import Watching
 
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.needs("dockerd", "mkfs.ext4", "unshare"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not Path("/dev/loop-control").exists(),
-        reason="needs root and loop devices",
-    ),
+    pytest.mark.loop,
+    pytest.mark.needs("dockerd", "mkfs.ext4"),
 ]
 DISK = 160 << 20
 

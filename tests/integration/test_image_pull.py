@@ -417,15 +417,14 @@ def test_wrong_bytes_are_refused_and_removed(
     assert not list(context.folders.cache.rglob("index.json"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+@pytest.mark.mounts
 def test_full_disk_is_named_and_received_bytes_stay(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     context.folders.pulled.mkdir(parents=True)
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=5m", "none", context.folders.pulled], check=False
-    ).returncode:
-        pytest.skip("nothing can be mounted here")
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=5m", "none", context.folders.pulled], check=True
+    )
     filler = context.folders.pulled / "filler"
 
     def fill(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
@@ -602,8 +601,7 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
 
 @pytest.fixture
 def engine() -> Any:
-    client, reason = image.connect_engine()
-    return client or pytest.skip(f"no Docker engine answers: {reason}")
+    return image.require_engine()
 
 
 @pytest.mark.docker

@@ -313,8 +313,8 @@ def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> N
     assert result.decode().strip() == "/home/me 31337"
 
 
-@pytest.mark.needs("umoci", "unshare", "setpriv")
-@pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
+@pytest.mark.mounts
+@pytest.mark.needs("umoci", "setpriv")
 def test_unprivileged_user_runs_it_without_an_engine(toy: Image) -> None:
     """As enroot and Apptainer do, with a user namespace alone."""
     with tempfile.TemporaryDirectory() as name:

@@ -107,8 +107,8 @@ def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packed")
 
 
-@pytest.mark.needs("unshare", "setpriv", "faketime")
-@pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
+@pytest.mark.mounts
+@pytest.mark.needs("setpriv", "faketime")
 def test_unprivileged_offline_build_gives_the_same_image(
     environment_parts: EnvironmentParts,
     lock: Lock,
@@ -207,7 +207,7 @@ def test_skopeo_decompresses_the_layers(
 
 @pytest.mark.parametrize("method", first_in_ci("none", "gzip"))  # umoci 0.4.7 knows no zstd
 @pytest.mark.needs("umoci")
-@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+@pytest.mark.root
 def test_umoci_unpacks_the_layout(
     toy_image: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:

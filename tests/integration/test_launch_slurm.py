@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -128,11 +127,11 @@ def test_a_site_that_exports_nothing_to_jobs(
     assert log_of(lab, job).count("user site 1\n") == 2
 
 
+@pytest.mark.fuse
+@pytest.mark.needs("mksquashfs", "squashfuse")
 def test_a_packed_environment_is_checked_and_mounted(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
 ) -> None:
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("/dev/fuse cannot be opened")
     packed = tmp_path / "toy.sqsh"
     subprocess.run(["mksquashfs", plain_prefix, packed, "-quiet"], check=True, capture_output=True)
     words = ("--on", "slurm:gpu", "--squashfs", str(packed))

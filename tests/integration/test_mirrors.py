@@ -249,19 +249,10 @@ def folder(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory
     return mirror_folder
 
 
-def no_network() -> list[str]:
-    """A command that runs another without any network."""
-    if (
-        os.geteuid() != 0
-        or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode != 0
-    ):
-        pytest.skip("a network namespace cannot be made here: that needs root and `unshare`")
-    return ["unshare", "-n"]
-
-
+@pytest.mark.mounts
 def test_mirror_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Path) -> None:
     home = user(tmp_path, locked=locked)
-    command = [*no_network(), str(Path(sys.executable).parent / "provision")]
+    command = ["unshare", "-n", str(Path(sys.executable).parent / "provision")]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -495,9 +486,8 @@ def test_interrupted_mirroring_is_resumed(world: Server, locked: Path, tmp_path:
     assert not old.parent.exists()
 
 
+@pytest.mark.mounts
 def test_full_disk_is_not_blamed_on_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +15,6 @@ import pytest
 from provision_runtime.node import activation, install, transfer
 from provision_runtime.node.errors import NodeError
 from provision_runtime.node.store import Store
-from tests.conftest import absence
 from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, sidecar
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,10 +26,9 @@ pytestmark = pytest.mark.needs("mksquashfs", "unsquashfs")
 def store(tmp_path: Path) -> Iterator[Store]:
     made = Store(str(tmp_path / "store"))
     yield made
-    for mount in Path("/proc/self/mounts").read_text().splitlines():
-        point = mount.split()[1]
-        if point.startswith(str(tmp_path)):
-            subprocess.run(["umount", point], check=True)
+    for folder in Path(made.path, "envs").glob("*"):
+        if folder.is_mount():
+            subprocess.run(["umount", folder], check=True)
 
 
 def squashfs(folder: Path, version: str) -> PackedToy:
@@ -44,17 +42,20 @@ def squashfs(folder: Path, version: str) -> PackedToy:
     )
 
 
-@pytest.mark.parametrize("way", ["kernel", "fuse", "tree"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("kernel", marks=pytest.mark.loop),
+        pytest.param("fuse", marks=[pytest.mark.fuse, pytest.mark.needs("squashfuse")]),
+        "tree",
+    ],
+)
 def test_each_way_installs_and_is_taken_away_again(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    if way != "tree" and os.geteuid() != 0:
-        pytest.skip("mounting for all users needs root")
     toy = squashfs(tmp_path, "1")
     receive(store, toy, monkeypatch)
     result = install.install(store.path, NAME, toy.key, RUN, allowed=[way])
-    if way == "fuse" and result["way"] != "fuse":
-        absence("squashfuse", "this machine has no squashfuse")
     assert result == {"way": way, "is_new": True}
     directory = Path(store.environment(toy.key))
     assert (directory / "version").read_text() == "1" * 1000
@@ -73,11 +74,10 @@ def test_each_way_installs_and_is_taken_away_again(
     assert list(Path(store.path, "images").iterdir()) == []
 
 
+@pytest.mark.loop
 def test_a_mount_that_a_restart_ended_is_made_again(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
     toy = squashfs(tmp_path, "1")
     receive(store, toy, monkeypatch)
     install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
@@ -89,19 +89,17 @@ def test_a_mount_that_a_restart_ended_is_made_again(
     assert result == {"way": "kernel", "is_new": True}
 
 
-@pytest.mark.needs("unshare")
+@pytest.mark.loop
 def test_mounts_of_other_nodes_stay_when_one_mounts_again(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a shared store. The other node is a namespace: a mount at a folder that is removed elsewhere
     goes with it, as on a network file system."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
     toy = squashfs(tmp_path, "1")
     receive(store, toy, monkeypatch)
     install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
     version = Path(store.environment(toy.key), "version")
-    script = f"echo ready; read line; cat {version}"
+    script = f"echo ready; read line; cat {shlex.quote(str(version))}"
     with subprocess.Popen(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
         stdin=subprocess.PIPE,
@@ -131,8 +129,6 @@ def test_where_mounting_is_refused_the_next_way_is_taken(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
     folder = tmp_path / "small"
     folder.mkdir()
     subprocess.run(
@@ -142,6 +138,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.mounts
 def test_a_disk_that_fills_up_while_an_image_arrives_is_left_free(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +150,7 @@ def test_a_disk_that_fills_up_while_an_image_arrives_is_left_free(
     assert not Path(store.part(toy.pack)).exists()
 
 
+@pytest.mark.mounts
 def test_a_disk_that_fills_up_while_unpacking_is_left_free(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,8 +165,7 @@ def test_sidecar_describes_what_is_inside(first: Pack, unpacked: Path) -> None:
     packs.check_image(first)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-@pytest.mark.needs("mount")
+@pytest.mark.loop
 def test_mounted_pack_runs_at_its_path(lab: Home, world: Server, tmp_path: Path) -> None:
     answer = run_pack(lab, world, FAST, "--install-path", str(tmp_path))
     place = Path(answer["install_path"])
@@ -284,7 +283,7 @@ def test_python_package_that_is_gone_is_named(lab: Home, world: Server, tmp_path
             path.rename(path.with_suffix(".conda"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+@pytest.mark.mounts
 @pytest.mark.parametrize(
     ("tree", "image"),
     [

@@ -27,7 +27,7 @@ from tests.integration.short_folders import short_folder
 from tests.integration.slurm_cluster import SlurmCluster, start_slurm_cluster
 from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import let_in
-from tests.integration.virtual_hosts import virtual_network, why_impossible
+from tests.integration.virtual_hosts import virtual_network
 from tests.small import write_index
 from tests.unit.test_image_base_archive import layout
 from tests.unit.test_quickstart import quick_start
@@ -163,12 +163,10 @@ http: {{addr: 0.0.0.0:5000, tls: {{certificate: {folder}/cert.pem, key: {folder}
 
 
 @pytest.mark.docker
-@pytest.mark.needs("docker-registry", "openssl", "unshare", "ip")
+@pytest.mark.hosts
+@pytest.mark.needs("docker-registry", "openssl")
 def test_images_reach_the_registry(tmp_path: Path, packaged_python: Path) -> None:
     """The job's own line runs in tests/unit/test_quickstart.py."""
-    reason = why_impossible()
-    if reason is not None:
-        pytest.skip(reason)
     folder = tmp_path / "registry"
     folder.mkdir()
     files = ("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -87,12 +86,11 @@ def test_new_nodes_get_the_image_from_those_that_have_it(
 
 @pytest.fixture
 def small_disks(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
     with bad_disks(tmp_path / "nodes"):
         yield tmp_path
 
 
+@pytest.mark.mounts
 @pytest.mark.needs("faketime", "setarch")
 def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     small_disks: Path, monkeypatch: pytest.MonkeyPatch

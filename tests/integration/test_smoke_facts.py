@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -130,14 +131,13 @@ def test_library_path_is_judged_by_what_the_linker_loaded(
     assert run.findings == {("facts", "nccl-shadowed" if used == copy else "library-path", (0,))}
 
 
+@pytest.mark.mounts
 def test_docker_default_shared_memory_is_too_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("mounting a small /dev/shm needs root and unshare")
     inside = tmp_path / "python"
-    mount = f'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec {PYTHON} "$@"'
-    inside.write_text(f"#!/bin/sh\nexec unshare -m sh -c '{mount}' sh \"$@\"\n")
+    mount = f'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec {shlex.quote(PYTHON)} "$@"'
+    inside.write_text(f'#!/bin/sh\nexec unshare -m sh -c {shlex.quote(mount)} sh "$@"\n')
     inside.chmod(0o755)
     monkeypatch.setattr(smoke_process, "PYTHON", str(inside))
     run = smoke(tmp_path / "out", *FACTS_ALONE)
@@ -191,7 +191,7 @@ def test_enforced_cpu_quota_is_reported() -> None:
             group.rmdir()
         pytest.skip(f"no cgroup can be made here: {error}")
     ask = f"import sys; sys.path.insert(0, {str(FOLDER.parent)!r}); from provision_runtime.facts import limits; print(limits.cpus()['quota'])"
-    join = f'echo $$ > {group}/cgroup.procs && exec {sys.executable} -c "$1"'
+    join = f'echo $$ > {group}/cgroup.procs && exec {shlex.quote(sys.executable)} -c "$1"'
     try:
         result = subprocess.run(
             ["sh", "-c", join, "sh", ask], capture_output=True, text=True, check=True

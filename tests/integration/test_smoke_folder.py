@@ -5,8 +5,6 @@ Mounts are made in a mount namespace of their own, so nothing of them is left.
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import time
@@ -30,18 +28,9 @@ BOTH = (0, 1)
 Variables = dict[str, str] | None
 
 
-def no_namespaces() -> str | None:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        return "needs root and unshare for a mount namespace"
-    tried = subprocess.run(
-        ["unshare", "--mount", "true"], capture_output=True, text=True, check=False
-    )
-    return tried.stderr.strip() or "no mount namespace can be made" if tried.returncode else None
-
-
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.skipif(bool(no_namespaces()), reason=str(no_namespaces())),
+    pytest.mark.mounts,
 ]
 
 

@@ -23,11 +23,9 @@ from tests.integration.virtual_hosts import (
     VirtualHost,
     VirtualNetwork,
     virtual_network,
-    why_impossible,
 )
 
-IMPOSSIBLE = why_impossible()
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(IMPOSSIBLE is not None, reason=str(IMPOSSIBLE))]
+pytestmark = [pytest.mark.torch, pytest.mark.hosts]
 
 PORT = 29517
 DEADLINE_S = 6

@@ -96,12 +96,12 @@ def test_slurm_variables(copied: Path, tmp_path: Path) -> None:
     assert passes(tmp_path / "out", *ranks).hosts == [os.uname().nodename]
 
 
+@pytest.mark.mounts
+@pytest.mark.needs("ip")
 def test_no_network_and_unresolvable_host_name(copied: Path, tmp_path: Path) -> None:
     """As in a container with `--network none`: only a loopback interface, no resolver."""
     script = 'hostname nosuchname.invalid && ip link set lo up && exec "$@"'
     isolation = ["unshare", "--net", "--uts", "sh", "-c", script, "sh"]
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("needs root and iproute2 for a network namespace")
     child = start(tmp_path / "out", [*isolation, PYTHON, str(copied)], *UNTIL_COLLECTIVES)
     assert passes(tmp_path / "out", child).hosts == ["nosuchname.invalid"]
 

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import HOSTS
+
 # Of the addresses for benchmarks of networks (RFC 2544), which nobody routes.
 SUBNETS = [f"198.{second}.{third}" for second in (18, 19) for third in range(256)]
-TOOLS = ("ip", "iptables", "unshare", "nsenter", "setpriv")
 # SIGCHLD stays ignored over exec: the kernel then reaps the processes that it inherits.
 FIRST_PROCESS = ("sh", "-c", "trap '' CHLD; echo ready; exec sleep infinity")
 GATEWAY = 254
@@ -37,7 +38,7 @@ def why_impossible(*tools: str) -> str | None:
     """Why hosts with these tools cannot be made here; None if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    missing = [tool for tool in (*TOOLS, *tools) if shutil.which(tool) is None]
+    missing = [tool for tool in (*HOSTS, *tools) if shutil.which(tool) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
     tried = subprocess.run([*_unshare("--net"), "true"], capture_output=True, text=True)

@@ -59,11 +59,14 @@ def shell_output(argv: list[str], script: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-@pytest.mark.parametrize("argv", [["bash", "-uc"], ["zsh", "-fuc"]], ids=["bash", "zsh"])
-def test_activation_in_a_shell_and_back(
-    request: pytest.FixtureRequest, prefix: Prefix, argv: list[str]
-) -> None:
-    needs(argv[0])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        pytest.param(["bash", "-uc"], id="bash"),
+        pytest.param(["zsh", "-fuc"], id="zsh", marks=pytest.mark.needs("zsh")),
+    ],
+)
+def test_activation_in_a_shell_and_back(prefix: Prefix, argv: list[str]) -> None:
     script = f'. "{prefix.path}/bin/activate"; {PRINT}; deactivate; {PRINT}'
     inside, outside = shell_output(argv, script)
     path = os.environ["PATH"]
@@ -83,8 +86,8 @@ def test_activation_twice_is_activation_once(prefix: Prefix) -> None:
     assert function != "function"
 
 
+@pytest.mark.needs("fish")
 def test_activation_in_fish_and_back(prefix: Prefix) -> None:
-    needs("fish")
     source = f'source "{prefix.path}/bin/activate.fish"'
     script = f"{source}; {source}; {PRINT_FISH}; deactivate; {PRINT_FISH}"
     inside, outside = shell_output(["fish", "--no-config", "-c"], script)
@@ -136,10 +139,15 @@ def test_command_without_scripts_is_started_directly(tmp_path: Path) -> None:
     assert activation.run_argv(prefix, ["python", "-V"]) == ["python", "-V"]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "bash",
+        *(pytest.param(name, marks=pytest.mark.needs(name)) for name in ("zsh", "fish")),
+        "tcsh",
+    ],
+)
 def test_shell_starts_in_the_environment(prefix: Prefix, shell: str, tmp_path: Path) -> None:
-    if shell != "tcsh":
-        needs(shell)
     (tmp_path / ".bashrc").write_text("export MINE=yes\n")
     (tmp_path / ".zshrc").write_text("export MINE=yes\n")
     (tmp_path / ".config" / "fish").mkdir(parents=True)
@@ -157,13 +165,6 @@ def test_shell_starts_in_the_environment(prefix: Prefix, shell: str, tmp_path: P
     )
     assert f"<yes {prefix.path} >" in result.stdout, result
     assert result.returncode == 3
-
-
-def needs(shell: str) -> None:
-    import shutil
-
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
 
 
 def folders(tmp_path: Path) -> Folders:

@@ -86,8 +86,7 @@ def test_unwritable_byte_code_is_an_error(tmp_path: Path) -> None:
     assert "Not a directory" in result.stderr
 
 
-@pytest.mark.needs("mount")
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+@pytest.mark.mounts
 def test_full_disk_is_an_error(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

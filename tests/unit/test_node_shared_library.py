@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,12 +55,10 @@ def test_damaged_files_are_refused_or_read(length: int, flips: dict[int, int]) -
         parse(bytes(content[:length]))
 
 
+@pytest.mark.needs("readelf")
 def test_same_build_id_as_readelf_shows() -> None:
-    readelf = shutil.which("readelf")
-    if readelf is None:
-        pytest.skip("readelf is not installed")
     executable = Path(sys.executable).resolve()
-    notes = subprocess.run([readelf, "-n", executable], capture_output=True, text=True).stdout
+    notes = subprocess.run(["readelf", "-n", executable], capture_output=True, text=True).stdout
     build_id = read_library(executable).build_id
     if build_id is None:
         assert "Build ID" not in notes

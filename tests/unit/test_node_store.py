@@ -471,7 +471,7 @@ def test_a_store_that_every_user_may_write_to_is_refused(
         install.attach(store.path, NAME, toy.key, True, 0.0)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.root
 def test_a_store_of_another_user_is_refused(
     store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
