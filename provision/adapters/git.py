@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -126,7 +127,8 @@ def fast_forward(folder: Path, url: str) -> None:
         files = ", ".join(line[3:] for line in changed.splitlines()[:3])
         raise IntegrityError(
             f"{folder} was changed ({files}), and {without_login(url)} has too.",
-            advice=f"Bring your change to the lab, or undo it: git -C {folder} checkout .",
+            advice="Bring your change to the lab, or undo it: "
+            f"git -C {shlex.quote(str(folder))} checkout .",
         )
     # A clone of one commit has no history in which the new one could be ahead.
     _git(["-C", str(folder), "reset", "--quiet", "--hard", "FETCH_HEAD"], url)

@@ -197,7 +197,7 @@ def _check_writable(folder: Path) -> None:
         if is_disk_full(error):
             raise NoSpace(
                 f"There is no space left for {folder}: the disk or your quota is full.",
-                advice=f"`du -xh -d1 {Path.home()} | sort -h | tail` shows what is large. Free some, "
+                advice="`du -xh -d1 ~ | sort -h | tail` shows what is large. Free some, "
                 "and run the same command again.",
             ) from error
         raise SystemRefused(

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -41,7 +42,7 @@ def environment_lock(
     if is_writable_by_all(folders.data):
         progress.warn(
             f"every user of this machine may write to {folders.data}, and so change the programs "
-            f"that you run from there: chmod o-w {folders.data}"
+            f"that you run from there: chmod o-w {shlex.quote(str(folders.data))}"
         )
     descriptor = open_lock_file(directory / name)
     try:

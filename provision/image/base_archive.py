@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import posixpath
+import shlex
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -124,11 +125,11 @@ def _open(reference: str) -> Iterator[ImageFiles]:
     assert match is not None
     transport, path = match[1], Path(match[2])
     if transport == "oci":
-        folder, separator, tag = match[2].rpartition(":")
+        folder, separator, _ = match[2].rpartition(":")
         if not path.is_dir() and separator and Path(folder).is_dir():
             raise InvalidSpec(
                 f"{reference} names a tag, as skopeo does; provision takes a layout with one image.",
-                advice=f"Write oci:{folder}; `skopeo copy oci:{folder}:{tag} oci:OTHER` copies one "
+                advice=f"Write oci:{folder}; `skopeo copy {shlex.quote(reference)} oci:OTHER` copies one "
                 "image of several.",
             )
         if not path.is_dir():

@@ -40,7 +40,7 @@ def judge_account(facts: AccountFacts, policy: Policy, contact: str) -> tuple[No
 
 
 def _home_notes(facts: AccountFacts, policy: Policy) -> Iterator[Note]:
-    large = f"`du -xh -d1 {facts.home} | sort -h | tail` shows what is large"
+    large = "`du -xh -d1 ~ | sort -h | tail` shows what is large"
     if facts.free_bytes < policy.home_free_gib * GIB:
         free = format_bytes(facts.free_bytes)
         yield Note(

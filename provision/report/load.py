@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def load(path: Path) -> EvidenceFile:
     if document.get("kind") == NODES:
         raise InvalidSpec(
             f"{path} is a comparison of nodes.",
-            advice=f"Draw it with `provision report --nodes {path}`.",
+            advice=f"Draw it with `provision report --nodes {shlex.quote(str(path))}`.",
         )
     if document.get("kind") == "smoke":
         _check(document, REPORT, str(path))

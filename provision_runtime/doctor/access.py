@@ -78,7 +78,7 @@ def agent(machine: Machine) -> Iterator[Observation]:
             connection.sendall(struct.pack(">IB", 1, REQUEST_IDENTITIES))
             answer = connection.recv(5)
         except OSError as error:
-            reason = error.strerror or "no answer"
+            reason = error.strerror or str(error)
         else:
             reason = "" if len(answer) == 5 else "it closed the connection"
     if reason:

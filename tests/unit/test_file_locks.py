@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -152,7 +153,7 @@ def test_a_link_in_place_of_a_lock_file_is_refused(folders: Folders, tmp_path: P
 
 def test_data_folder_that_all_may_write_to_is_warned_of(tmp_path: Path) -> None:
     recorder = Recorder()
-    data = tmp_path / "data"
+    data = tmp_path / "the data"
     folders = Folders(data=data, cache=tmp_path, envs=tmp_path)
     before = os.umask(0)
     try:
@@ -165,4 +166,4 @@ def test_data_folder_that_all_may_write_to_is_warned_of(tmp_path: Path) -> None:
     data.chmod(0o777)
     with environment_lock(folders, "lab", recorder):
         pass
-    assert recorder.messages[0].endswith(f"chmod o-w {data}")
+    assert recorder.messages[0].endswith(f"chmod o-w {shlex.quote(str(data))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -150,6 +151,13 @@ def test_path_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
     assert base_archive.read_disk_base(
         f"oci:{layout(tmp_path / 'a', name=None)}"
     ).reference == digest(config())
+
+
+def test_command_for_a_tag_can_be_copied(tmp_path: Path) -> None:
+    reference = f"oci:{layout(tmp_path / 'the base')}:12"
+    with pytest.raises(InvalidSpec) as refused:
+        base_archive.read_disk_base(reference)
+    assert f"skopeo copy {shlex.quote(reference)} oci:OTHER" in str(refused.value.advice)
 
 
 @pytest.mark.parametrize("tags", [5, True, "lab:12", {"lab:12": 1}, [5, None], []])

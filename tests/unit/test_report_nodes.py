@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def test_command_draws_a_record(tmp_path: Path) -> None:
 
 
 def test_command_refuses_other_files(tmp_path: Path) -> None:
-    file = tmp_path / "file.json"
+    file = tmp_path / "the file.json"
     assert run("--nodes", str(file)).exit_code == 3
     file.write_text("{")
     assert run("--nodes", str(file)).exit_code == 7
@@ -133,6 +134,8 @@ def test_command_refuses_other_files(tmp_path: Path) -> None:
     file.write_text(json.dumps(document))
     result = run("--nodes", str(file))
     assert result.exit_code == 7 and "counts" in result.stderr
-    assert run(str(file)).exit_code == 3, "a comparison of nodes is no passport"
+    result = run(str(file))
+    assert result.exit_code == 3, "a comparison of nodes is no passport"
+    assert f"provision report --nodes {shlex.quote(str(file))}" in result.stderr
     assert run("--nodes", str(file), "passport.json").exit_code == 2
     assert run().exit_code == 2
