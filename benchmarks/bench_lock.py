@@ -104,7 +104,7 @@ def conda_lock(folder: Path, place: Path, channel: str) -> dict[str, list[str]]:
     ]
     from provision.catalog import DATA
 
-    names = (DATA / "pypi-conda-names.yml").as_uri()
+    names = str(DATA / "pypi-conda-names.yml")
     return {
         name: [
             *command,

@@ -49,12 +49,17 @@ NOT_IN_CI = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of what the workers of this run share (tests/integration/shared_parts.py)."""
+    """Make the folder of what the workers of this run share (tests/integration/shared_parts.py), and
+    one for temporary files: in TMPDIR, which nox sets, a socket's path would be too long below many
+    a clone. pytest's own folders stay there."""
     if hasattr(config, "workerinput"):
         return
-    folder = tempfile.mkdtemp(prefix="provision-test-")
-    os.environ["PROVISION_TEST_SHARED"] = folder
-    config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    for variable, place in (("PROVISION_TEST_SHARED", None), ("TMPDIR", "/tmp")):
+        folder = tempfile.mkdtemp(prefix="provision-test-", dir=place)
+        os.environ[variable] = folder
+        config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+    tempfile.tempdir = None  # it is looked up anew
 
 
 def pytest_sessionstart() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -93,7 +94,7 @@ class SimulatedNodes:
 
     @property
     def python(self) -> str:
-        return f"{self.root}/bin/node-python %h"
+        return f"{shlex.quote(f'{self.root}/bin/node-python')} %h"
 
     def selection(self) -> NodeSelection:
         self._write_programs()
@@ -107,7 +108,7 @@ class SimulatedNodes:
         cases = "".join(f"{name}) {line} ;;\n" for name, line in self.faults.items())
         shell = f"#!/bin/bash\ncase $PROVISION_NODE_NAME in\n{cases}esac\n"
         _write_program(folder / "sh", shell + 'exec $WRAP /bin/sh "$@"\n')
-        python = f'shift\nexec $WRAP {sys.executable} "$@"\n'
+        python = f'shift\nexec $WRAP {shlex.quote(sys.executable)} "$@"\n'
         _write_program(folder / "node-python", shell + python)
 
     @property

@@ -155,7 +155,7 @@ def conda_lock_hashes(inputs: LockInputs) -> dict[Platform, str]:
     from conda_lock.src_parser import make_lock_spec
     from conda_lock.virtual_package import virtual_package_repo_from_specification
 
-    names = (DATA / "pypi-conda-names.yml").absolute().as_uri()
+    names = str(DATA / "pypi-conda-names.yml")
     with temporary_directory("hash") as folder:
         (folder / ENVIRONMENT).write_text(inputs.environment, encoding="utf-8")
         (folder / VIRTUAL_PACKAGES).write_text(inputs.virtual_packages, encoding="utf-8")

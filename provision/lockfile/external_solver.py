@@ -170,7 +170,7 @@ def solver_command(
 ) -> list[str | Path]:
     """The command line of the conda-lock that is installed with us."""
     # The table that conda-lock would otherwise fetch from the network.
-    names = (DATA / "pypi-conda-names.yml").absolute().as_uri()
+    names = DATA / "pypi-conda-names.yml"
     return [
         sys.executable,
         *("-m", "conda_lock", "lock"),

@@ -21,6 +21,7 @@ import pytest
 from tests.conftest import absence
 from tests.integration import shared_parts
 from tests.integration.shared_parts import exclusively
+from tests.integration.short_folders import short_path  # noqa: F401
 from tests.integration.slurm_cluster import slurm_cluster, slurm_session  # noqa: F401
 from tests.integration.ssh_hosts import ssh_hosts  # noqa: F401
 

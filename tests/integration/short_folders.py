@@ -9,8 +9,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 
 @contextlib.contextmanager
 def short_folder(purpose: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"{purpose}-", dir="/tmp") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """For stores on nodes, whose paths have at most 120 characters, and for LD_PRELOAD."""
+    with short_folder("test") as folder:
+        yield folder

@@ -411,19 +411,19 @@ def entry(lab: Home, name: str) -> dict[str, object]:
 @pytest.mark.needs("git")
 def test_git_repository_is_locked_by_its_commit(lab: Home, project: Path) -> None:
     first = git(project, "rev-parse", "HEAD")
-    address = f"git+file://{project}@main"
+    address = f"git+{project.as_uri()}@main"
     result = lab.run("add", NAME, address)
     assert result.returncode == 0, result.stderr
     assert version_in(lab) == "1.0" and versions(lab)["toyparts"] == "1.5"
-    assert entry(lab, "mine")["url"] == f"git+file://{project}@{first}"
+    assert entry(lab, "mine")["url"] == f"git+{project.as_uri()}@{first}"
     assert pip_requirements(lab) == [f"mine @ {address}"]
     change_project(project, "2.0")
     second = commit(project)
     # The branch moved, and another package was added: the commit stays.
     assert lab.run("add", NAME, "toy").returncode == 0
-    assert entry(lab, "mine")["url"] == f"git+file://{project}@{first}"
+    assert entry(lab, "mine")["url"] == f"git+{project.as_uri()}@{first}"
     assert lab.run("update", NAME, "mine").returncode == 0
-    assert entry(lab, "mine")["url"] == f"git+file://{project}@{second}"
+    assert entry(lab, "mine")["url"] == f"git+{project.as_uri()}@{second}"
     assert version_in(lab) == "2.0"
     assert lab.run("env", "diff", NAME).stdout == "no difference\n"
     assert lab.run("lock", "verify", NAME, "--offline").returncode == 0

@@ -48,13 +48,13 @@ def test_an_environment_as_it_was_installed(tmp_path: Path) -> None:
     assert ids(examine(tmp_path)) == []
 
 
-def test_nccl_and_another_cuda_library_from_elsewhere(tmp_path: Path) -> None:
-    nccl = copied_library(tmp_path, "libnccl.so.*")
-    runtime = copied_library(tmp_path, "libcudart.so.*")
-    document = examine(tmp_path, LD_PRELOAD=f"{nccl}:{runtime}")
+def test_nccl_and_another_cuda_library_from_elsewhere(short_path: Path) -> None:
+    nccl = copied_library(short_path, "libnccl.so.*")
+    runtime = copied_library(short_path, "libcudart.so.*")
+    document = examine(short_path, LD_PRELOAD=f"{nccl}:{runtime}")
     messages = {finding["id"]: finding["message"] for finding in document["findings"]}
     assert sorted(messages) == ["foreign-library", "nccl-shadowed"]
-    assert f"{runtime.name} loaded from {tmp_path}" in messages["foreign-library"]
+    assert f"{runtime.name} loaded from {short_path}" in messages["foreign-library"]
     assert str(nccl) in messages["nccl-shadowed"]
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from tests.integration.conftest import Home, make_home
+from tests.integration.short_folders import short_folder
 
 
 @pytest.fixture(scope="module")
-def user(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    user = make_home(tmp_path_factory.mktemp("user"))
+def user() -> Iterator[Home]:
+    with short_folder("user") as folder:
+        yield describe_nodes(make_home(folder))
+
+
+def describe_nodes(user: Home) -> Home:
     script = user.envs.parent / "node-python"
     # Node n2 has a setting, n3 cannot be reached.
     script.write_text(
@@ -21,7 +28,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Home:
         "    n2) export NCCL_P2P_DISABLE=1 ;;\n"
         "    n3) echo 'ssh: connect to host n3 port 22: Connection refused' >&2; exit 255 ;;\n"
         "esac\n"
-        f'exec {sys.executable} "$@"\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
     script.chmod(0o755)
     (user.envs.parent / "nodes.yml").write_text(

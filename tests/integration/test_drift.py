@@ -87,8 +87,8 @@ def test_20_of_20_outliers_are_named(tmp_path: Path, count: int, distributions: 
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> SimulatedNodes:
-    return simulate_nodes(tmp_path, 5, 3)
+def nodes(short_path: Path) -> SimulatedNodes:
+    return simulate_nodes(short_path, 5, 3)
 
 
 def test_values_of_outlier_and_majority(nodes: SimulatedNodes) -> None:

@@ -42,17 +42,17 @@ class Stores:
 
 
 @pytest.fixture
-def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
-    hosts = ship_runs.SimulatedNodes(root=tmp_path / "nodes", names="n[1-4]")
+def stores(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    hosts = ship_runs.SimulatedNodes(root=short_path / "nodes", names="n[1-4]")
     monkeypatch.setenv("PATH", hosts.path)
-    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
-    toy = pack_toy(tmp_path, "1")
-    folder = tmp_path / "data" / "packs" / "toy"
+    monkeypatch.setenv("PROVISION_DATA", str(short_path / "data"))
+    toy = pack_toy(short_path, "1")
+    folder = short_path / "data" / "packs" / "toy"
     folder.mkdir(parents=True)
     image = ship_runs.write_image(folder, toy)
     (folder / f"{toy.key}.json").write_text(json.dumps({**PACK_FIELDS, **toy.pack}))
     ship_runs.shipment(hosts, image).ship()
-    inventory = tmp_path / "nodes.yml"
+    inventory = short_path / "nodes.yml"
     defaults = {"path": f"{hosts.root}/%h", "python": hosts.python}
     inventory.write_text(json.dumps({"schema": 1, "groups": {}, "defaults": defaults}))
     return Stores(hosts, toy, inventory)

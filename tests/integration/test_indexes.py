@@ -68,7 +68,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    monkeypatch.setenv("PIP_FIND_LINKS", (tmp_path / "links").as_uri())
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     with served(tmp_path / "served") as server:
         monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")

@@ -153,9 +153,13 @@ def lab_to_install(tmp_path: Path, locked: Path, world: Server, member: Member) 
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, locked: Path, world: Server) -> Path:
+def store(locked: Path, world: Server) -> Iterator[Path]:
     """The store of this machine, with the lab's environment as a pack's tree."""
-    root = tmp_path_factory.mktemp("shipped")
+    with short_folder("shipped") as root:
+        yield install_store(root, locked, world)
+
+
+def install_store(root: Path, locked: Path, world: Server) -> Path:
     shipped = root / "store" / "envs" / f"{NAME}-0123456789ab"
     shipped.parent.mkdir(parents=True)
     with short_folder("join") as place:

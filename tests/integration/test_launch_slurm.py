@@ -71,7 +71,7 @@ def test_a_command_runs_once_on_each_node(
 def test_a_node_that_differs_ends_the_job_by_name(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
 ) -> None:
-    prolog = tmp_path / "prolog"
+    prolog = slurm_cluster.folder / "prolog"
     prolog.write_text('#!/bin/sh\n[ "$SLURMD_NODENAME" != n3 ] || echo export NCCL_ALGO=Ring\n')
     prolog.chmod(0o755)
     slurm_cluster.set_options(f"TaskProlog={prolog}")
@@ -304,7 +304,7 @@ def test_a_job_that_slurm_holds_is_explained(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
 ) -> None:
     """After a failing prolog Slurm requeues a job, holds it and drains the node."""
-    prolog = tmp_path / "prolog"
+    prolog = slurm_cluster.folder / "prolog"
     prolog.write_text("#!/bin/sh\nexit 1\n")
     prolog.chmod(0o755)
     slurm_cluster.set_options(f"Prolog={prolog}")

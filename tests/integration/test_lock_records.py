@@ -277,7 +277,7 @@ def check_by_conda_lock(path: Path, expected: lockfile.LockInputs) -> None:
         "/linux-aarch64/pytorch-2.6.0-cuda126"
         in (path.parent / "conda-linux-aarch64.lock").read_text()
     )
-    names = (catalog.DATA / "pypi-conda-names.yml").as_uri()
+    names = str(catalog.DATA / "pypi-conda-names.yml")
     command = [
         *conda_lock,
         "lock",

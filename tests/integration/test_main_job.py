@@ -115,7 +115,7 @@ def test_conda_lock_finds_nothing_to_do(home: Home, main_build: object) -> None:
     import provision
 
     folder = home.envs / MAIN
-    names = (Path(provision.__file__).parent / "catalog" / "data" / "pypi-conda-names.yml").as_uri()
+    names = str(Path(provision.__file__).parent / "catalog" / "data" / "pypi-conda-names.yml")
     before = (folder / "conda-lock.yml").read_bytes()
     command = [
         str(Path(sys.executable).parent / "conda-lock"),

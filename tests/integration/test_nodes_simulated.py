@@ -6,9 +6,10 @@ Each node is a process on this machine; a script in place of its Python makes th
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from provision.cluster.fitness import EnvironmentNeeds
 from provision.cluster.inventory import select_nodes
 from provision.commands import nodes as command
 from tests.integration.conftest import Home, first_in_ci, make_home
+from tests.integration.short_folders import short_folder
 
 NODES = 24
 MANY_NODES = 1000
@@ -47,8 +49,9 @@ QUICK_FAULTS = [fault for fault in FAULTS if fault != "timed-out"]
 
 
 @pytest.fixture(scope="module")
-def user(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return make_home(tmp_path_factory.mktemp("user"))
+def user() -> Iterator[Home]:
+    with short_folder("user") as folder:
+        yield make_home(folder)
 
 
 def write_inventory(user: Home, faults: Mapping[str, str]) -> None:
@@ -56,7 +59,7 @@ def write_inventory(user: Home, faults: Mapping[str, str]) -> None:
     cases = "\n".join(f"{node}) {FAULTS[fault]};;" for node, fault in faults.items())
     script = user.root / "node-python"
     script.write_text(
-        f"#!/bin/bash\nNODE=$1; shift\nPYTHON={sys.executable}\ncase $NODE in\n{cases}\nesac\n"
+        f"#!/bin/bash\nNODE=$1; shift\nPYTHON={shlex.quote(sys.executable)}\ncase $NODE in\n{cases}\nesac\n"
         'exec "$PYTHON" "$@"\n'
     )
     script.chmod(0o755)

@@ -132,11 +132,11 @@ def test_two_runs_give_the_same_bytes(
 def test_pack_is_the_locked_environment_at_its_path(first: Pack, unpacked: Path) -> None:
     script = (unpacked / "bin" / "pip").read_text()
     assert script.startswith(f"#!{first.install_path}/bin/python") or "exec" in script
-    code = "import sys, torch; print(torch.__version__, torch.__cached__)"
+    code = "import sys, torch; print(torch.__version__, torch.__cached__, sep='\\n')"
     result = subprocess.run(
         [unpacked / "bin" / "python", "-I", "-c", code], capture_output=True, text=True, check=True
     )
-    version, cached = result.stdout.split()
+    version, cached = result.stdout.splitlines()
     assert version == "2.13.0+cpu"
     assert Path(cached).is_file()
 
@@ -166,8 +166,8 @@ def test_sidecar_describes_what_is_inside(first: Pack, unpacked: Path) -> None:
 
 
 @pytest.mark.loop
-def test_mounted_pack_runs_at_its_path(lab: Home, world: Server, tmp_path: Path) -> None:
-    answer = run_pack(lab, world, FAST, "--install-path", str(tmp_path))
+def test_mounted_pack_runs_at_its_path(lab: Home, world: Server, short_path: Path) -> None:
+    answer = run_pack(lab, world, FAST, "--install-path", str(short_path))
     place = Path(answer["install_path"])
     place.mkdir(parents=True)
     subprocess.run(["mount", "-o", "loop,ro", answer["image"], place], check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -98,7 +99,7 @@ def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     """The one that hangs is asked twice, within one deadline, and never again."""
     toy = pack_toy(small_disks, "1", filler=100_000)
     calls = small_disks / "calls"
-    faults = {**FAULTS, "hung": f"echo >>{calls}; {FAULTS['hung']}"}
+    faults = {**FAULTS, "hung": f"echo >>{shlex.quote(str(calls))}; {FAULTS['hung']}"}
     nodes = nodes_of(small_disks, monkeypatch, ",".join([*REACHED, "ok[1-4]"]), **faults)
     run = shipment(
         nodes, write_image(small_disks, toy), minimum="4", retries=1, tree=0, deadline_s=10
@@ -260,7 +261,8 @@ def test_a_resumed_run_does_not_ask_finished_nodes(
 def test_a_late_node_gets_a_second_chance(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = f"[ -e {tmp_path}/slept ] || {{ touch {tmp_path}/slept; exec sleep 600; }}"
+    slept = shlex.quote(f"{tmp_path}/slept")
+    once = f"[ -e {slept} ] || {{ touch {slept}; exec sleep 600; }}"
     nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]", n2=once)
     run = shipment(nodes, write_image(tmp_path, toy), deadline_s=8)
     run.ship()

@@ -109,11 +109,11 @@ def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> Non
 
 
 def test_preloaded_library_is_traced_to_its_variable(
-    tmp_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = str(shutil.copy(nccl, tmp_path))
+    copy = str(shutil.copy(nccl, short_path))
     monkeypatch.setenv("LD_PRELOAD", copy)
-    run = smoke(tmp_path / "out", *FACTS_ALONE)
+    run = smoke(short_path / "out", *FACTS_ALONE)
     assert run.findings == {("facts", "nccl-shadowed", (0,))}
     assert row_of(run, 0)["nccl_file"] == copy
     assert run.message("nccl-shadowed").endswith("; LD_PRELOAD names it")

@@ -158,7 +158,7 @@ def _conda_lock_hashes(lock: LockFile, sources: Sequence[Path]) -> Mapping[str, 
         virtual_package_repo_from_specification,
     )
 
-    names = (DATA / "pypi-conda-names.yml").absolute().as_uri()
+    names = str(DATA / "pypi-conda-names.yml")
     virtual_packages = lock.path.parent / VIRTUAL_PACKAGES
     machines: list[Any] = []
     try:
