@@ -97,7 +97,7 @@ def test_slurm_variables(copied: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.mounts
-@pytest.mark.needs("ip")
+@pytest.mark.needs("ip", "hostname")
 def test_no_network_and_unresolvable_host_name(copied: Path, tmp_path: Path) -> None:
     """As in a container with `--network none`: only a loopback interface, no resolver."""
     script = 'hostname nosuchname.invalid && ip link set lo up && exec "$@"'
