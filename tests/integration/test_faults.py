@@ -489,6 +489,7 @@ def test_kill_at_any_moment(lab: Home, event: str, works: Works) -> None:
     assert not leftovers(lab)
 
 
+@pytest.mark.needs("pgrep")
 def test_ctrl_c_leaves_nothing(shared_lab: Home, works: Works) -> None:
     assert shared_lab.run("lock", NAME, "--relock", "--pip", "six").returncode == 0
     child = shared_lab.start("build", NAME, *QUICK)

@@ -216,6 +216,7 @@ def test_a_password_of_an_index_is_on_no_command_line_of_an_installation(
     assert not any("swordfish" in command for command in commands)
 
 
+@pytest.mark.needs("openssl")
 def test_the_authority_that_pip_trusts_reaches_uv(
     channel: str,  # noqa: F811
     tmp_path: Path,

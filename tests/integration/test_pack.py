@@ -102,6 +102,7 @@ def unpacked(first: Pack, tmp_path: Path) -> Path:
         pytest.param(("--format", "tar"), marks=pytest.mark.exhaustive),
     ],
 )
+@pytest.mark.needs("taskset")
 def test_two_runs_give_the_same_bytes(
     lab: Home, world: Server, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

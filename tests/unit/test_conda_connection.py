@@ -17,6 +17,8 @@ from provision.adapters import conda
 from provision.core.errors import Unreachable
 from tests.records import make_channel, record
 
+pytestmark = pytest.mark.needs("openssl")
+
 AUTHORITY = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout ca.key -out ca.pem -subj /CN=Lab"
 REQUEST = "req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost"
 SIGN = (

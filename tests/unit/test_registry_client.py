@@ -211,6 +211,7 @@ def ask(registry: str) -> int:
         return connection.request("GET", "manifests/1", expected=(200,)).status
 
 
+@pytest.mark.needs("openssl")
 def test_certificate_of_an_unknown_authority_is_named(
     registry_with_own_authority: tuple[str, Path],
 ) -> None:
@@ -222,6 +223,7 @@ def test_certificate_of_an_unknown_authority_is_named(
     assert f"/etc/docker/certs.d/{registry}/ca.crt" in error.value.advice
 
 
+@pytest.mark.needs("openssl")
 def test_certificates_of_docker_and_of_the_environment_are_trusted(
     registry_with_own_authority: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
