@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,17 @@ def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.Lo
         indent=1,
     )
     return lockfile.read_inputs(environment, MACHINES, Path("envs/lab"))
+
+
+def test_conda_lock_computes_where_a_path_has_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock_inputs = inputs(["python=3.11"], ["numpy"], ["conda-forge"])
+    data = tmp_path / "the data"
+    data.mkdir()
+    shutil.copy(catalog.DATA / "pypi-conda-names.yml", data)
+    monkeypatch.setattr(content_hash, "DATA", data)
+    assert content_hash.conda_lock_hashes(lock_inputs) == content_hash.own_hashes(lock_inputs)
 
 
 @settings(max_examples=300, deadline=None)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -11,11 +12,12 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings, strategies
 
-from provision import lockfile
+from provision import catalog, lockfile
 from provision.adapters import conda
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
 from provision.core.errors import IntegrityError, ProvisionError
+from provision.lockfile.verify import inputs
 from provision.lockfile.verify.entries import LockFinding
 
 SHA, MD5 = "a" * 64, "b" * 32
@@ -536,6 +538,17 @@ def test_content_hash_covers_the_inputs_next_to_the_lock(verified: Verify, tmp_p
     findings = only(verified(content))
     assert (findings.kind, findings.package) == ("inputs", "conda-lock.yml")
     assert "the content hash differs" in findings.message
+
+
+def test_content_hash_covers_the_inputs_where_our_own_path_has_a_space(
+    verified: Verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "the data"
+    data.mkdir()
+    shutil.copy(catalog.DATA / "pypi-conda-names.yml", data)
+    monkeypatch.setattr(inputs, "DATA", data)
+    (tmp_path / lockfile.ENVIRONMENT).write_text(f"{ENVIRONMENT[:-2]}, {{pip: [numpy]}}]\n")
+    assert "the content hash differs" in only(verified(sound())).message
 
 
 def test_hash_without_virtual_packages_is_not_compared(verified: Verify, tmp_path: Path) -> None:
