@@ -101,10 +101,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 # Commands of a mark's part. On every Linux: those that do not need a mark.
 HOSTS = ("ip", "iptables", "unshare", "nsenter", "setpriv", "mknod", "hostname")
+MOUNTS = ("mount", "umount", "unshare")
 SLURM_CLIENTS = ("sinfo", "srun", "scontrol", "scancel", "squeue", "sbatch", "salloc")
 COMMANDS = {
     "root": ("setpriv",),
-    **dict.fromkeys(("mounts", "loop", "fuse"), ("mount", "umount", "unshare")),
+    "mounts": MOUNTS,
+    "loop": (*MOUNTS, "fusermount", "fusermount3"),
+    "fuse": (*MOUNTS, "fusermount", "fusermount3", "squashfuse", "squashfuse_ll"),
     "hosts": HOSTS,
     "slurm": (*HOSTS, "munged", "slurmctld", "slurmd", *SLURM_CLIENTS),
     "sshd": (*HOSTS, "sshd", "ssh", "ssh-keygen"),

@@ -429,6 +429,7 @@ def test_git_repository_is_locked_by_its_commit(lab: Home, project: Path) -> Non
     assert lab.run("lock", "verify", NAME, "--offline").returncode == 0
 
 
+@pytest.mark.needs("git")
 def test_project_becomes_a_wheel_next_to_spec_yml(lab: Home, project: Path) -> None:
     result = lab.run("add", NAME, str(project))
     assert result.returncode == 0, result.stderr
@@ -457,6 +458,7 @@ def test_project_becomes_a_wheel_next_to_spec_yml(lab: Home, project: Path) -> N
     assert not wheel.parent.exists()
 
 
+@pytest.mark.needs("git")
 def test_editable_counts_at_once_and_is_not_portable(lab: Home, project: Path) -> None:
     result = lab.run("add", NAME, "-e", str(project))
     assert result.returncode == 0, result.stderr
@@ -469,6 +471,7 @@ def test_editable_counts_at_once_and_is_not_portable(lab: Home, project: Path) -
     assert result.returncode == 3 and "mine is an editable" in result.stderr
 
 
+@pytest.mark.needs("git")
 def test_failed_project_leaves_no_wheel(lab: Home, project: Path) -> None:
     before = contents(lab)
     result = lab.run("add", NAME, str(project), "nosuchpackage")

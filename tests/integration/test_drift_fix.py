@@ -70,10 +70,10 @@ def test_fix_ships_to_nodes_whose_environment_deviates(stores: Stores) -> None:
     assert stores.version("n2").read_text() == "1" * 1000
 
 
-def test_fix_with_another_pack_would_make_more_drift(stores: Stores, tmp_path: Path) -> None:
+def test_fix_with_another_pack_would_make_more_drift(stores: Stores, short_path: Path) -> None:
     (stores.hosts.store("n4") / "toy").unlink()
-    other = pack_toy(tmp_path, "2")
-    folder = tmp_path / "data" / "packs" / "toy"
+    other = pack_toy(short_path, "2")
+    folder = short_path / "data" / "packs" / "toy"
     (folder / f"{stores.toy.key}.json").unlink()
     ship_runs.write_image(folder, other)
     (folder / f"{other.key}.json").write_text(json.dumps({**PACK_FIELDS, **other.pack}))
