@@ -99,20 +99,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             absence(command, f"{command} is not installed")
 
 
-# Commands of a mark's part. On every Linux: those that do not need a mark.
+# Commands of a mark's part.
 HOSTS = ("ip", "iptables", "unshare", "nsenter", "setpriv", "mknod", "hostname")
 MOUNTS = ("mount", "umount", "unshare")
 SLURM_CLIENTS = ("sinfo", "srun", "scontrol", "scancel", "squeue", "sbatch", "salloc")
 COMMANDS = {
     "root": ("setpriv",),
     "mounts": MOUNTS,
-    "loop": (*MOUNTS, "fusermount", "fusermount3"),
-    "fuse": (*MOUNTS, "fusermount", "fusermount3", "squashfuse", "squashfuse_ll"),
+    "loop": MOUNTS,
+    "fuse": (*MOUNTS, "squashfuse", "squashfuse_ll"),
     "hosts": HOSTS,
     "slurm": (*HOSTS, "munged", "slurmctld", "slurmd", *SLURM_CLIENTS),
     "sshd": (*HOSTS, "sshd", "ssh", "ssh-keygen"),
     "browser": ("chromium",),
 }
+# What needs no mark.
 EVERYWHERE = frozenset(
     (
         "bash",
@@ -130,6 +131,8 @@ EVERYWHERE = frozenset(
         "true",
     )
 )
+# What provision uses where it is, and does without elsewhere.
+OPTIONAL = frozenset(("fusermount", "fusermount3", "zstd"))
 SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/")
 # By the test that runs, itself or by functions that it calls.
 _started: set[str] = set()
@@ -153,7 +156,7 @@ def _marked_commands(item: pytest.Item) -> set[str]:
     for name, of_part in COMMANDS.items():
         if item.get_closest_marker(name):
             commands.update(of_part)
-    return commands | EVERYWHERE
+    return commands | EVERYWHERE | OPTIONAL
 
 
 def _demanded() -> set[str]:
