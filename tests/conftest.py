@@ -90,13 +90,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    _started.clear()
     for name, absent in ABSENT.items():
         if item.get_closest_marker(name) and (reason := absent()):
             absence(name, reason)
     for command in (command for marker in item.iter_markers("needs") for command in marker.args):
         if shutil.which(command) is None:
             absence(command, f"{command} is not installed")
+    _started.clear()
 
 
 # Commands of a mark's part.
