@@ -549,6 +549,7 @@ def test_own_platform_is_chosen(host: str, context: Context, tmp_path: Path) -> 
         pull(context, f"{host}/lab/only:x", f"oci:{tmp_path / 'none'}")
 
 
+@pytest.mark.needs("skopeo")
 def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> None:
     base = base_archive.read_disk_base(f"oci:{layout(tmp_path / 'base')}")
     lab = image.parse_registry_reference(f"{host}/lab/base:12")
