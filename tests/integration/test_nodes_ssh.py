@@ -75,6 +75,7 @@ def test_eight_hosts_are_fit(user: Home, ssh_hosts: SshHosts) -> None:
     ]
 
 
+@pytest.mark.needs("pkill")
 def test_dead_refused_hung_and_unreachable_hosts_are_told_apart(
     user: Home, ssh_hosts: SshHosts
 ) -> None:
