@@ -30,7 +30,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Home:
 def use_srun(user: Home, python: str = "/usr/bin/python3") -> None:
     (user.envs.parent / "nodes.yml").write_text(
         "schema: 1\ngroups:\n  all: {from: slurm, partition: gpu}\n"
-        f"defaults: {{via: srun, python: {python}}}\n"
+        f"defaults: {{via: srun, python: {json.dumps(python)}}}\n"
     )
 
 
@@ -126,7 +126,7 @@ def test_task_that_is_killed_does_not_end_the_others(
         'exec /usr/bin/python3 "$@"\n'
     )
     python.chmod(0o755)
-    use_srun(user, str(python))
+    use_srun(user, shlex.quote(str(python)))
     report = check_in_allocation(user, slurm_cluster, "--nodes=4")
     assert reasons(report) == {"n2": ["killed"]}
 
