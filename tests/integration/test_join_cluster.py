@@ -141,11 +141,11 @@ def other_ssh(folder: Path, command: str) -> str:
 
 
 def test_host_keys_that_nobody_has_accepted(
-    joined: JoinedLab, ssh_hosts: SshHosts, tmp_path: Path
+    joined: JoinedLab, ssh_hosts: SshHosts, short_path: Path
 ) -> None:
     real = ssh_hosts.environment["PATH"].partition(":")[0]
-    command = f"{real}/ssh -oUserKnownHostsFile={tmp_path / 'none'}"
-    path = other_ssh(tmp_path / "bin", command)
+    command = f"{real}/ssh -oUserKnownHostsFile={short_path / 'none'}"
+    path = other_ssh(short_path / "bin", command)
     status, report = joined.member.join("--status", PATH=path)
     assert (status, report["open"]) == (1, ["ssh"]), report
     problems = notes(report, "ssh")
@@ -169,14 +169,14 @@ def test_a_login_host_is_down(joined: JoinedLab, ssh_hosts: SshHosts) -> None:
 
 
 def test_no_key_and_one_that_is_not_known_yet(
-    joined: JoinedLab, ssh_hosts: SshHosts, tmp_path: Path
+    joined: JoinedLab, ssh_hosts: SshHosts, short_path: Path
 ) -> None:
     lines = ssh_hosts.config.read_text().splitlines(keepends=True)
-    config = tmp_path / "config"
+    config = short_path / "config"
     config.write_text("".join(line for line in lines if "IdentityFile" not in line))
     real = shutil.which("ssh", path="/usr/bin:/bin")
-    path = other_ssh(tmp_path / "bin", f"{real} -F {config}")
-    own = make_member(tmp_path / "member", **{**joined.member.variables, "PATH": path})
+    path = other_ssh(short_path / "bin", f"{real} -F {config}")
+    own = make_member(short_path / "member", **{**joined.member.variables, "PATH": path})
     _, report = own.join(str(joined.folder), "--dry-run")
     assert all("Make a key: provision join --make-key" in note for note in notes(report, "ssh"))
     assert not (own.home / ".ssh").exists()

@@ -68,14 +68,14 @@ def test_pip_says_how_to_add_a_package(main_prefix: Path, main_build: object) ->
 
 
 def test_prefix_has_the_requested_torch(main_prefix: Path, main_build: object) -> None:
-    script = "import torch, sys; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version(), sys.prefix)"
+    script = "import torch, sys; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version(), sys.prefix, sep='\\n')"
     result = subprocess.run(
         [main_prefix / "bin" / "python", "-I", "-c", script],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert result.stdout.split() == ["2.3.1+cu121", "12.1", "(2,", "20,", "5)", str(main_prefix)]
+    assert result.stdout.splitlines() == ["2.3.1+cu121", "12.1", "(2, 20, 5)", str(main_prefix)]
 
 
 def test_companions_are_installed(main_prefix: Path, main_build: object) -> None:
