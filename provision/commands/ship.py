@@ -7,7 +7,6 @@ import getpass
 import hashlib
 import os
 import re
-import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -350,8 +349,7 @@ def _check_path(pack: Pack, selection: NodeSelection) -> None:
         raise InvalidSpec(
             f"{pack.key} was packed for {pack.install_path.parents[1]}, and the nodes' path is "
             f"{path}.",
-            advice=f"`provision pack {pack.name} --install-path {shlex.quote(path)}`, or `path:` in "
-            "nodes.yml.",
+            advice=f"`provision pack {pack.name} --install-path {path}`, or `path:` in nodes.yml.",
         )
 
 

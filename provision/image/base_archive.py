@@ -129,8 +129,8 @@ def _open(reference: str) -> Iterator[ImageFiles]:
         if not path.is_dir() and separator and Path(folder).is_dir():
             raise InvalidSpec(
                 f"{reference} names a tag, as skopeo does; provision takes a layout with one image.",
-                advice=f"Write oci:{folder}; `skopeo copy {shlex.quote(reference)} oci:OTHER` copies one "
-                "image of several.",
+                advice=f"Write oci:{folder}; `skopeo copy {shlex.quote(reference)} oci:OTHER` "
+                "copies one image of several.",
             )
         if not path.is_dir():
             raise ToolMissing(

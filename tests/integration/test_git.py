@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import shlex
 import shutil
 import subprocess
 import threading
@@ -72,12 +73,13 @@ def test_a_clone_follows_its_origin(repository: Path, tmp_path: Path) -> None:
 
 
 def test_a_members_own_change_is_not_lost(repository: Path, tmp_path: Path) -> None:
-    url, clone = repository.as_uri(), tmp_path / "clone"
+    url, clone = repository.as_uri(), tmp_path / "the clone"
     git.clone(url, clone)
     (clone / "lab.yml").write_text("mine\n")
     commit(repository, "second\n")
-    with pytest.raises(IntegrityError, match=r"was changed \(lab\.yml\)"):
+    with pytest.raises(IntegrityError, match=r"was changed \(lab\.yml\)") as refused:
         git.fast_forward(clone, url)
+    assert f"git -C {shlex.quote(str(clone))} checkout ." in str(refused.value.advice)
     assert (clone / "lab.yml").read_text() == "mine\n"
 
 
