@@ -14,15 +14,14 @@ from provision.core import process
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
-    NoSpace,
     ProvisionError,
     TimedOut,
     ToolFailed,
     ToolMissing,
     Unreachable,
-    says_disk_full,
 )
 from provision.core.mirrors import without_login
+from provision.core.system_errors import tool_without_space
 
 ANSWER_TIMEOUT_S = 30.0
 CLONE_TIMEOUT_S = 600.0
@@ -164,12 +163,8 @@ def _error(error: ToolFailed, place: str) -> ProvisionError:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:"))]
     reason = without_login((telling or lines or ["git printed nothing"])[0])
-    if says_disk_full(text):
-        return NoSpace(
-            f"The disk or quota is full: {place} could not be cloned.",
-            advice="Free space and run the same command again; nothing was changed.",
-            details=text,
-        )
+    if no_space := tool_without_space(text):
+        return no_space
     for pattern, kind, message, advice in _FAILURES:
         if pattern.search(text):
             return kind(message.format(place=place, reason=reason), advice=advice, details=text)

@@ -9,9 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from provision.core.errors import NoSpace, ToolFailed, ToolMissing, says_disk_full
+from provision.core.errors import ToolFailed, ToolMissing
 from provision.core.host import usable_cpus
 from provision.core.process import clean_environment, run
+from provision.core.system_errors import tool_without_space
 
 SquashfsCompression = Literal["zstd", "lz4"]
 COMMAND = "mksquashfs"
@@ -65,12 +66,8 @@ def make_image(tree: Path, target: Path, compression: SquashfsCompression, *, ti
     try:
         run(command, env=environment)
     except ToolFailed as error:
-        if says_disk_full(error.tail):
-            raise NoSpace(
-                f"The disk of {target.parent} is full.",
-                advice="Free space there and run the same command again; nothing was packed.",
-                details=error.tail,
-            ) from error
+        if no_space := tool_without_space(error.tail, target.parent):
+            raise no_space from error
         if "is not supported" in error.tail:
             raise ToolMissing(
                 f"This mksquashfs was built without {compression}.",

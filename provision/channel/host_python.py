@@ -24,10 +24,11 @@ from provision.adapters import conda, uv
 from provision.adapters.http import sha256_of
 from provision.catalog import version_key
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
-from provision.core.errors import ToolMissing
+from provision.core.errors import ToolFailed, ToolMissing
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM
 from provision.core.process import run
+from provision.core.system_errors import named_errors, tool_without_space
 from provision.core.types import Progress
 
 # Training code does not need these, and they are large or bound to a display: the test suites, Tk
@@ -121,7 +122,7 @@ def bootstrap(
     if rebuild or not (channel / "glibc").exists():
         progress.say(f"packaging this machine's Python {python.version} into a local channel")
         try:
-            with progress.meter("packaging Python", 0):
+            with progress.meter("packaging Python", 0), named_errors(channel):
                 _build(python, staging_path(channel), channel, mirrors)
             replace_directory(channel)
         finally:
@@ -152,22 +153,27 @@ def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: l
 
     The build string is a hash of its content, so that a file name never stands for two contents.
     """
-    from rattler_build import assemble_package
+    from rattler_build import RattlerBuildError, assemble_package
 
     build = f"h{_content_hash(files)[:8]}_0"
     (channel / PLATFORM / f"{name}-{version}-{build}.conda").unlink(missing_ok=True)
-    assemble_package(
-        name,
-        version,
-        PLATFORM,
-        build,
-        channel / PLATFORM,
-        files_dir=files,
-        depends=depends,
-        timestamp=TIMESTAMP,
-        compression_level=1,
-        detect_prefix=False,
-    )
+    try:
+        assemble_package(
+            name,
+            version,
+            PLATFORM,
+            build,
+            channel / PLATFORM,
+            files_dir=files,
+            depends=depends,
+            timestamp=TIMESTAMP,
+            compression_level=1,
+            detect_prefix=False,
+        )
+    except RattlerBuildError as error:
+        if no_space := tool_without_space(str(error), channel):
+            raise no_space from error
+        raise ToolFailed(["rattler-build", name], 1, str(error)) from error
 
 
 def _content_hash(folder: Path) -> str:

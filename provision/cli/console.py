@@ -7,6 +7,7 @@ NO_COLOR. `--json` prints the same values that the text shows. What the text say
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -17,7 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from provision.cli import streams
 from provision.core.errors import ProvisionError
+from provision.core.system_errors import from_system
 from provision.core.types import MeterContext
 from provision_runtime.report.text import escape_terminal
 
@@ -158,6 +161,12 @@ class Console:
         if self.verbose and error.details:
             print(escape_terminal(error.details), file=sys.stderr)
 
+    def system_error(self, error: OSError) -> int:
+        """Print an error of the operating system in our terms; returns its exit code."""
+        system_error = from_system(error)
+        self.error(system_error, as_object=error.filename != streams.STANDARD_OUTPUT)
+        return system_error.exit_code
+
     def result(self, value: Any, text: str | Iterable[str]) -> None:
         """Print a result: its value as JSON, or the text that describes it."""
         if self.as_json:
@@ -166,6 +175,15 @@ class Console:
         lines = text if isinstance(text, str) else "\n".join(text)
         if lines:
             print(for_stream(lines, sys.stdout))
+
+    def document(self, value: Any, text: str) -> None:
+        """Print a result whose text is a file: byte for byte, unless a terminal shows it."""
+        if self.as_json or sys.stdout.isatty():
+            self.result(value, text.rstrip("\n"))
+            return
+        assert isinstance(sys.stdout, io.TextIOWrapper)
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+        sys.stdout.write(text)
 
 
 def for_stream(text: str, stream: IO[str]) -> str:

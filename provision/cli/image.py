@@ -307,7 +307,7 @@ def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path
         console.say(f"{name}: not read: {part}")
     text = sboms.sbom_text(document, kind)
     if output is None:
-        console.result({"text": text, "unread": document.unread}, text.rstrip("\n"))
+        console.document({"text": text, "unread": document.unread}, text)
         return
     atomic_write(output, text)
     console.result({"path": output, "unread": document.unread}, f"wrote {output}")
@@ -366,7 +366,7 @@ def contract(
     )
     request = build_request(name, {})
     text = image_contract(context, request, format, run_options, size, command, remake)
-    console.result({"format": format, "text": text}, text.rstrip("\n"))
+    console.document({"format": format, "text": text}, text)
 
 
 @image.command("run")
@@ -407,7 +407,7 @@ def run(
     run_options = _run_options(options)
     argv = run_argv(context, plan, run_options, command, terminal=terminal, server=server)
     if options["dry_run"]:
-        console.result(argv, shlex.join(argv))
+        console.document(argv, f"{shlex.join(argv)}\n")
         return
     environment = _announce_token(console, server) if server else {}
     exec_command(argv, environment)

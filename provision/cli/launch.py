@@ -165,7 +165,7 @@ def launch(
         console.say(f"wrote {out}")
     if dry_run:
         result = {"engine": planned.engine, "format": planned.format, "text": planned.text}
-        console.result(result, planned.text.rstrip("\n"))
+        console.document(result, planned.text)
         return
     job = command.submit(planned)
     on = f" --on '{request.selection.text}'" if job.engine == "hosts" else ""

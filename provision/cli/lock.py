@@ -250,7 +250,7 @@ def export(
         console.say(f"{target}: {note}")
     document = {"left_out": exported.left_out, "notes": exported.notes}
     if output is None:
-        console.result({"text": exported.text, **document}, exported.text.rstrip("\n"))
+        console.document({"text": exported.text, **document}, exported.text)
         return
     atomic_write(output, exported.text)
     console.result({"path": output, **document}, f"wrote {output}")

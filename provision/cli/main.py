@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import io
 import keyword
 import os
 import signal
@@ -19,6 +18,7 @@ import sys
 import click
 
 from provision import __version__
+from provision.cli import streams
 from provision.cli.other_tools import GroupWithOtherWords
 
 # Verb -> the module of provision.cli that has it, and what `provision --help` says about it.
@@ -76,7 +76,7 @@ def main() -> None:
     """The `provision` command. Ends the process itself.
 
     py-rattler 0.28 was seen to crash in its own clean-up at interpreter exit (SIGSEGV after correct
-    results), and the exit code must not depend on that.
+    results), and Python prints what it could not write. The exit code must depend on neither.
     """
     # Imports make thousands of objects that stay; collecting garbage among them costs 0.1 s of a
     # lock.
@@ -84,19 +84,12 @@ def main() -> None:
     # When a scheduler cancels us or the terminal closes, clean up as for Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A path may hold characters that the locale cannot encode.
-            stream.reconfigure(errors="backslashreplace")
+    streams.prepare()
     status = _run()
-    for stream in (sys.stdout, sys.stderr):
-        # The reader may have left, or there may be no stream at all (None).
-        if stream is not None:
-            with contextlib.suppress(BrokenPipeError, ValueError):
-                stream.flush()
-    if "rattler" in sys.modules:
-        os._exit(status)
-    sys.exit(status)
+    # What a verb printed is written; this is the object of an error.
+    with contextlib.suppress(OSError, SystemExit):
+        sys.stdout.flush()
+    os._exit(status)
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -121,6 +114,12 @@ def _run() -> int:
         from provision.cli.options import INTERRUPTED
 
         return INTERRUPTED
+    except OSError as error:  # of a help text, say
+        if "--debug" in sys.argv:
+            raise
+        from provision.cli.console import Console
+
+        return Console().system_error(error)
 
 
 class VerbGroup(GroupWithOtherWords):

@@ -251,7 +251,7 @@ def ci(
         text = command.jobs_text(context, request, assignments)
         if summary is not None:
             command.append_summary(summary, request, assignments)
-        console.result(_document(assignments, text, None), text.rstrip("\n"))
+        console.document(_document(assignments, text, None), text)
         return 0
     workflow = command.workflow(context, request)
     if check and output is not None:
@@ -261,7 +261,7 @@ def ci(
         return 1 if diff else 0
     document = _document(workflow.assignments, workflow.text, output)
     if output is None or dry_run:
-        console.result({**document, "path": None}, workflow.text.rstrip("\n"))
+        console.document({**document, "path": None}, workflow.text)
         return 0
     is_changed = command.write(request, workflow)
     lines = []

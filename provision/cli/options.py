@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# 128 + the signal, as shells have it: SIGINT, SIGPIPE.
-INTERRUPTED = 130
-PIPE_CLOSED = 141
+# All that ends a line in YAML, a shell or systemd, or moves the cursor.
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 def option_group(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -328,33 +330,62 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     def run(*, as_json: bool, verbose: bool, quiet: bool, debug: bool, **options: Any) -> None:
         from provision.cli.console import Console
         from provision.core import settings
-        from provision.core.errors import ProvisionError, from_system
+        from provision.core.errors import ProvisionError
+        from provision.core.system_errors import named_errors
 
         console = Console(as_json=as_json, verbose=verbose or debug, quiet=quiet)
         try:
+            _refuse_control_characters()
+            with named_errors("the working folder"):
+                os.getcwd()  # noqa: PTH109
             settings.apply_places(os.environ)
-            sys.exit(command(console, **options) or 0)
+            status = command(console, **options) or 0
+            sys.stdout.flush()
+            sys.exit(status)
         except ProvisionError as error:
             if debug:
                 raise
             console.error(error)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            console.warn("interrupted; nothing was left half done")
+            console.warn("interrupted")
             sys.exit(INTERRUPTED)
-        except BrokenPipeError:
-            # The reader of our output has left, which is no error. Python must not flush into the
-            # pipe at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(PIPE_CLOSED)
-        except OSError as error:
-            if debug:
+        except (OSError, MemoryError, RuntimeError) as error:
+            system_error = _system_error(error)
+            if debug or system_error is None:
                 raise
-            system_error = from_system(error)
-            console.error(system_error)
-            sys.exit(system_error.exit_code)
+            sys.exit(console.system_error(system_error))
 
     return run
+
+
+def _system_error(error: OSError | MemoryError | RuntimeError) -> OSError | None:
+    """The error of the system that this is, or that it comes from."""
+    if isinstance(error, OSError):
+        return error
+    if isinstance(error, MemoryError):
+        return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "memory")
+    if str(error) == "can't start new thread":
+        return OSError(errno.EAGAIN, str(error), "a thread")
+    return None
+
+
+def _refuse_control_characters() -> None:
+    """Raise InvalidSpec for a line end and its like in an option or argument: it would begin a line
+    of its own in a script, a manifest or a unit. A COMMAND may hold them."""
+    from provision.core.errors import InvalidSpec
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.type is click.UNPROCESSED:
+            continue
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, (str, Path)) and _CONTROL_CHARACTERS.search(str(text)):
+                raise InvalidSpec(
+                    f"{parameter.opts[0]}: {str(text)!r} has a line end or another control character.",
+                    advice="Leave it out.",
+                )
 
 
 def confirm(question: str, lines: Sequence[str], *, yes: bool) -> bool:
@@ -364,7 +395,7 @@ def confirm(question: str, lines: Sequence[str], *, yes: bool) -> bool:
     """
     if yes:
         return True
-    if not (sys.stdin is not None and sys.stdin.isatty()):
+    if not sys.stdin.isatty():
         raise click.UsageError(
             "This asks before it removes, and there is no terminal to ask on. Add --yes "
             "(or --dry-run to see what it would remove)."

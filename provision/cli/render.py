@@ -70,7 +70,7 @@ def render(
     request = build_request(name, options, force=force)
     if dry_run:
         texts = make_plan(context, request).texts
-        console.result(texts, "\n".join(texts.values()).rstrip())
+        console.document(texts, "\n".join(texts.values()))
         return None
     written = command.render(context, request)
     lines = [f"wrote {file}" for file in written]

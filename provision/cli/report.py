@@ -97,11 +97,11 @@ def report(
     else:
         page = command.gather(default_folders(envs).envs, targets)
         if format == "markdown":
-            console.result(page, command.markdown(page).rstrip("\n"))
+            console.document(page, command.markdown(page))
             return
         text = "" if console.as_json and output is None else command.render_page(page, remake)
     if output is None:
-        console.result(page, text.rstrip("\n"))
+        console.document(page, text)
         return
     command.write(output, text, force=force)
     console.result(page, f"wrote {output}: {page.title}, {page.verdict}, {_extent(page)}")

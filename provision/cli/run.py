@@ -87,7 +87,7 @@ def run(
     installed = command_run.find_prefix(default_folders(envs), name, prefix)
     launch = command_run.run_launch(installed, command)
     if dry_run:
-        console.result(launch.argv, shlex.join(launch.argv))
+        console.document(launch.argv, f"{shlex.join(launch.argv)}\n")
         return
     exec_command(launch.argv, env=launch.variables)
 
@@ -114,7 +114,7 @@ def _run_in_image(
     )
     argv = run_argv(context, plan, options, command, terminal=terminal)
     if dry_run:
-        console.result(argv, shlex.join(argv))
+        console.document(argv, f"{shlex.join(argv)}\n")
         return
     exec_command(argv)
 

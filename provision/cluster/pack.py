@@ -21,10 +21,11 @@ from provision.adapters.http import sha256_of
 from provision.catalog import required_glibc
 from provision.core import tar
 from provision.core.atomic import atomic_stream, atomic_write, remove_tree
-from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing, disk_full_raises
+from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.paths import Folders
 from provision.core.schema import schema_error
 from provision.core.similar_names import did_you_mean
+from provision.core.system_errors import disk_full_raises
 from provision.core.types import Lock, Resolution
 
 PackFormat = Literal["squashfs", "tar"]
@@ -359,10 +360,7 @@ def export(pack: Pack, directory: Path) -> Pack:
     Raises NoSpace on a full disk.
     """
     target = Pack(image=directory / pack.image.name, sidecar=pack.sidecar)
-    with disk_full_raises(
-        f"The disk of {directory} is full: nothing was written there.",
-        advice="Free space there and run the same command again.",
-    ):
+    with disk_full_raises(target.image):
         directory.mkdir(parents=True, exist_ok=True)
         if not (target.image.exists() and target.image.samefile(pack.image)):
             target.sidecar_path.unlink(missing_ok=True)

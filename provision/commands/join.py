@@ -17,17 +17,17 @@ from provision.commands.join_run import JoinRun, guarded
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
 from provision.core.errors import (
     InvalidSpec,
-    NoSpace,
     ProvisionError,
     SystemRefused,
-    is_disk_full,
 )
 from provision.core.file_locks import environment_lock
 from provision.core.mirrors import without_login
 from provision.core.paths import Folders, make_private_directory
+from provision.core.system_errors import FREE_SPACE, disk_full_raises
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import Progress
 from provision.lab import record as records
+from provision.lab.account import SIZES_ADVICE
 from provision.lab.definition import Lab, read_lab
 from provision.lab.record import JoinRecord
 from provision.lab.steps import STEPS, Note, StepName, StepResult
@@ -188,18 +188,13 @@ def _source(request: JoinRequest, labs: Path) -> str:
 
 def _check_writable(folder: Path) -> None:
     """Raise an error with what helps, where the home is read-only or full."""
+    probe = folder / ".probe"
     try:
-        make_private_directory(folder)
-        probe = folder / ".probe"
-        probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        with disk_full_raises(probe, f"{SIZES_ADVICE}. {FREE_SPACE}"):
+            make_private_directory(folder)
+            probe.write_bytes(b"x" * 4096)
+            probe.unlink()
     except OSError as error:
-        if is_disk_full(error):
-            raise NoSpace(
-                f"There is no space left for {folder}: the disk or your quota is full.",
-                advice="`du -xh -d1 ~ | sort -h | tail` shows what is large. Free some, "
-                "and run the same command again.",
-            ) from error
         raise SystemRefused(
             f"{folder} cannot be written: {error.strerror}.",
             advice="Set XDG_CONFIG_HOME, XDG_DATA_HOME and XDG_CACHE_HOME to folders where you may "

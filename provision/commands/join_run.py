@@ -14,9 +14,10 @@ from provision.commands.context import Context, mirrors_of
 from provision.commands.doctor import examine_account
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.core import settings
-from provision.core.errors import ProvisionError, from_system
+from provision.core.errors import ProvisionError
 from provision.core.mirrors import merge_settings, parse_mirror
 from provision.core.paths import Folders, default_folders
+from provision.core.system_errors import from_system
 from provision.core.types import Progress
 from provision.environment import kernel as kernels
 from provision.lab import settings_text

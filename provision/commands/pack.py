@@ -19,9 +19,10 @@ from provision.commands.ensure import locked_plan, require_existing_lock
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.commands.smoke_runner import RUNTIME
 from provision.core.atomic import remove_leftovers_until_quiet, staging_path
-from provision.core.errors import IntegrityError, InvalidSpec, from_system
+from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import make_private_directory, owner_writes_only
 from provision.core.process import run
+from provision.core.system_errors import from_system
 from provision.core.types import Lock
 from provision.environment import portable, runtime_package
 from provision.environment.prefix import QUIET_S, QUIET_TIMEOUT_S
@@ -190,7 +191,7 @@ def _staging(folder: Path, pack_plan: PackPlan) -> Iterator[tuple[Path, Path]]:
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
         raise
     except OSError as error:
-        raise from_system(error) from error
+        raise from_system(error, folder) from error
     finally:
         packs.remove_leftovers(folder)
 

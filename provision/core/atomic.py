@@ -19,6 +19,7 @@ from typing import IO
 
 from provision.core.file_locks import try_lock
 from provision.core.paths import make_private_directory
+from provision.core.system_errors import named_errors
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 POLL_S = 0.05
@@ -33,9 +34,10 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
         content = content.encode("utf-8")
     # Files of a lab's repository: its group may share them, never everybody.
     make_private_directory(path.parent, mode=0o775)
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
+    with (
+        named_errors(path),
+        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file,
+    ):
         try:
             file.write(content)
             file.flush()
@@ -58,7 +60,7 @@ def atomic_stream(path: Path) -> Iterator[IO[bytes]]:
     _remove_unfinished(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with unfinished.open("xb") as file:
+        with named_errors(path), unfinished.open("xb") as file:
             try_lock(file.fileno())
             yield file
         unfinished.replace(path)

@@ -7,13 +7,7 @@ commands; the rest are listed here and in docs/errors.md, and a test compares th
 
 from __future__ import annotations
 
-import contextlib
-import errno
-from collections.abc import Iterator
 from typing import ClassVar
-
-# ENOSPC and EDQUOT in the words of the C library and of Rust.
-_DISK_FULL = ("no space left", "os error 28", "quota exceeded")
 
 
 class ProvisionError(Exception):
@@ -127,37 +121,3 @@ class SystemRefused(ProvisionError):
     """The operating system refused: permissions, a read-only disk, a name that is too long."""
 
     exit_code = 14
-
-
-def is_disk_full(error: OSError) -> bool:
-    """Whether the disk is full, or the user's quota."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def says_disk_full(output: str) -> bool:
-    """Whether a tool's output says that the disk is full, or the user's quota."""
-    lowercase = output.lower()
-    return any(phrase in lowercase for phrase in _DISK_FULL)
-
-
-@contextlib.contextmanager
-def disk_full_raises(message: str, advice: str) -> Iterator[None]:
-    """Raise NoSpace with this message where the disk is full or the quota used up; other errors
-    pass."""
-    try:
-        yield
-    except OSError as error:
-        if is_disk_full(error):
-            raise NoSpace(message, advice=advice) from error
-        raise
-
-
-def from_system(error: OSError) -> ProvisionError:
-    """A system error in our terms: which file, the system's reason, and what to do."""
-    description = f"{error.filename or 'a file'}: {error.strerror or error}"
-    if is_disk_full(error):
-        return NoSpace(
-            f"The disk is full ({description}).",
-            advice="Free space and run the same command again; nothing was changed.",
-        )
-    return SystemRefused(f"The system refused {description}.", advice="--debug shows where.")

@@ -22,10 +22,11 @@ from provision.adapters.installed_files import (
     normal_path,
     recorded_paths,
 )
-from provision.core.errors import NoSpace, ToolFailed, says_disk_full
+from provision.core.errors import ToolFailed
 from provision.core.host import usable_cpus
 from provision.core.json_text import parse_json
 from provision.core.process import run
+from provision.core.system_errors import tool_without_space
 from provision.environment import runtime_package
 from provision.environment.bytecode_cache import ByteCodeCache
 
@@ -172,12 +173,8 @@ def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode) -> N
     try:
         run(command, env=variables, feed=feed)
     except ToolFailed as error:
-        if says_disk_full(error.tail):
-            raise NoSpace(
-                f"The disk of {tree.parent} is full.",
-                advice="Free space there and run the same command again; nothing was changed.",
-                details=error.tail,
-            ) from error
+        if no_space := tool_without_space(error.tail, tree.parent):
+            raise no_space from error
         raise
 
 

@@ -7,7 +7,6 @@ see image/layer_build.py and image/docker.py.
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from provision.adapters import uv
 from provision.adapters.http import HttpClient, in_parallel
+from provision.core import system_errors
 from provision.core.errors import NoSpace, Unreachable
 from provision.core.mirrors import Mirrors, path_from_url
 from provision.core.paths import nearest_existing
@@ -99,11 +99,7 @@ def free_space(places: Mapping[str, Path]) -> str:
         if device in devices:
             continue
         devices.add(device)
-        status = os.statvfs(place)
-        free = format_bytes(status.f_bavail * status.f_frsize)
-        # Some file systems (btrfs) count no inodes: zero of zero.
-        files = f" and {status.f_favail} files" if status.f_files else ""
-        texts.append(f"{free}{files} in {place} ({what})")
+        texts.append(f"{system_errors.free_space(place)} in {place} ({what})")
     return "Free now: " + "; ".join(texts) + "."
 
 

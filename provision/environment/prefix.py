@@ -26,9 +26,10 @@ from provision.core.atomic import (
     replace_directory,
     staging_path,
 )
-from provision.core.errors import IntegrityError, InUse, InvalidSpec, NoSpace, from_system
+from provision.core.errors import IntegrityError, InUse, InvalidSpec, NoSpace
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import Folders, make_private_directory
+from provision.core.system_errors import from_system
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import (
     activation,
@@ -173,7 +174,7 @@ def create(
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
         raise
     except (OSError, NoSpace) as error:
-        failure = error if isinstance(error, NoSpace) else from_system(error)
+        failure = error if isinstance(error, NoSpace) else from_system(error, path)
         if isinstance(failure, NoSpace):
             failure.advice += " " + disk_space.free_space(
                 {

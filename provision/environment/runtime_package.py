@@ -21,7 +21,8 @@ from pathlib import Path
 
 from provision import __version__
 from provision.core.atomic import replace_directory, staging_path
-from provision.core.errors import IntegrityError, SystemRefused, from_system
+from provision.core.errors import IntegrityError, SystemRefused
+from provision.core.system_errors import from_system
 
 NAME = "provision_runtime"
 FOLDER = Path(str(files(NAME)))
@@ -179,7 +180,7 @@ def install(prefix: Path, package: RuntimePackage) -> None:
                 advice="Ask the owner of the prefix to run `provision env create` with this version "
                 f"({package.version}) of provision.",
             ) from error
-        raise from_system(error) from error
+        raise from_system(error, prefix) from error
 
 
 def _remove_leftovers(site: Path) -> None:

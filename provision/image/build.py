@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from provision.core import tar
-from provision.core.errors import InvalidSpec, disk_full_raises
+from provision.core.errors import InvalidSpec
+from provision.core.system_errors import disk_full_raises
 from provision.core.types import Image, Lock, Prefix, Progress, Resolution
 from provision.image import conda_files, config, layer_cache, oci_layout
 from provision.image.base import BaseImage
@@ -89,7 +90,7 @@ def build_image(
     if image is not None:
         return image
     with (
-        disk_full_raises(f"The disk of {layout.parent} is full.", advice=SPACE_ADVICE),
+        disk_full_raises(layout, SPACE_ADVICE),
         oci_layout.staging(layout) as new,
     ):
         build = LayerBuild(

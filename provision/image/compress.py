@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from provision.core.errors import IntegrityError, disk_full_raises
+from provision.core.errors import IntegrityError
 from provision.core.host import usable_cpus
+from provision.core.system_errors import disk_full_raises
 from provision.core.types import Image, Layer, Progress
 from provision.image import layer_cache, oci_layout
 from provision.image.oci_layout import LayoutManifest
@@ -89,13 +90,7 @@ def compress_image(
         and compressed.annotations == plain.annotations
     )
     if compressed is None or not is_current:
-        with (
-            disk_full_raises(
-                f"The disk of {layout.parent} is full: nothing was compressed.",
-                advice="Free space there.",
-            ),
-            oci_layout.staging(layout) as new,
-        ):
+        with disk_full_raises(layout), oci_layout.staging(layout) as new:
             cached = _compressed_layers(packed, by.name)
             layers = _compress_layers(image, by, cached, new, progress, workers or usable_cpus())
             config = oci_layout.read_config(image.layout, image.image_id)

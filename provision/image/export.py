@@ -13,7 +13,8 @@ from typing import Literal, cast
 
 from provision.core import tar
 from provision.core.atomic import atomic_stream
-from provision.core.errors import InUse, InvalidSpec, disk_full_raises
+from provision.core.errors import InUse, InvalidSpec
+from provision.core.system_errors import disk_full_raises
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
 
@@ -67,9 +68,7 @@ def export_image(
     """
     check_output(output)
     path = _target(output)
-    with disk_full_raises(
-        f"The disk of {path.parent} is full: {output} was not written.", advice="Free space there."
-    ):
+    with disk_full_raises(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if output.kind == "oci":
             _copy_layout(image, path, names)

@@ -13,6 +13,7 @@ from provision_runtime.report.text import format_bytes, format_count
 GIB = 2**30
 # A clone of a lab's repository and the settings are some 100 files; editors and caches need more.
 LEAST_INODES = 1000
+SIZES_ADVICE = "`du -xh -d1 ~ | sort -h | tail` shows what is large"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +41,12 @@ def judge_account(facts: AccountFacts, policy: Policy, contact: str) -> tuple[No
 
 
 def _home_notes(facts: AccountFacts, policy: Policy) -> Iterator[Note]:
-    large = "`du -xh -d1 ~ | sort -h | tail` shows what is large"
     if facts.free_bytes < policy.home_free_gib * GIB:
         free = format_bytes(facts.free_bytes)
         yield Note(
             status="warning",
             message=f"{free} are free in your home; the lab wants {policy.home_free_gib:g} GiB",
-            advice=f"{large}.",
+            advice=f"{SIZES_ADVICE}.",
         )
     if facts.free_inodes is not None and facts.free_inodes < LEAST_INODES:
         free = format_count(facts.free_inodes, "file")

@@ -360,7 +360,7 @@ def test_a_full_home(member: Member, address: str) -> None:
             file.write(b"x" * 65536)
         result = member.run("join", address)
         assert result.returncode == 11
-        assert "no space left" in result.stderr and "du -xh" in result.stderr
+        assert "disk is full" in result.stderr and "du -xh" in result.stderr
         (member.home / "large").unlink()
         remount(member.home, "size=64m")
         status, report = member.join(address)

@@ -46,7 +46,7 @@ REQUEST = uv.ResolveRequest(requirements=(), python="3.11", glibc="2.28")
     "case,kind,message",
     [
         ("hash-mismatch", IntegrityError, "comm==0.2.3 is not the file that the lock names"),
-        ("disk-full", NoSpace, "The disk is full"),
+        ("disk-full", NoSpace, "`/home/user/small/.tmpknqKs1/nvidia/"),
         ("gone", Unreachable, "A package is gone from the index: Failed to download `comm==0.2.3`"),
         (
             "unreachable",

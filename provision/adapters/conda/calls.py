@@ -26,6 +26,7 @@ from provision.adapters.http import (
 )
 from provision.core.mirrors import without_login
 from provision.core.paths import make_private_directory
+from provision.core.system_errors import require_address_space
 
 if TYPE_CHECKING:
     import rattler
@@ -72,6 +73,7 @@ def new_client(*, has_deadline: bool) -> rattler.networking.Client:
     """
     from rattler.networking import Client
 
+    require_address_space()
     timeout_s = max(1, round(read_timeout_s() * REQUEST_TIMEOUTS)) if has_deadline else None
     variables = connection_variables(uv.pip_settings(), os.environ)
     with client_environment(variables):

@@ -26,15 +26,14 @@ from provision.adapters.conda.logins import public_url
 from provision.adapters.http import TIMEOUT_VARIABLE, retry, sha256_of
 from provision.core.errors import (
     IntegrityError,
-    NoSpace,
     ToolFailed,
     Unreachable,
-    says_disk_full,
 )
 from provision.core.json_text import parse_json
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url, without_login
 from provision.core.paths import make_private_directory
 from provision.core.platforms import PLATFORM
+from provision.core.system_errors import tool_without_space
 from provision.core.types import LockedPackage, Progress
 
 if TYPE_CHECKING:
@@ -151,12 +150,8 @@ def _install_error(error: Exception, target: Path) -> Exception:
     ToolFailed."""
     text = without_login(str(error))
     lowercase = text.lower()
-    if says_disk_full(text):
-        return NoSpace(
-            f"The disk of {target} is full.",
-            advice="Free space there and run the same command again.",
-            details=text,
-        )
+    if no_space := tool_without_space(text):
+        return no_space
     if isinstance(error, Stalled):
         return Unreachable(
             f"A locked conda package could not be downloaded: {text}.",

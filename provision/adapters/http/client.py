@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
-from provision.core.errors import IntegrityError, ProvisionError, Unreachable, from_system
+from provision.core.errors import IntegrityError, ProvisionError, Unreachable
 from provision.core.mirrors import path_from_url, without_login
+from provision.core.system_errors import from_system
 
 if TYPE_CHECKING:
     import requests
@@ -173,7 +174,7 @@ class HttpClient:
         except (Unreachable, IntegrityError) as error:
             return error
         except OSError as error:
-            raise from_system(error) from error
+            raise from_system(error, download.target) from error
         return None
 
     def _fetch_verified(self, download: Download, partial: Path) -> None:

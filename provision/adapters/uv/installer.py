@@ -167,8 +167,7 @@ def _install(
         except Unsolvable as error:
             raise Unreachable(
                 f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
-                advice="Run `provision lock --relock` to choose versions that are still served; "
-                "nothing was changed.",
+                advice="Run `provision lock --relock` to choose versions that are still served.",
                 details=error.details,
             ) from error
 

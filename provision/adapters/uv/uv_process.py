@@ -19,15 +19,14 @@ from provision.adapters.uv.configuration import uv_environment
 from provision.adapters.uv.indexes import IndexSettings, pip_settings
 from provision.core.errors import (
     IntegrityError,
-    NoSpace,
     ProvisionError,
     ToolFailed,
     ToolMissing,
     Unreachable,
     Unsolvable,
-    says_disk_full,
 )
 from provision.core.process import clean_environment, run
+from provision.core.system_errors import require_address_space, tool_without_space
 from provision.core.tempdirs import temporary_directory
 
 CACHE_VARIABLE = "UV_CACHE_DIR"
@@ -80,6 +79,7 @@ def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool 
     nor variables that we do not know can change what it does. Addresses of indexes may hold
     passwords, so they are in that file, which only this user can read, and not on the command line.
     """
+    require_address_space()
     with temporary_directory("uv-settings") as folder:
         settings = folder / "uv.toml"
         descriptor = os.open(settings, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -127,15 +127,11 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
         return IntegrityError(
             f"{mismatch[1]} is not the file that the lock names: its hash differs from the one "
             "in conda-lock.yml.",
-            advice="Restore the lock or run `provision lock --relock`; nothing was changed.",
+            advice="Restore the lock or run `provision lock --relock`.",
             details=text,
         )
-    if says_disk_full(text):
-        return NoSpace(
-            "The disk is full.",
-            advice="Free space and run the same command again; nothing was changed.",
-            details=text,
-        )
+    if no_space := tool_without_space(text):
+        return no_space
     if _GONE.search(text):
         return Unreachable(
             f"A package is gone from the index: {_sentence(text)}.",

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_write
-from provision.core.errors import IntegrityError, NoSpace, ProvisionError, disk_full_raises
+from provision.core.errors import IntegrityError, NoSpace, ProvisionError
 from provision.core.paths import make_private_directory
+from provision.core.system_errors import disk_full_raises
 from provision.core.tar import CHUNK
 from provision.core.types import Image, Layer, Progress
 from provision.image import base_archive, layer_cache, layers, oci_layout
@@ -130,7 +131,7 @@ def pull_image(
     """
     discard_if_incomplete(layout)
     if not is_complete(layout):
-        with disk_full_raises(f"The disk of {layout} is full.", advice=SPACE_ADVICE):
+        with disk_full_raises(layout, SPACE_ADVICE):
             _pull(remote, layout, progress, list(nearby))
     return pulled_image(remote, layout)
 
