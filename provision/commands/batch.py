@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from provision import render as renderer
 from provision.commands import lock as lock_command
 from provision.commands import render as render_command
-from provision.commands.context import Context
+from provision.commands.context import Context, reported_steps
 from provision.commands.plan import BuildRequest, with_name
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.process import run_in_threads
@@ -127,7 +127,15 @@ def _for_each(
     requests: Sequence[BuildRequest],
     work: Callable[[Context, BuildRequest, str], EnvironmentOutcome],
 ) -> list[EnvironmentOutcome]:
-    return run_in_threads(lambda request: _outcome(context, request, work), requests, THREADS)
+    with reported_steps(context.progress) as steps:
+
+        def outcome_of(request: BuildRequest) -> EnvironmentOutcome:
+            outcome = _outcome(context, request, work)
+            if outcome.status == "made":
+                steps.append(f"{outcome.name}: {outcome.detail}")
+            return outcome
+
+        return run_in_threads(outcome_of, requests, THREADS)
 
 
 def _outcome(

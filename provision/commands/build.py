@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from provision import image as images
 from provision.adapters import uv
 from provision.commands import smoke_runner
-from provision.commands.context import Context
+from provision.commands.context import Context, reported_steps
 from provision.commands.ensure import (
     check_buildable,
     ensure_kernel,
@@ -55,9 +55,9 @@ T = TypeVar("T")
 class Stages:
     """Times the stages of a build, and records and reports what each did."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, steps: list[str]) -> None:
         self.records: list[StageRecord] = []
-        self._progress = progress
+        self._progress, self._steps = progress, steps
 
     def run(
         self, stage: str, work: Callable[[], T], describe: Callable[[T], tuple[StageStatus, str]]
@@ -76,6 +76,8 @@ class Stages:
             stage=stage, status=status, detail=detail, seconds=time.perf_counter() - start
         )
         self.records.append(record)
+        if status == "made":
+            self._steps.append(f"{stage} made")
         self._progress.say(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
 
 
@@ -133,11 +135,11 @@ def build(context: Context, request: BuildRequest) -> BuildResult:
         check_buildable(plan)
         if plan.edited:
             context.progress.warn(f"{plan.edited_files()} was edited by hand and is used as it is")
-        return _run_stages(context, plan, client)
+        with reported_steps(context.progress) as steps:
+            return _run_stages(context, plan, client, Stages(context.progress, steps))
 
 
-def _run_stages(context: Context, plan: Plan, client: Any | None) -> BuildResult:
-    stages = Stages(context.progress)
+def _run_stages(context: Context, plan: Plan, client: Any | None, stages: Stages) -> BuildResult:
 
     def describe_lock(result: tuple[Lock, bool, list[str]]) -> tuple[StageStatus, str]:
         lock, is_new, written = result

@@ -15,7 +15,7 @@ from typing import Literal
 from provision import lockfile as locks
 from provision import render
 from provision.commands import requirements
-from provision.commands.context import Context, missing_file
+from provision.commands.context import Context, missing_file, reported_steps
 from provision.commands.ensure import (
     check_prefix_path,
     check_unedited,
@@ -259,7 +259,9 @@ def _apply(
     if prefix is not None:
         kernel = _update_kernel(plan, prefix)
         if smoke:
-            results = (smoke_in(context, plan, "prefix", prefix, None, None),)
+            with reported_steps(context.progress) as steps:
+                steps.append("lock and prefix are changed")
+                results = (smoke_in(context, plan, "prefix", prefix, None, None),)
     return ChangeResult(
         name=plan.name,
         diff=diff,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from provision.commands.context import Context
+from provision.commands.context import Context, reported_steps
 from provision.commands.env import remove_image
 from provision.core import disk_usage, prefix_registry, tempdirs
 from provision.core.atomic import backup_path, staging_path
@@ -62,11 +62,16 @@ def removable(context: Context, kinds: Sequence[str] = ()) -> list[Removable]:
 def clean(context: Context, items: Sequence[Removable]) -> list[Removable]:
     """Remove these; returns what was removed. What is in use meanwhile stays, with a warning."""
     removed = []
-    with context.progress.meter("removing", len(items)) as meter:
+    with (
+        reported_steps(context.progress) as steps,
+        context.progress.meter("removing", len(items)) as meter,
+    ):
         for item in items:
             try:
                 with _unused(context, item):
+                    steps.append(f"removed {item.path} in part")
                     _remove(context, item)
+                    steps[-1] = f"removed {item.path}"
             except InUse as error:
                 context.progress.warn(f"{item.path} stays: {error.message}")
             else:

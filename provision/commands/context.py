@@ -5,8 +5,9 @@ Also the error for an environment that does not exist, which most commands can r
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,18 @@ class Context:
         from provision.render import Templates
 
         return Templates(self.folders.templates, self.progress.say)
+
+
+@contextlib.contextmanager
+def reported_steps(progress: Progress) -> Iterator[list[str]]:
+    """A list for the steps that are done. If an error or Ctrl-C ends the block, they are shown."""
+    steps: list[str] = []
+    try:
+        yield steps
+    except BaseException:
+        if steps:
+            progress.warn(f"done before this: {'; '.join(steps)}")
+        raise
 
 
 def mirrors_of(configured: Sequence[MirrorSetting]) -> Mirrors:

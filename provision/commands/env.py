@@ -10,7 +10,12 @@ from typing import Any, Literal
 from provision import image as images
 from provision import lockfile as locks
 from provision.cluster.pack import pack_path
-from provision.commands.context import Context, existing_environments, missing_file
+from provision.commands.context import (
+    Context,
+    existing_environments,
+    missing_file,
+    reported_steps,
+)
 from provision.commands.ensure import (
     check_prefix_path,
     ensure_kernel,
@@ -151,17 +156,21 @@ def remove(
         listed = products(context, name)
         if not confirm(listed):
             return []
-        if any(product.kind == "kernel" for product in listed):
-            kernels.remove(name)
-        for prefix in _prefixes(context, name):
-            _warn_of_link(context, prefix.path)
-            prefixes.remove(prefix)
-        prefix_registry.forget_prefix(folders, name)
-        for folder in (folders.packed / name, folders.images / name, pack_path(folders, name)):
-            _warn_of_link(context, folder)
-        remove_tree(folders.packed / name)
-        remove_image(folders.images / name)
-        remove_tree(pack_path(folders, name))
+        with reported_steps(context.progress) as steps:
+            if any(product.kind == "kernel" for product in listed):
+                kernels.remove(name)
+                steps.append("removed the kernel")
+            for prefix in _prefixes(context, name):
+                _warn_of_link(context, prefix.path)
+                prefixes.remove(prefix)
+                steps.append(f"removed {prefix.path}")
+            prefix_registry.forget_prefix(folders, name)
+            for folder in (folders.packed / name, folders.images / name, pack_path(folders, name)):
+                _warn_of_link(context, folder)
+            remove_tree(folders.packed / name)
+            remove_image(folders.images / name)
+            steps.append("removed the image")
+            remove_tree(pack_path(folders, name))
         return listed
 
 

@@ -15,7 +15,7 @@ from provision import image as images
 from provision import launch, render
 from provision import lockfile as locks
 from provision.adapters import conda
-from provision.commands.context import Context
+from provision.commands.context import Context, reported_steps
 from provision.commands.ensure import (
     check_buildable,
     check_prefix_path,
@@ -154,9 +154,11 @@ def build(
             smoke=(),
         )
         write_passport(context, result, plan.spec_content)
-        for output in outputs:
-            if output.path is not None:
-                _export(context, image, output, compression, tags)
+        with reported_steps(context.progress) as steps:
+            for output in outputs:
+                if output.path is not None:
+                    _export(context, image, output, compression, tags)
+                    steps.append(f"wrote {output}")
         return plan, image, is_new
 
 

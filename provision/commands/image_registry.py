@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from provision import image as images
-from provision.commands.context import Context
+from provision.commands.context import Context, reported_steps
 from provision.commands.image_sbom import image_documents
 from provision.commands.passport import passport_with_image
 from provision.core.atomic import atomic_write
@@ -92,6 +92,9 @@ def push_image(
             for media_type, content in image_documents(context, name, packed):
                 images.attach_referrer(reference, packed, media_type, media_type, content)
                 attached.append(media_type)
+        except KeyboardInterrupt:
+            context.progress.warn(f"{pushed.tag} was pushed, not all documents were attached")
+            raise
         except ProvisionError as error:
             # The image itself was pushed, to a registry that may not support referrers.
             context.progress.warn(f"not all documents were attached to the image: {error}")
@@ -113,8 +116,10 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
         if not is_loaded or len(destinations) > 1:
             nearby = _nearby_layouts(context.folders, destinations)
             images.pull_image(remote, layout, context.progress, nearby=nearby)
-        for output in destinations:
-            _deliver(context, remote, layout, output, client)
+        with reported_steps(context.progress) as steps:
+            for output in destinations:
+                _deliver(context, remote, layout, output, client)
+                steps.append(f"pulled to {output}")
         if layout.name not in _base_layouts(context.folders):
             shutil.rmtree(layout, ignore_errors=True)
     _remove_abandoned(context)

@@ -105,7 +105,7 @@ def ship(
             journal = _open_journal(
                 context, "ship", pack.name, pack.key, selection, inventory, recorded
             )
-        with _closing(journal):
+        with _closing(journal, context):
             shipment = Shipment(
                 selection,
                 pack,
@@ -153,7 +153,7 @@ def ship_from_registry(
         journal = None
         if not dry_run:
             journal = _open_journal(context, "ship", name, reference, selection, None, None)
-        with _closing(journal):
+        with _closing(journal, context):
             identity = _identity(context, journal)
             run = RegistryShipment(selection, name, identity, options, journal, context.progress)
             size = sum(layer.size for layer in remote.layers)
@@ -215,7 +215,7 @@ def _switch(
         journal = None
         if not dry_run:
             journal = _open_journal(context, verb, name, key or "", selection, None, None)
-        with _closing(journal):
+        with _closing(journal, context):
             identity = _identity(context, journal)
             run = Activation(selection, name, identity, options, journal, context.progress)
             histories = run.ask_history()
@@ -253,9 +253,16 @@ def _ship_lock(context: Context, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _closing(journal: ShipJournal | None) -> Iterator[None]:
+def _closing(journal: ShipJournal | None, context: Context) -> Iterator[None]:
     try:
         yield
+    except KeyboardInterrupt:
+        if journal is not None:
+            context.progress.warn(
+                f"what nodes answered is in {journal.path}; others may have changed too. The same "
+                "command again asks them, and goes on from there"
+            )
+        raise
     finally:
         if journal is not None:
             journal.close()

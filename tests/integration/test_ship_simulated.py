@@ -15,6 +15,7 @@ from provision.cluster.inventory import NodeSelection
 from provision.cluster.stages import StageOptions
 from provision_runtime.node import store as stores
 from provision_runtime.node.store import Store
+from tests.integration.conftest import first_in_ci
 from tests.node_stores import NAME, PackedToy, pack_toy
 from tests.ship_runs import (
     FAULTS,
@@ -156,6 +157,52 @@ def test_a_stage_only_ship_activates_nothing_and_activation_sends_nothing(
     assert set(nodes.active().values()) == {None}
     switch(nodes, toy.key)
     assert set(nodes.active().values()) == {toy.key}
+
+
+def interrupting(tmp_path: Path, call: int, moment: str) -> str:
+    """A fault: this process gets Ctrl-C at the beginning or the end of a node's call of that
+    number."""
+    interrupt = f"kill -INT {os.getpid()}"
+    after = tmp_path / "after"
+    after.write_text(f'#!/bin/sh\n"$@"\nstatus=$?\n{interrupt}\nexit $status\n')
+    after.chmod(0o755)
+    action = interrupt if moment == "begin" else f"WRAP={after}"
+    calls = tmp_path / "calls"
+    return f'echo >>{calls}; if [ "$(wc -l <{calls})" = {call} ]; then {action}; fi'
+
+
+# Of a ship that sends to each node from here: check, status, two to receive, install, activate.
+INSTALL = 5
+
+
+@pytest.mark.parametrize("moment", first_in_ci("end", "begin"))
+@pytest.mark.parametrize("call", first_in_ci(INSTALL, 4, 2, 1))
+def test_nothing_is_activated_after_ctrl_c(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch, call: int, moment: str
+) -> None:
+    """One node would be enough, and one is ready."""
+    image = write_image(tmp_path, toy)
+    shipment(nodes_of(tmp_path, monkeypatch, "n1"), image, stage_only=True).ship()
+    fault = interrupting(tmp_path, call, moment)
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-2]", n2=fault)
+    with pytest.raises(KeyboardInterrupt):
+        shipment(nodes, image, minimum="1", tree=0).ship()
+    assert len((tmp_path / "calls").read_text().splitlines()) == call
+    assert nodes.active() == {"n1": None, "n2": None}
+
+
+@pytest.mark.parametrize("moment", first_in_ci("end", "begin"))
+@pytest.mark.parametrize("call", first_in_ci(2, 1))
+def test_activate_activates_nothing_after_ctrl_c(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch, call: int, moment: str
+) -> None:
+    """Of the calls: history, install, activate."""
+    staged = nodes_of(tmp_path, monkeypatch, "n[1-2]")
+    shipment(staged, write_image(tmp_path, toy), stage_only=True).ship()
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-2]", n2=interrupting(tmp_path, call, moment))
+    with pytest.raises(KeyboardInterrupt):
+        switch(nodes, toy.key)
+    assert nodes.active() == {"n1": None, "n2": None}
 
 
 def switch(nodes: SimulatedNodes, key: str | None) -> Activation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,32 @@ def test_what_cannot_be_removed_is_not_called_removed(
     assert clean.clean(context, items) == []
     assert isinstance(context.progress, Recorder)
     assert "stays: it cannot be removed wholly" in context.progress.warnings[0]
+
+
+def test_ctrl_c_says_what_is_removed_and_what_only_in_part(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes with the fifth file; Python handles it at the next instruction."""
+    for folder in (context.folders.packages, context.folders.byte_code, context.folders.pulled):
+        folder.mkdir(parents=True)
+        for number in range(3):
+            (folder / str(number)).write_text("x")
+    removed: list[str] = []
+    unlink = os.unlink
+
+    def unlink_and_interrupt(path: Any, **options: Any) -> None:
+        unlink(path, **options)
+        removed.append(str(path))
+        if len(removed) == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("os.unlink", unlink_and_interrupt)
+    items = clean.removable(context, ["cache"])
+    with pytest.raises(KeyboardInterrupt):
+        clean.clean(context, items)
+    assert isinstance(context.progress, Recorder)
+    first, second, third = (item.path for item in items)
+    assert context.progress.warnings == [
+        f"done before this: removed {first}; removed {second} in part"
+    ]
+    assert (first.exists(), second.exists(), third.exists()) == (False, True, True)

@@ -398,3 +398,26 @@ def test_file_of_requirements_is_no_package() -> None:
     result = invoke("render", "--torch", "2.3", "--cpu", "--pip", "requirements.txt")
     assert result.exit_code == 3
     assert "Did you mean -r?" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("launch", "toy", "--pull-secret", "a\nspec: {}", "--on", "n1", "--", "true"),
+        ("launch", "toy", "--image", "a\u2028b", "--on", "n1", "--", "true"),
+        ("launch", "toy", "--mount", "/a:/b\n", "--on", "n1", "--", "true"),
+        ("launch", "toy", "--sbatch", "--account=x\n#SBATCH --uid=0", "--on", "n1", "--", "true"),
+        ("render", "toy\r", "--envs", "e"),
+        ("env", "list", "--envs", "e\x1b[2J"),
+        ("image", "push", "toy", "host/a\nb"),
+    ],
+)
+def test_a_control_character_is_refused_at_the_door(arguments: tuple[str, ...]) -> None:
+    result = invoke(*arguments)
+    assert (result.exit_code, "control character" in result.output) == (3, True), result.output
+    assert "\x1b" not in result.output
+
+
+def test_a_command_may_have_several_lines(tmp_path: Path) -> None:
+    result = invoke("run", "none", "--envs", str(tmp_path), "--", "python", "-c", "a\nb\r")
+    assert "control character" not in result.output and result.exit_code != 0

@@ -212,3 +212,25 @@ def test_errors_and_warnings_fit_the_terminal_and_100_columns(
 def test_wrapped_lines_are_indented() -> None:
     assert console.wrap("lock: lock 2 packages", 12, indent=2) == ["lock: lock 2", "  packages"]
     assert console.wrap("lock: lock 2 packages", None, indent=2) == ["lock: lock 2 packages"]
+
+
+def test_a_document_is_printed_byte_for_byte(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A carriage return, a code of a terminal, and the byte of a path that is no text."""
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    text = "a\r\n\x1b[31mb\u00e9\udcff\n\n"
+    console.Console().document({}, text)
+    sys.stdout.flush()
+    assert raw.getvalue() == text.encode("utf-8", "surrogateescape")
+
+
+def test_a_document_on_a_terminal_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="utf-8")
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", stream)
+    console.Console().document({}, "a\x1b[31mb\r\n")
+    stream.flush()
+    assert b"\x1b" not in raw.getvalue() and b"\r" not in raw.getvalue()

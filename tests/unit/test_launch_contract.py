@@ -113,6 +113,24 @@ def test_the_command_in_a_contract_is_quoted(format: launch.RunFormat) -> None:
     )
 
 
+@pytest.mark.parametrize("format", launch.RUN_FORMATS)
+@pytest.mark.parametrize("uses_infiniband", [False, True])
+@pytest.mark.parametrize("cuda", [None, "12.1"])
+def test_every_format_can_be_written_for_every_environment(
+    format: launch.RunFormat, uses_infiniband: bool, cuda: str | None
+) -> None:
+    """A template takes no reason that an environment may not have."""
+    plain = resolution(cuda=cuda)
+    resolved = dataclasses.replace(
+        plain, spec=dataclasses.replace(plain.spec, infiniband=uses_infiniband, name="toy")
+    )
+    kubernetes = launch.KubernetesOptions(
+        namespace="n", queue="q", rdma=("rdma/hca", 1), secret="s"
+    )
+    for fields in ({}, {"kubernetes": kubernetes, "cpus": 4, "time_s": 60}):
+        assert "toy" in text(format, NOTHING, resolved, ("train.py",), **fields)
+
+
 def test_docker_script() -> None:
     script = text("docker", ASKED, command=("python", "-c", "print('a b')"))
     command_line = shlex.split(script.replace("\\\n", " ").partition("exec ")[2])
