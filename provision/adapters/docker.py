@@ -6,6 +6,7 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -189,6 +190,20 @@ def local_data_folder(client: Client) -> Path | None:
     if info["Name"] != platform.node():
         return None
     return Path(info["DockerRootDir"])
+
+
+def sees_this_machine(client: Client) -> bool:
+    """Whether an engine is reached by a socket here, so that it can mount folders of this machine."""
+    return bool(client.api.base_url == "http+docker://localhost")
+
+
+def user_of_caller(client: Client) -> str:
+    """uid:gid for a container whose files in mounted folders are this user's."""
+    with engine_errors("ask how it maps users"):
+        security = client.info().get("SecurityOptions") or ()
+    if any("rootless" in option for option in security):
+        return "0:0"  # whom such an engine maps to the user who started it
+    return f"{os.getuid()}:{os.getgid()}"
 
 
 def has_nvidia_runtime(client: Client) -> bool:

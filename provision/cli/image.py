@@ -383,13 +383,15 @@ def run(
 
     COMMAND, after --, is Python by default. The settings are those that `image contract` prints;
     the exit code is the command's. The container gets GPUs if the Docker engine has the NVIDIA
-    runtime.
+    runtime. It is removed at its end: what is written outside of --mount goes with it. --jupyter
+    saves in the current folder, as you.
     """
     import shlex
     import sys
 
     from provision.commands.image import notebook_server, run_argv
     from provision.commands.plan import make_plan
+    from provision.core.container import WORKSPACE
     from provision.core.errors import InvalidSpec
     from provision.core.process import exec_command
 
@@ -405,10 +407,20 @@ def run(
         server = notebook_server(plan, options["port"], options["listen"])
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     run_options = _run_options(options)
-    argv = run_argv(context, plan, run_options, command, terminal=terminal, server=server)
+    folder = Path.cwd() if server else None
+    argv = run_argv(
+        context, plan, run_options, command, terminal=terminal, server=server, folder=folder
+    )
     if options["dry_run"]:
         console.document(argv, f"{shlex.join(argv)}\n")
         return
+    if not server and all(mount.mode == "ro" for mount in run_options.mounts):
+        console.say(
+            "what is written in the container goes with it; --mount keeps it, for example "
+            f"--mount {Path.cwd()}:{WORKSPACE}"
+        )
+    if server and all(mount.target != WORKSPACE for mount in run_options.mounts):
+        console.say(f"Jupyter saves in {folder}")
     environment = _announce_token(console, server) if server else {}
     exec_command(argv, environment)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,18 +100,13 @@ def _run_in_image(
     from provision.cli.options import build_request, context_of
     from provision.commands.image import run_argv
     from provision.commands.plan import make_plan
-    from provision.core.container import WORKSPACE
     from provision.core.process import exec_command
-    from provision.launch import ContainerMount, RunOptions
+    from provision.launch import RunOptions
 
     context = context_of(console, envs)
     plan = make_plan(context, build_request(name, {}))
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    options = RunOptions(
-        mounts=(ContainerMount(source=str(Path.cwd()), target=WORKSPACE),),
-        user=f"{os.getuid()}:{os.getgid()}",
-    )
-    argv = run_argv(context, plan, options, command, terminal=terminal)
+    argv = run_argv(context, plan, RunOptions(), command, terminal=terminal, folder=Path.cwd())
     if dry_run:
         console.document(argv, f"{shlex.join(argv)}\n")
         return

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision import image as images
 from provision import launch, render
 from provision import lockfile as locks
-from provision.adapters import conda
+from provision.adapters import conda, docker
 from provision.commands.context import Context, reported_steps
 from provision.commands.ensure import (
     check_buildable,
@@ -26,6 +26,7 @@ from provision.commands.ensure import (
 from provision.commands.image_registry import registry_base
 from provision.commands.passport import write_passport
 from provision.commands.plan import NO_ENGINE, BuildRequest, Plan, PlanStep, make_plan
+from provision.core.container import WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM
@@ -37,7 +38,7 @@ from provision.environment import runtime_package
 ALTERNATIVE = "name a path with --output"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class JobSize:
     """How large a job is. gpus: of each node; None: as many as the format gives by default."""
 
@@ -349,8 +350,11 @@ def run_argv(
     *,
     terminal: bool,
     server: launch.NotebookServer | None = None,
+    folder: Path | None = None,
 ) -> list[str]:
     """The argv with which this engine runs the image.
+
+    folder: the container's working folder, in which files are made as this user.
 
     Without an NVIDIA runtime it leaves out GPUs, and warns.
 
@@ -364,6 +368,8 @@ def run_argv(
     if options.reference is None:
         layout = context.folders.images / plan.name
         reference = images.name_of_own_image(client, layout, reference)
+    if folder is not None:
+        options = _in_folder(client, options, folder)
     unmet = images.unmet_requirements(client, reference, plan.name)
     if "gpus" in unmet and plan.resolution.cuda is not None:
         context.progress.warn(
@@ -378,6 +384,21 @@ def run_argv(
     if terminal:
         flags = ["--tty", *flags]
     return ["docker", "run", "--rm", "--interactive", *flags, reference, *command]
+
+
+def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.RunOptions:
+    """The options with a mounted working folder and its user, unless they name others."""
+    mounts = options.mounts
+    if all(mount.target.rstrip("/") != WORKSPACE for mount in mounts):
+        if not docker.sees_this_machine(client):
+            raise InvalidSpec(
+                f"The Docker engine is on another machine, which does not have {folder}.",
+                advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there.",
+            )
+        own_folder = launch.ContainerMount(source=str(folder), target=WORKSPACE)
+        mounts = (own_folder, *mounts)
+    user = options.user or docker.user_of_caller(client)
+    return dataclasses.replace(options, mounts=mounts, user=user)
 
 
 def _image_reference(plan: Plan, options: launch.RunOptions) -> str:

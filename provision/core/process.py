@@ -403,7 +403,11 @@ def _open_feeder(feed: Callable[[int], None] | None) -> Iterator[int]:
     The thread ends when the child does: its writes fail then.
     """
     if feed is None:
-        yield subprocess.DEVNULL
+        child_end = _empty_input()
+        try:
+            yield child_end
+        finally:
+            os.close(child_end)
         return
     child_end, our_end = os.pipe2(os.O_CLOEXEC)
 
@@ -422,6 +426,16 @@ def _open_feeder(feed: Callable[[int], None] | None) -> Iterator[int]:
     finally:
         os.close(child_end)
         thread.join(timeout=GRACE_S)
+
+
+def _empty_input() -> int:
+    """/dev/null, or a pipe that is at its end where that is broken: `doctor` must run there."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        child_end, our_end = os.pipe2(os.O_CLOEXEC)
+        os.close(our_end)
+        return child_end
 
 
 def write_all(descriptor: int, data: bytes) -> None:

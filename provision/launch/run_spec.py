@@ -210,6 +210,8 @@ class NotebookServer:
             f"--ServerApp.port={self.port}",
             "--no-browser",
             "--ServerApp.port_retries=0",
+            "--ServerApp.answer_yes=True",  # Ctrl-C stops it without a question
+            "--allow-root",  # in the container; a rootless engine maps root to this user
             f"--ServerApp.root_dir={WORKSPACE}",
         ]
 

@@ -4,8 +4,10 @@ environments."""
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,6 +58,36 @@ _MODULE = re.compile(
     r"((?:cuda|cudnn|nccl|python|anaconda|miniconda|pytorch)\S*)",
     re.IGNORECASE,
 )
+
+
+def basics(machine: Machine) -> Iterator[Observation]:
+    """What most programs take for granted."""
+    if not machine.is_real:
+        return
+    problem = null_device_problem(os.devnull)
+    if problem:
+        yield observation("null-device", f"{os.devnull} {problem}", f"stat {os.devnull}", problem)
+    if not os.path.exists("/proc/self"):
+        yield observation("proc-missing", "/proc is not mounted", "stat /proc/self", "missing")
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        message = f"the user {os.getuid()} is not in the user database"
+        yield observation("user-unnamed", message, "getpwuid", os.getuid())
+
+
+def null_device_problem(path: str) -> str:
+    """What is wrong with /dev/null; empty if nothing is."""
+    try:
+        status = os.stat(path)
+        os.close(os.open(path, os.O_RDWR))
+    except OSError as error:
+        return f"cannot be used: {error.strerror}"
+    if not stat.S_ISCHR(status.st_mode) or status.st_rdev != os.makedev(1, 3):
+        return "is not the null device, but another file"
+    if status.st_mode & 0o666 != 0o666:
+        return f"may not be read and written by everyone: its mode is {status.st_mode & 0o777:o}"
+    return ""
 
 
 def home(machine: Machine) -> Iterator[Observation]:
@@ -168,6 +200,7 @@ def line_problem(line: str) -> str:
 
 
 PROBES = (
+    Probe("basics", ("null-device", "proc-missing", "user-unnamed"), basics),
     Probe("home", ("home-unwritable",), home),
     Probe("quotas", ("quota-full", "quota-low"), quotas),
     Probe("start files", ("start-file",), start_files),

@@ -55,7 +55,6 @@ def _facts(python: str, machine: Machine) -> dict[str, Any]:
     command = [python, "-B", *_runtime()]
     child = subprocess.run(
         command,
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         timeout=IMPORT_S,

@@ -80,9 +80,9 @@ class Machine:
         program = self.which(name)
         if program is None:
             return None
+        # A probe's standard input is empty, and /dev/null may be broken.
         child = subprocess.run(
             [program, *arguments],
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=timeout_s,

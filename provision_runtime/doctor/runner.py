@@ -46,17 +46,21 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
     findings = [_late_finding(machine, late, waits)] if late else []
     notes: list[list[str]] = []
     runs = []
+    failed: dict[str, list[str]] = {}  # names of probes by the reason
     for probe in probes:
         if probe.name in waits:
             runs.append(ProbeRun(probe.name, "late", probe.limit_s(machine)))
             continue
-        answer = answers.get(probe.name) or _failed(
-            probe, f"the process of the probe {probe.name} was killed"
-        )
-        runs.append(ProbeRun(probe.name, answer.get("state", "done"), durations[probe.name]))
+        answer = answers.get(probe.name, {"failure": "its process was killed"})
+        failure = answer.get("failure")
+        runs.append(ProbeRun(probe.name, "failed" if failure else "done", durations[probe.name]))
+        if failure:
+            failed.setdefault(failure, []).append(probe.name)
+            continue
         for document in answer["findings"]:
             findings.append(ObservedFinding.from_json(document))
         notes += [note for note in answer["notes"] if note not in notes]
+    findings = [_failed_finding(names, reason) for reason, names in failed.items()] + findings
     return Diagnosis(
         host=os.uname().nodename,
         prefix=machine.prefix,
@@ -113,7 +117,7 @@ def _start(machine: Machine, probe: Probe) -> _Child:
         try:
             os.setsid()
             # What hangs must not hold the terminal or pipe of whoever reads our answer.
-            null = os.open(os.devnull, os.O_RDWR)
+            null = _null()
             for descriptor in (0, 1, 2):
                 os.dup2(null, descriptor)
             answer = _observe_or_explain(probe, machine)
@@ -131,14 +135,24 @@ def _observe_or_explain(probe: Probe, machine: Machine) -> dict[str, Any]:
     try:
         return observe(probe, machine)
     except Exception as error:  # one probe's mistake must not cost the others
-        text = f"the probe {probe.name} failed: {type(error).__name__}: {error}"
-        return _failed(probe, text)
+        return {"failure": f"{type(error).__name__}: {error}"}
 
 
-def _failed(probe: Probe, message: str) -> dict[str, Any]:
-    evidence = (Evidence("probe", probe.name),)
-    finding = Observation(Finding("probe-failed", message), evidence).reported()
-    return {"findings": [finding.as_json()], "notes": [], "state": "failed"}
+def _null() -> int:
+    """A file that is empty and takes nothing that matters, also where /dev/null is broken."""
+    try:
+        return os.open(os.devnull, os.O_RDWR)
+    except OSError:
+        reading, writing = os.pipe()
+        os.close(writing)
+        return reading
+
+
+def _failed_finding(names: Sequence[str], reason: str) -> ObservedFinding:
+    """One for all that failed for one reason: a broken machine fails many."""
+    message = f"no answer from {', '.join(names)}: {reason}"
+    evidence = tuple(Evidence("probe", name) for name in names)
+    return Observation(Finding("probe-failed", message), evidence).reported()
 
 
 def _late_finding(

@@ -426,6 +426,23 @@ def notebook_server(run: Run, python: str) -> Iterator[Path]:
         server.communicate()
 
 
+def file_instead_of_null(run: Run, stack: contextlib.ExitStack) -> None:
+    """As a redirection leaves it after somebody removed the device."""
+    run.shell = f"touch {shlex.quote(str(run.folder))}/null; {_BIND_NULL.format(run.folder)}"
+
+
+def closed_null(run: Run, stack: contextlib.ExitStack) -> None:
+    folder = shlex.quote(str(run.folder))
+    run.shell = f"mknod -m 600 {folder}/null c 1 3; {_BIND_NULL.format(run.folder)}"
+
+
+_BIND_NULL = "mount --bind '{}/null' /dev/null"
+
+
+def no_proc(run: Run, stack: contextlib.ExitStack) -> None:
+    run.shell = "mount -t tmpfs tmpfs /proc"
+
+
 def read_only_home(run: Run, stack: contextlib.ExitStack) -> None:
     run.shell = f"mount -t tmpfs -o ro tmpfs {shlex.quote(str(run.home))}"
 
@@ -526,6 +543,9 @@ CASES = (
     Case(conda_setting, "build-settings", 0),
     Case(uv_setting, "build-settings", 0),
     Case(read_only_home, "home-unwritable", 0),
+    Case(file_instead_of_null, "null-device", 0),
+    Case(closed_null, "null-device", 0),
+    Case(no_proc, "proc-missing", 0),
     Case(line_of_bashrc, "start-file", 0),
     Case(framework_in_the_home, "user-site-on-path", 9),
 )

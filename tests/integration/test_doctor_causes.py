@@ -84,6 +84,29 @@ def test_a_real_cause_gives_exactly_its_finding(case: Case, run: Run) -> None:
         assert finding["evidence"] and finding["advice"]
 
 
+@pytest.mark.parametrize("is_verb", [True, False], ids=["provision doctor", "the runtime"])
+def test_a_null_device_that_cannot_be_opened_is_named_once(run: Run, is_verb: bool) -> None:
+    """Not even by root: the disk of /dev is mounted with nodev. No probe fails for it."""
+    folder = shlex.quote(str(run.folder))
+    script = (
+        f"set -e; mount -t tmpfs -o nodev tmpfs {folder}/home; mknod -m 666 {folder}/home/null c 1 3;"
+        f' mount --bind {folder}/home/null /dev/null; exec "$@"'
+    )
+    main = "from provision.cli.main import main; main()"
+    verb = [sys.executable, "-c", main, "doctor", "--json"]
+    child = subprocess.run(
+        [*NAMESPACES[:2], "sh", "-c", script, "sh", *(verb if is_verb else DOCTOR)],
+        env={"PATH": os.defpath, "HOME": str(run.home)},
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    document = json.loads(child.stdout)
+    assert [finding["id"] for finding in document["findings"]] == ["null-device"], child.stderr
+    assert "mknod" in document["findings"][0]["command"]
+
+
 def test_nvidia_smi_that_hangs_costs_one_probe(run: Run) -> None:
     """And doctor ends although a process is left that no signal to the probe reaches: whoever reads
     its output sees the end, since nothing that hangs holds the pipe."""

@@ -7,13 +7,14 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from tests.integration.waiting import eventually
 from tests.unit.test_lock_verify import sound, wheel_entry
 
 pytestmark = pytest.mark.docker
+
+OTHER_USER = 65533
 
 # What remains of processes, once a while is over: any but init and the one that asks.
 REMAINS = """
@@ -191,8 +194,9 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(work: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(work: Path, *arguments: str, user: Sequence[str] = ()) -> subprocess.Popen[str]:
     command = [
+        *user,
         sys.executable,
         "-c",
         "from provision.cli.main import main; main()",
@@ -217,8 +221,8 @@ def start(work: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def run(work: Path, *arguments: str) -> tuple[int, str, str]:
-    child = start(work, *arguments)
+def run(work: Path, *arguments: str, user: Sequence[str] = ()) -> tuple[int, str, str]:
+    child = start(work, *arguments, user=user)
     out, err = child.communicate(timeout=120)
     return child.returncode, out, err
 
@@ -401,23 +405,40 @@ def test_engine_runs_the_health_check(toy: Image, client: Any) -> None:
         container.remove(force=True)
 
 
+@pytest.fixture
+def caller(work: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A working folder like `work` of another user who may use the engine, and how a command is
+    started as that user; without root, it is this one."""
+    if os.geteuid() != 0:
+        yield work, []
+        return
+    socket_path = urllib.parse.urlsplit(os.environ.get("DOCKER_HOST", "")).path
+    group = Path(socket_path or "/var/run/docker.sock").stat().st_gid
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "a folder"
+        shutil.copytree(work, folder)
+        for path in (Path(name), folder, *folder.rglob("*")):
+            os.chown(path, OTHER_USER, OTHER_USER)
+        yield (
+            folder,
+            ["setpriv", f"--reuid={OTHER_USER}", f"--regid={OTHER_USER}", f"--groups={group}"],
+        )
+
+
 @pytest.mark.index
-def test_jupyter_requires_its_token_and_listens_on_loopback(
-    work: Path, toy: Image, client: Any
+def test_jupyter_requires_its_token_listens_on_loopback_and_saves_as_its_caller(
+    caller: tuple[Path, list[str]], toy: Image, client: Any
 ) -> None:
-    if (
-        run(work, "--as", toy.reference, "--", "python", "-c", "import jupyter_server, ipykernel")[
-            0
-        ]
-        != 0
-    ):
+    work, user = caller
+    imports = ["--as", toy.reference, "--", "python", "-c", "import jupyter_server, ipykernel"]
+    if run(work, *imports, user=user)[0] != 0:
         absence("index", "jupyter-server cannot be had from the package index of this machine")
     content = sound()
     content["package"].append(wheel_entry("jupyter-server", "2.0"))
     (work / "envs" / "toy" / locks.FILE).write_text(yaml.safe_dump(content))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    child = start(work, "--as", toy.reference, "--jupyter", "--port", str(port))
+    child = start(work, "--as", toy.reference, "--jupyter", "--port", str(port), user=user)
     try:
         assert child.stderr is not None
         url = next(
@@ -433,18 +454,27 @@ def test_jupyter_requires_its_token_and_listens_on_loopback(
         gateway = container.attrs["NetworkSettings"]["Gateway"]  # an address of this machine, too
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((gateway, port), timeout=10)
+        notebook = {"type": "file", "format": "text", "content": "saved"}
+        for path in ("/api/contents/a.txt", "/api/contents/envs/b.txt"):
+            assert answer("127.0.0.1", port, "PUT", path, token, notebook) == 201
     finally:
-        child.terminate()
+        child.send_signal(signal.SIGINT)
         child.communicate(timeout=60)
     assert remaining(client, toy) == []
+    for path in (work / "a.txt", work / "envs" / "b.txt"):
+        assert path.read_text() == "saved"
+        assert (path.stat().st_uid, path.stat().st_gid) == (work.stat().st_uid, work.stat().st_gid)
 
 
-def answer(host: str, port: int, method: str, path: str, token: str | None) -> int | None:
+def answer(
+    host: str, port: int, method: str, path: str, token: str | None, content: Any = ()
+) -> int | None:
     """The status of an answer, or None where there is none (yet)."""
     connection = http.client.HTTPConnection(host, port, timeout=10)
     headers = {"Authorization": f"token {token}"} if token else {}
+    body = json.dumps(dict(content)) if method != "GET" else None
     try:
-        connection.request(method, path, body="{}" if method == "POST" else None, headers=headers)
+        connection.request(method, path, body=body, headers=headers)
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from provision_runtime.doctor import account
 from provision_runtime.doctor.catalog import PROBES
 from provision_runtime.doctor.machine import Machine
 from provision_runtime.doctor.probe import Answer, Limitation, Probe, observation, observe
@@ -73,6 +75,38 @@ def test_several_that_hang_are_one_finding() -> None:
     assert [finding.message for finding in result.findings] == [
         "no answer within 0.2 s: first, second"
     ]
+
+
+def test_several_that_fail_for_one_reason_are_one_finding() -> None:
+    probes = [Probe(name, (), dies) for name in ("first", "second")]
+    result = diagnose(Machine(), [*probes, Probe("third", (), fails)])
+    assert [finding.message for finding in result.findings] == [
+        "no answer from first, second: its process was killed",
+        "no answer from third: ValueError: no such number",
+    ]
+    assert [run.state for run in result.probes] == ["failed"] * 3
+
+
+def test_a_broken_null_device_costs_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.devnull", "/nonexistent/null")
+    assert [finding.id for finding in diagnose(Machine(), [HEALTHY]).findings] == ["shm-small"]
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: path.touch(0o666), "is not the null device"),
+        (lambda path: None, "No such file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not the null device"),
+        (lambda path: path.symlink_to("/dev/null"), ""),
+    ],
+)
+def test_what_is_wrong_with_a_null_device(
+    make: Callable[[Path], None], problem: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "null")
+    text = account.null_device_problem(str(tmp_path / "null"))
+    assert problem in text and bool(text) == bool(problem)
 
 
 def test_probes_run_side_by_side() -> None:

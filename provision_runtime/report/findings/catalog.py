@@ -26,6 +26,7 @@ BY_AREA: dict[str, dict[str, Rule]] = {
     "probes": host.PROBES,
     "GPUs and driver": gpu.GPU,
     "packages": packages.PACKAGES,
+    "basics": host.BASICS,
     "memory": host.MEMORY,
     "disks": host.DISKS,
     "network": host.NETWORK,

@@ -23,6 +23,32 @@ PROBES = {
         breaks="what this probe looks for is unknown",
     ),
 }
+BASICS = {
+    "null-device": Rule(
+        FAIL,
+        "/dev/null is not the device that everyone may read and write",
+        "make it anew; a redirection by root after it was removed leaves a file in its place",
+        breaks="programs that discard their output fail (Permission denied), or fill a disk",
+        command="sudo rm -f /dev/null && sudo mknod -m 666 /dev/null c 1 3",
+        source="https://man7.org/linux/man-pages/man4/null.4.html",
+    ),
+    "proc-missing": Rule(
+        FAIL,
+        "/proc is not mounted",
+        "mount it; containers and chroots have one of their own",
+        breaks="limits, mounts and processes cannot be read, and torch counts no CPUs",
+        command="sudo mount -t proc proc /proc",
+        source="https://man7.org/linux/man-pages/man5/proc.5.html",
+    ),
+    "user-unnamed": Rule(
+        WARN,
+        "this user's number has no name in the user database",
+        "start the directory service (sssd, nslcd), or set USER and HOME",
+        breaks="programs that ask for the user's name or home end with KeyError, ssh does not start",
+        command="getent passwd $(id -u)",
+        source="https://man7.org/linux/man-pages/man3/getpwuid.3.html",
+    ),
+}
 MEMORY = {
     "oom-killed": Rule(
         WARN,
