@@ -18,9 +18,10 @@ from ..comm.collective import run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
 from . import catalog, corrupt_files, streams, verification
 from .errors import CheckpointError, DamagedFile, NoCheckpoint, Vanished
-from .match import match
-from .optimizer_state import add_missing_state
-from .plan import exchange_or_fail, expand, is_stateful
+from .match import compare, match
+from .nested import Expansion, merged
+from .optimizer_state import adapt_optimizers
+from .plan import exchange_or_fail
 from .reader import Reader
 from .saver import BACKGROUND
 
@@ -46,7 +47,8 @@ class LoadReport:
 
     bytes: what this rank read into the state dict. refused: a sentence per damage of a newer
     checkpoint that was skipped (`on_damage="previous"`), or of `latest`. missing: names that the
-    checkpoint lacks, and whose values on this rank stayed (`strict=False`).
+    checkpoint lacks, and whose values on this rank stayed (`strict=False`). unexpected: names of
+    the checkpoint that this rank's state dict does not have.
     """
 
     step: int
@@ -56,6 +58,7 @@ class LoadReport:
     read_s: float
     refused: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -68,7 +71,7 @@ class LoadReport:
 class _Prepared:
     """What a rank holds once it may read. values: of the objects, in the plan's order."""
 
-    expanded: dict[str, Any]
+    expansion: Expansion
     reader: Reader
     plan: LoadPlan
     values: tuple[Any, ...]
@@ -277,12 +280,15 @@ def _load_folder(
         ranks,
         lambda: _prepare(state_dict, backend, folder, ranks, allow_pickle, strict),
     )
-    if len(set(ranks.exchange("checkpoint/same", prepared.content.digest))) > 1:
+    unused = prepared.plan.unused if strict else []
+    seen = ranks.exchange("checkpoint/same", [prepared.content.digest, unused])
+    if len({digest for digest, _ in seen}) > 1:
         raise Vanished(
             f"{folder} was replaced while it was read: the ranks do not see the same checkpoint"
         )
+    _check_use({name for _, names in seen for name in names}, prepared.plan, ranks)
     verified = time.monotonic()
-    _run_together("checkpoint/read", ranks, lambda: _fill(state_dict, backend, folder, prepared))
+    _run_together("checkpoint/read", ranks, lambda: _fill(backend, folder, prepared))
     return LoadReport(
         step=prepared.content.step,
         folder=f"{backend.root}/{folder}",
@@ -291,6 +297,7 @@ def _load_folder(
         read_s=time.monotonic() - verified,
         refused=refused,
         missing=prepared.plan.missing,
+        unexpected=prepared.plan.unexpected,
     )
 
 
@@ -308,19 +315,36 @@ def _prepare(
     content = None
     try:
         content = catalog.read_manifest(backend, folder)
-        expanded = expand(state_dict)
-        add_missing_state(state_dict, expanded, content)
-        plan = match(expanded, content, strict)
+        expansion = Expansion(state_dict)
+        adapt_optimizers(expansion, content)
+        plan = match(expansion, content, strict)
         records = [read.record for read in plan.tensors]
         records += [content.objects[leaf.name] for leaf in plan.objects]
         _verify_share(backend, folder, content, records, ranks)
         reader = Reader(backend, folder, content)
         values = tuple(reader.read_object(leaf.name, allow_pickle) for leaf in plan.objects)
+        plan = compare(plan, values, strict)
     except (DamagedFile, OSError) as error:
         _raise_if_vanished(backend, folder, content, error)
         raise
     size = sum(record.size for record in records)
-    return _Prepared(expanded, reader, plan, values, content, size)
+    return _Prepared(expansion, reader, plan, values, content, size)
+
+
+def _check_use(unused: set[str], plan: LoadPlan, ranks: Ranks) -> None:
+    """Raises CheckpointError, on all ranks, unless each of the names that some have no place for is
+    another rank's: of a model that is cut into parts, each has its own names.
+    """
+    if not unused:
+        return
+    own_names = {read.name for read in plan.tensors} | {leaf.name for leaf in plan.objects}
+    for names in ranks.exchange("checkpoint/use", sorted(unused & own_names)):
+        unused = unused.difference(names)
+    if unused:
+        raise CheckpointError(
+            f"what is here has no place for {', '.join(sorted(unused))} of the checkpoint: "
+            "pass strict=False to leave that out"
+        )
 
 
 def _verify_share(
@@ -340,23 +364,21 @@ def _verify_share(
         raise damages[0].error(backend.root)
 
 
-def _fill(state_dict: dict[str, Any], backend: Backend, folder: str, prepared: _Prepared) -> None:
+def _fill(backend: Backend, folder: str, prepared: _Prepared) -> None:
     reads = prepared.plan.tensors
+    objects = prepared.plan.objects
     devices = streams.devices_of(read.target() for read in reads)
+    devices |= streams.devices_of(streams.tensors_in([leaf.value for leaf in objects]))
     streams.wait_for(devices)  # earlier work could still overwrite what is read
     try:
         prepared.reader.read_tensors(reads)
-        streams.wait_for(devices)
     except OSError as error:
         _raise_if_vanished(backend, folder, prepared.content, error)
         raise
-    for leaf, value in zip(prepared.plan.objects, prepared.values):
-        leaf.container[leaf.key] = value
-    for key, value in state_dict.items():
-        if is_stateful(value):
-            value.load_state_dict(prepared.expanded[key])
-        else:
-            state_dict[key] = prepared.expanded[key]
+    for leaf, value in zip(objects, prepared.values):
+        leaf.container[leaf.key] = merged(leaf.value, value)
+    streams.wait_for(devices)
+    prepared.expansion.restore()
 
 
 def _raise_if_vanished(

@@ -8,14 +8,14 @@ out how boxes overlap; plain tensors do not need it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import dcp, manifest
+from . import dcp, streams
 from .errors import CheckpointError
-from .plan import is_distributed, name_of, values
+from .nested import entries, hidden_state, holds_tensors, is_distributed, name_of, values
 from .serialize import has_memory
 
 if TYPE_CHECKING:
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     import torch
 
     from .manifest import Manifest, Record
+    from .nested import Expansion
+
+
+ONE_OBJECT = (
+    "{} is one object in the checkpoint, which cannot be put into what is here: load it with None "
+    "in its place, and take the values from it"
+)
 
 
 @dataclass(frozen=True)
@@ -53,26 +60,47 @@ class RecordRead:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """missing: names that the checkpoint lacks, and whose values stay (strict=False)."""
+    """missing: names that the checkpoint lacks, and whose values stay (strict=False).
+
+    unexpected: names of the checkpoint for which the state dict has no value. wholes: the names of
+    what must take all that the checkpoint has for it.
+    """
 
     tensors: tuple[RecordRead, ...]
     objects: tuple[Leaf, ...]
     missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    wholes: frozenset[str] = frozenset()
+
+    @property
+    def unused(self) -> list[str]:
+        """The unexpected names without which a live object, or a list, would not be what was
+        saved.
+        """
+        return [name for name in self.unexpected if self.wholes.intersection(_prefixes(name))]
 
 
-def match(state_dict: dict[str, Any], content: Manifest, strict: bool = True) -> LoadPlan:
+def match(expansion: Expansion, content: Manifest, strict: bool = True) -> LoadPlan:
     """What this rank reads.
 
     Raises CheckpointError with every name that does not fit, or that the checkpoint lacks; if not
     strict, the latter stay as they are.
     """
-    leaves = list(find_leaves(state_dict, content))
+    present = {*content.tensors, *content.objects}
+    search = _LeafSearch(expansion, content)
+    leaves = list(search.leaves(expansion.tree, ()))
     missing = []
-    if not strict:
-        present = {*content.tensors, *content.objects}
-        missing = [leaf.name for leaf in leaves if leaf.name not in present]
-        leaves = [leaf for leaf in leaves if leaf.name in present]
-    _check_fit(leaves, content)
+    for leaf in leaves:
+        if leaf.name not in present:
+            missing += [name_of(inner) for inner, _ in values(leaf.value, (leaf.name,))]
+    problems = search.problems
+    if missing and strict:
+        problems.append(f"the checkpoint of step {content.step} has no {', '.join(missing)}")
+    problems += _misfits(leaves, content)
+    if problems:
+        raise CheckpointError("; ".join(problems))
+    leaves = [leaf for leaf in leaves if leaf.name in present]
+    unexpected = sorted(present - {leaf.name for leaf in leaves})
     tensors = {leaf.name: leaf.value for leaf in leaves if leaf.name in content.tensors}
     objects = tuple(leaf for leaf in leaves if leaf.name in content.objects)
     reads = None
@@ -80,33 +108,61 @@ def match(state_dict: dict[str, Any], content: Manifest, strict: bool = True) ->
         reads = _plan_by_torch(tensors, content)
     if reads is None:
         reads = _plan_plain(tensors, content)
-    return LoadPlan(tuple(reads), objects, tuple(missing))
+    wholes = frozenset(search.wholes)
+    return LoadPlan(tuple(reads), objects, tuple(missing), tuple(unexpected), wholes)
 
 
-def find_leaves(state_dict: Mapping[str, Any], content: Manifest) -> Iterator[Leaf]:
+def _prefixes(name: str) -> list[str]:
+    """The name and those of all containers that it may lie in."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+class _LeafSearch:
     """The values to fill: tensors, other values, and containers that the checkpoint holds as one
     object.
 
-    Raises CheckpointError if an optimizer would come back without its state: before its first step
-    it has none, so nothing would be read.
+    wholes: live objects, lists, and dicts that are empty here. problems: what cannot be filled.
     """
-    inner_names = set()
-    for name in (*content.tensors, *content.objects):
-        for at, letter in enumerate(name):
-            if letter == ".":
-                inner_names.add(name[:at])
-    return _find_leaves(state_dict, (), content, inner_names)
 
+    def __init__(self, expansion: Expansion, content: Manifest) -> None:
+        self.problems: list[str] = []
+        self._copies = expansion.copies
+        self._content = content
+        self.wholes = {name_of(path) for path, _, _ in expansion.objects}
+        # The names of containers in the checkpoint.
+        self._inner_names = set()
+        for name in (*content.tensors, *content.objects):
+            self._inner_names.update(_prefixes(name)[:-1])
 
-def _find_leaves(
-    container: Any, path: tuple[Any, ...], content: Manifest, inner_names: set[str]
-) -> Iterator[Leaf]:
-    """inner_names: the names of containers in the checkpoint."""
-    entries: Any = enumerate(container)
-    if isinstance(container, Mapping):
-        entries = list(container.items())
+    def leaves(self, container: Any, path: tuple[Any, ...]) -> Iterator[Leaf]:
+        """Raises CheckpointError if an optimizer would come back without its state: before its
+        first step it has none, so nothing would be read.
+        """
+        if isinstance(container, MutableMapping):
+            self._check_optimizer(container, path)
+        for key, value in entries(container):
+            inner_path = (*path, key)
+            name = name_of(inner_path)
+            if not isinstance(value, (MutableMapping, list)):
+                yield Leaf(name, container, key, value)
+                continue
+            is_parted = id(value) in self._copies or holds_tensors(value)
+            is_object = name in self._content.objects
+            has_parts = name in self._inner_names
+            if isinstance(value, list) or (has_parts and not value):
+                self.wholes.add(name)
+            if has_parts or (is_parted and not is_object):
+                yield from self.leaves(value, inner_path)
+            elif is_parted:
+                self.problems.append(ONE_OBJECT.format(name))
+            elif isinstance(value, list) or is_object or any(True for _ in values(value)):
+                # Dicts without values leave no trace in a checkpoint.
+                yield Leaf(name, container, key, value)
+
+    def _check_optimizer(self, container: Any, path: tuple[Any, ...]) -> None:
         is_new_optimizer = "param_groups" in container and container.get("state") == {}
-        if is_new_optimizer and name_of((*path, "state")) in inner_names:
+        if is_new_optimizer and name_of((*path, "state")) in self._inner_names:
             name = f" {name_of(path)}" if path else ""
             raise CheckpointError(
                 f"the optimizer{name} has no state yet, "
@@ -115,36 +171,54 @@ def _find_leaves(
                 "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict "
                 "(or get_state_dict) returns, or take a step first"
             )
-    for key, value in entries:
-        inner_path = (*path, key)
-        name = name_of(inner_path)
-        is_container = isinstance(value, (Mapping, list))
-        if is_container and name in content.objects and not _holds_tensors(value):
-            is_container = False
-        if not is_container:
-            yield Leaf(name, container, key, value)
-        elif name in inner_names:
-            yield from _find_leaves(value, inner_path, content, inner_names)
-        elif isinstance(value, list) or any(True for _ in values(value)):
-            # Dicts without values leave no trace in a checkpoint.
-            yield Leaf(name, container, key, value)
 
 
-def _holds_tensors(value: Any) -> bool:
+def compare(plan: LoadPlan, objects: Sequence[Any], strict: bool) -> LoadPlan:
+    """The plan with the names that are missing in the objects, once these were read.
+
+    Raises CheckpointError if an object cannot be put in its place.
+    """
+    missing = [*plan.missing]
+    problems = []
+    for leaf, value in zip(plan.objects, objects):
+        if isinstance(leaf.value, MutableMapping) and not isinstance(value, MutableMapping):
+            problems.append(ONE_OBJECT.format(leaf.name))
+            continue
+        problems += _misfits_within(leaf.name, leaf.value, value)
+        here = {name_of(inner) for inner, _ in values(leaf.value, (leaf.name,))}
+        if here != {leaf.name}:
+            committed = {name_of(inner) for inner, _ in values(value, (leaf.name,))}
+            missing += sorted(here - committed)
+    if strict and missing:
+        problems.append(f"the checkpoint has no {', '.join(missing)}")
+    if problems:
+        raise CheckpointError("; ".join(problems))
+    return replace(plan, missing=tuple(missing))
+
+
+def _misfits_within(name: str, live: Any, value: Any) -> Iterator[str]:
+    """Why the tensors in a tuple cannot be filled from the object in its place."""
     import torch
 
-    return any(isinstance(inner, torch.Tensor) for _, inner in values(value))
+    if isinstance(live, torch.Tensor):
+        problem: str | None = "is a tensor only in the state dict"
+        if isinstance(value, torch.Tensor):
+            problem = _tensor_misfit(live, tuple(value.shape), value.dtype)
+        if problem:
+            yield f"{name} {problem}"
+    elif any(True for _ in streams.tensors_in(live)):
+        is_container = isinstance(value, (MutableMapping, list, tuple))
+        inner = {str(key): item for key, item in entries(value)} if is_container else {}
+        if isinstance(live, (list, tuple)) and len(live) != len(inner):
+            yield f"{name} has {len(live)} elements here and {len(inner)} in the checkpoint"
+        for key, item in entries(live):
+            yield from _misfits_within(f"{name}.{key}", item, inner.get(str(key)))
 
 
-def _check_fit(leaves: Sequence[Leaf], content: Manifest) -> None:
-    missing = []
-    for leaf in leaves:
-        if leaf.name not in content.tensors and leaf.name not in content.objects:
-            missing.append(leaf.name)
+def _misfits(leaves: Sequence[Leaf], content: Manifest) -> list[str]:
     problems = []
-    if missing:
-        problems.append(f"the checkpoint of step {content.step} has no {', '.join(missing)}")
     names: set[str] = set()
+    first_names: dict[tuple[Any, ...], str] = {}
     for leaf in leaves:
         if leaf.name in names:
             problems.append(f"{leaf.name} is the name of two values in the state dict")
@@ -153,8 +227,34 @@ def _check_fit(leaves: Sequence[Leaf], content: Manifest) -> None:
         problem = _misfit(leaf, content)
         if problem:
             problems.append(f"{leaf.name} {problem}")
-    if problems:
-        raise CheckpointError("; ".join(problems))
+        elif leaf.name in content.tensors or leaf.name in content.objects:
+            first_name = first_names.setdefault(_place(leaf), leaf.name)
+            if _content_of(first_name, content) != _content_of(leaf.name, content):
+                problems.append(
+                    f"{first_name} and {leaf.name} are one value here, and two in the checkpoint"
+                )
+    return problems
+
+
+def _place(leaf: Leaf) -> tuple[Any, ...]:
+    """Equal for values of which the later one would overwrite the other."""
+    import torch
+
+    value = leaf.value
+    if not isinstance(value, torch.Tensor):
+        return id(leaf.container), leaf.key
+    local = value.to_local() if hasattr(value, "to_local") else value
+    if hasattr(value, "local_shards") or not local.numel() or not has_memory(local):
+        return (id(value),)
+    return local.data_ptr(), local.dtype, local.shape, local.stride()
+
+
+def _content_of(name: str, content: Manifest) -> Any:
+    """Equal for equal content."""
+    if name in content.objects:
+        return content.objects[name].sha256
+    records = content.tensors[name].records
+    return [(record.offsets, record.sizes, record.sha256) for record in records]
 
 
 def _misfit(leaf: Leaf, content: Manifest) -> str | None:
@@ -165,15 +265,26 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
 
     tensor, committed = leaf.value, content.tensors.get(leaf.name)
     if not isinstance(tensor, torch.Tensor):
-        return "is a tensor only in the checkpoint" if committed else None
+        if committed:
+            return "is a tensor only in the checkpoint"
+        return hidden_state(tensor) if leaf.name in content.objects else None
     if committed is None:
         is_object = leaf.name in content.objects
         return "is a tensor only in the state dict" if is_object else None
-    if tuple(tensor.shape) != committed.shape:
-        return f"is {list(tensor.shape)} here and {list(committed.shape)} in the checkpoint"
-    gap = manifest.coverage_problem(committed.shape, committed.records)
-    if gap:
-        return f"is incomplete in the checkpoint: {gap}"
+    dtype = getattr(torch, committed.dtype.rpartition(".")[2], None)
+    if not isinstance(dtype, torch.dtype):
+        return (
+            f"is {committed.dtype} in the checkpoint, which torch {torch.__version__} does not have"
+        )
+    return _tensor_misfit(tensor, committed.shape, dtype)
+
+
+def _tensor_misfit(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> str | None:
+    """Why the tensor cannot be filled from one of this shape and type."""
+    import torch
+
+    if tuple(tensor.shape) != shape:
+        return f"is {list(tensor.shape)} here and {list(shape)} in the checkpoint"
     if tensor.device.type == "meta":
         return "is on the meta device: it has no memory to read into"
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -188,12 +299,8 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
             "is expanded here, so several elements share one place in memory: "
             "load into a copy of it"
         )
-    if not hasattr(torch, committed.dtype.rpartition(".")[2]):
-        return (
-            f"is {committed.dtype} in the checkpoint, which torch {torch.__version__} does not have"
-        )
-    if not torch.can_cast(dcp.dtype_of(committed.dtype), tensor.dtype):
-        return f"is {tensor.dtype} here, which cannot hold the {committed.dtype} in the checkpoint"
+    if not torch.can_cast(dtype, tensor.dtype):
+        return f"is {tensor.dtype} here, which cannot hold the {dtype} in the checkpoint"
     return None
 
 

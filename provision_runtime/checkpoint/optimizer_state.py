@@ -1,8 +1,7 @@
-"""The state of an optimizer that has taken no step yet: made as the checkpoint has it, so that there
-are tensors to read into.
+"""The state of optimizers as the checkpoint has it, so that there are tensors to read into.
 
-torch fills an optimizer's state at its first step. Before, its state dict has none, and a load would
-silently leave it out.
+torch makes the state of a parameter at its first step with a gradient. Before, the optimizer's state
+dict has none, and a load would silently leave it out; with other parameters frozen it has another.
 """
 
 from __future__ import annotations
@@ -10,45 +9,62 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import dcp
-from .plan import name_of
+from .nested import name_of, values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
     from .manifest import Manifest
+    from .nested import Expansion
 
 
-def add_missing_state(
-    state_dict: Mapping[str, Any], expanded: Mapping[str, Any], content: Manifest
-) -> None:
-    """Give each optimizer in the state dict that has no state yet the tensors of the checkpoint.
-
-    expanded: the state dict with state dicts in place of objects; changed in place.
-    """
-    for key, value in state_dict.items():
-        state = expanded[key]
-        is_new = isinstance(state, dict) and state.get("state") == {} and "param_groups" in state
-        if is_new and hasattr(value, "param_groups"):
-            state["state"] = _state(value, name_of((key, "state")), content)
+def adapt_optimizers(expansion: Expansion, content: Manifest) -> None:
+    """Changes the state dict of each optimizer whose state has other names in the checkpoint."""
+    for path, optimizer, node in expansion.objects:
+        is_optimizer = hasattr(optimizer, "param_groups") and isinstance(node, dict)
+        if is_optimizer and isinstance(node.get("state"), dict) and "param_groups" in node:
+            _adapt(node, optimizer, path, content)
 
 
-def _state(optimizer: Any, prefix: str, content: Manifest) -> dict[int, dict[str, Any]]:
-    """By the number of the parameter, as the optimizer's own state dict has it."""
+def _adapt(node: dict[str, Any], optimizer: Any, path: tuple[Any, ...], content: Manifest) -> None:
+    prefix = name_of((*path, "state"))
+    if prefix in content.objects:  # of torch before 2.4, and without tensors
+        node["state"] = {}
+        return
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    state: dict[int, dict[str, Any]] = {}
+    by_number: dict[int, dict[tuple[str, ...], str]] = {}
+    has_groups = False
     for name in (*content.tensors, *content.objects):
-        if not name.startswith(f"{prefix}."):
-            continue
-        number, _, field = name[len(prefix) + 1 :].partition(".")
-        if not number.isdigit() or int(number) >= len(parameters) or not field or "." in field:
-            continue  # another kind of optimizer: match reports what is missing
-        value = None
-        if name in content.tensors:
-            value = _empty(content, name, parameters[int(number)])
-        state.setdefault(int(number), {})[field] = value
-    return state
+        has_groups = has_groups or name.startswith(name_of((*path, "param_groups")))
+        number, *field = name[len(prefix) + 1 :].split(".")
+        is_state = name.startswith(f"{prefix}.") and number.isdigit() and field
+        if is_state and int(number) < len(parameters):
+            by_number.setdefault(int(number), {})[tuple(field)] = name
+    if not has_groups:
+        return  # the checkpoint has nothing of it
+    state = node["state"]
+    for number in {*state, *by_number}:
+        fields = by_number.get(number, {})
+        names = {name_of(inner) for inner, _ in values(state.get(number, {}), (prefix, number))}
+        if not fields:
+            del state[number]
+        elif names != set(fields.values()):
+            state[number] = _nest(fields, parameters[number], content)
+
+
+def _nest(fields: dict[tuple[str, ...], str], parameter: torch.Tensor, content: Manifest) -> Any:
+    """The values of some names, nested as their paths say: a list where these count from 0."""
+    if () in fields:
+        name = fields[()]
+        return _empty(content, name, parameter) if name in content.tensors else None
+    by_key: dict[str, dict[tuple[str, ...], str]] = {}
+    for path, name in fields.items():
+        by_key.setdefault(path[0], {})[path[1:]] = name
+    nested = {key: _nest(inner, parameter, content) for key, inner in by_key.items()}
+    numbers = [str(number) for number in range(len(nested))]
+    if nested.keys() == set(numbers):
+        return [nested[number] for number in numbers]
+    return nested
 
 
 def _empty(content: Manifest, name: str, parameter: torch.Tensor) -> torch.Tensor:

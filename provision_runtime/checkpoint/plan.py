@@ -13,7 +13,6 @@ import io
 import json
 import warnings
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +20,12 @@ from ..comm.store import RanksMissing, StoreLost
 from . import streams
 from .errors import CheckpointError
 from .items import OBJECT, Item, SavePlan
+from .nested import Expansion, hidden_state, is_distributed, name_of, values
 from .serialize import has_memory
 from .unpickle import runs_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
@@ -185,13 +185,11 @@ def _pickle_objects(items: Sequence[Item], ranks: Ranks) -> list[Item]:
 def _pickle(item: Item) -> bytes:
     import torch
 
+    problem = hidden_state(item.data)
+    if problem:
+        raise CheckpointError(f"{item.name} {problem}")
     buffer = io.BytesIO()
-    try:
-        torch.save(item.data, buffer)
-    except Exception as error:  # pickle lets through whatever an object's own methods raise
-        raise CheckpointError(
-            f"{item.name} cannot be pickled: {type(error).__name__}: {error}"
-        ) from error
+    torch.save(item.data, buffer)
     content = buffer.getvalue()
     if runs_code(content):
         warnings.warn(
@@ -208,20 +206,21 @@ def _pickle(item: Item) -> bytes:
 
 def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
     """The items of this rank, and each name's path; objects are not pickled yet."""
-    expanded = expand(state_dict)
-    leaves = list(values(expanded, as_before_2_4=_is_before_2_4()))
+    expansion = Expansion(state_dict)
+    leaves = list(values(expansion.tree, as_before_2_4=_is_before_2_4(), copies=expansion.copies))
     counts = Counter(name_of(path) for path, _ in leaves)
     duplicates = sorted(name for name, count in counts.items() if count > 1)
     if duplicates:
         raise CheckpointError(
             f"the state dict cannot be saved: two values have the name {', '.join(duplicates)}"
         )
-    planned = None
-    if any(is_distributed(value) for _, value in leaves):
-        planned = _plan_by_torch(expanded)
-    if planned is None:
-        planned = _plan_plain(leaves)
-    items, paths = planned
+    named = {name_of(path): value for path, value in leaves}
+    paths = {name_of(path): path for path, _ in leaves}
+    items = None
+    if any(is_distributed(value) for value in named.values()):
+        items = _plan_by_torch(named)
+    if items is None:
+        items = _plan_plain(named)
     storable = []
     for item in items:
         # A tensor that is cut into fewer parts than there are ranks has empty boxes on some.
@@ -232,27 +231,26 @@ def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tu
     return storable, paths
 
 
-def _plan_by_torch(
-    state_dict: dict[str, Any],
-) -> tuple[list[Item], dict[str, tuple[Any, ...]]] | None:
+def _plan_by_torch(named: dict[str, Any]) -> list[Item] | None:
     """None if torch has no distributed checkpoints."""
     try:
         from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
         from torch.distributed.checkpoint.planner import WriteItemType
     except ImportError:
         return None
-    planner = DefaultSavePlanner()
+    planner = DefaultSavePlanner(flatten_state_dict=False)
     try:
         # The coordinator plans the objects too (2.3); here every rank does, and _own_share leaves
         # each object to one rank.
-        planner.set_up_planner(state_dict, is_coordinator=True)
+        planner.set_up_planner(named, is_coordinator=True)
     except ValueError as error:
         raise CheckpointError(f"the state dict cannot be saved: {error}") from error
     for name, value in planner.state_dict.items():
         # torch would save one rank's summand as if it were the sum.
-        if any(placement.is_partial() for placement in getattr(value, "placements", ())):
+        placements = getattr(value, "placements", ()) if is_distributed(value) else ()
+        if any(placement.is_partial() for placement in placements):
             raise CheckpointError(
-                f"{name} is a DTensor whose ranks hold summands ({value.placements}): "
+                f"{name} is a DTensor whose ranks hold summands ({placements}): "
                 "redistribute it first"
             )
     items = []
@@ -265,35 +263,20 @@ def _plan_by_torch(
         chunk = write.tensor_data.chunk
         shape = tuple(write.tensor_data.size)
         items.append(_box(name, data, shape, tuple(chunk.offsets), tuple(chunk.sizes)))
-    return items, dict(planner.mappings)
+    return items
 
 
-def is_distributed(value: Any) -> bool:
-    """Whether it is a DTensor, a ShardedTensor or another type that knows which part of it is
-    local.
-
-    Plain tensors are planned without torch's planner, whose import takes a second and more.
-    """
-    marks = ("placements", "local_shards", "__create_write_items__")
-    return any(hasattr(value, mark) for mark in marks)
-
-
-def _plan_plain(
-    leaves: Sequence[tuple[tuple[Any, ...], Any]],
-) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+def _plan_plain(named: dict[str, Any]) -> list[Item]:
     import torch
 
     items: list[Item] = []
-    paths: dict[str, tuple[Any, ...]] = {}
-    for path, value in leaves:
-        name = name_of(path)
-        paths[name] = path
+    for name, value in named.items():
         if isinstance(value, torch.Tensor):
             shape = tuple(value.shape)
             items.append(_box(name, value, shape, (0,) * value.dim(), shape))
         else:
             items.append(Item(name, OBJECT, value))
-    return items, paths
+    return items
 
 
 def _box(
@@ -327,74 +310,9 @@ def _check_storable(item: Item) -> None:
         )
 
 
-# Nested state dicts
-
-
-def expand(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The state dict with each Stateful value replaced by its own state dict."""
-    if not isinstance(state_dict, Mapping):
-        raise CheckpointError(
-            f"the state dict is of type {type(state_dict).__name__}: "
-            "give a dict of names and values"
-        )
-    expanded = {}
-    for key, value in state_dict.items():
-        expanded[key] = value.state_dict() if is_stateful(value) else value
-    return expanded
-
-
-def is_stateful(value: Any) -> bool:
-    """As torch.distributed.checkpoint.stateful.Stateful has it: a module or an optimizer, for
-    example.
-    """
-    return callable(getattr(value, "state_dict", None)) and callable(
-        getattr(value, "load_state_dict", None)
-    )
-
-
-def values(
-    container: Any, path: tuple[Any, ...] = (), as_before_2_4: bool = False
-) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """The values in nested dicts and lists, with their paths, split as torch's planner splits them.
-
-    A list without tensors or dicts in it is one value; before torch 2.4 so is a dict without
-    tensors. Tuples are values.
-    """
-    is_container = isinstance(container, (Mapping, list))
-    if is_container and (not path or _is_split(container, as_before_2_4)):
-        for key, value in _entries(container):
-            yield from values(value, (*path, key), as_before_2_4)
-    else:
-        yield path, container
-
-
-def _entries(container: Any) -> list[tuple[Any, Any]]:
-    if isinstance(container, Mapping):
-        return [(str(key), value) for key, value in container.items()]
-    return list(enumerate(container))
-
-
-def _is_split(container: Any, as_before_2_4: bool) -> bool:
-    import torch
-
-    if isinstance(container, Mapping) and not as_before_2_4:
-        return True
-    for _, value in _entries(container):
-        if isinstance(value, torch.Tensor):
-            return True
-        if isinstance(value, (Mapping, list)) and _is_split(value, as_before_2_4):
-            return True
-    return False
-
-
 def _is_before_2_4() -> bool:
     """Of the releases with distributed checkpoints; 1.13 has no planner to agree with."""
     import torch
 
     major, minor = torch.__version__.split(".")[:2]
     return major == "2" and minor.isdigit() and int(minor) < 4
-
-
-def name_of(path: Sequence[Any]) -> str:
-    """The name that torch's planner gives to a path."""
-    return ".".join(map(str, path))
