@@ -226,7 +226,7 @@ def _misfits(leaves: Sequence[Leaf], content: Manifest) -> list[str]:
         names.add(leaf.name)
         problem = _misfit(leaf, content)
         if problem:
-            problems.append(f"{leaf.name} {problem}")
+            problems.append(problem)
         elif leaf.name in content.tensors or leaf.name in content.objects:
             first_name = first_names.setdefault(_place(leaf), leaf.name)
             if _content_of(first_name, content) != _content_of(leaf.name, content):
@@ -263,20 +263,22 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
     """
     import torch
 
-    tensor, committed = leaf.value, content.tensors.get(leaf.name)
+    name, tensor, committed = leaf.name, leaf.value, content.tensors.get(leaf.name)
+    is_object = name in content.objects
     if not isinstance(tensor, torch.Tensor):
         if committed:
-            return "is a tensor only in the checkpoint"
-        return hidden_state(tensor) if leaf.name in content.objects else None
+            return f"{name} is a tensor only in the checkpoint"
+        return hidden_state(name, tensor) if is_object else None
     if committed is None:
-        is_object = leaf.name in content.objects
-        return "is a tensor only in the state dict" if is_object else None
+        return f"{name} is a tensor only in the state dict" if is_object else None
     dtype = getattr(torch, committed.dtype.rpartition(".")[2], None)
     if not isinstance(dtype, torch.dtype):
         return (
-            f"is {committed.dtype} in the checkpoint, which torch {torch.__version__} does not have"
+            f"{name} is {committed.dtype} in the checkpoint, "
+            f"which torch {torch.__version__} does not have"
         )
-    return _tensor_misfit(tensor, committed.shape, dtype)
+    problem = _tensor_misfit(tensor, committed.shape, dtype)
+    return f"{name} {problem}" if problem else None
 
 
 def _tensor_misfit(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> str | None:

@@ -80,7 +80,7 @@ class Expansion:
 
     def _expand_container(self, value: Any, path: tuple[Any, ...]) -> Any:
         inner = {}
-        is_copy = isinstance(value, tuple) and any(map(is_distributed, value))
+        is_copy = isinstance(value, tuple) and any(map(is_distributed, streams.values_in(value)))
         for key, item in entries(value):
             _check_key(key, path)
             inner[key] = item
@@ -126,7 +126,8 @@ def _check_key(key: Any, path: Sequence[Any]) -> None:
 
     if type(key) in PLAIN:
         return
-    if isinstance(key, torch.Tensor) or f"{id(key):x}" in str(key):
+    is_live = isinstance(key, torch.Tensor) or _has_method(key, "state_dict")
+    if is_live or f"{id(key):x}" in str(key):
         raise CheckpointError(
             f"{name_of(path) or 'the state dict'} has a key of type {type(key).__name__}, "
             "which makes no lasting name: use texts and numbers"
@@ -207,38 +208,40 @@ def name_of(path: Sequence[Any]) -> str:
     return ".".join(map(str, path))
 
 
-class _ValuePickler(pickle.Pickler):
-    """Raises CheckpointError at the first live object, or tensor of no dict, list or tuple."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__(io.BytesIO(), protocol=5, buffer_callback=lambda _: None)
-        self._tensors = {id(tensor) for tensor in streams.tensors_in(value)}
+class _LiveObjectFinder(pickle.Pickler):
+    """Raises CheckpointError at the first tensor or live object."""
 
     def reducer_override(self, value: Any) -> Any:
         import torch
 
-        if id(value) in self._tensors:
-            return int, ()
         if isinstance(value, torch.Tensor) or _has_method(value, "state_dict"):
             raise CheckpointError(type(value).__name__)
         return NotImplemented
 
 
-def hidden_state(value: Any) -> str | None:
+def hidden_state(name: str, value: Any) -> str | None:
     """Why a load, which puts another object in the place of this one, would lose what it holds:
-    tensors, or live objects that others refer to too. None if it holds neither.
+    tensors, or live objects that others refer to too. None if it holds neither, or only tensors in
+    nested dicts, lists and tuples, which `merged` fills.
     """
+    import torch
+
+    if isinstance(value, (Mapping, list, tuple)):
+        problems = (hidden_state(f"{name}.{key}", item) for key, item in entries(value))
+        return next(filter(None, problems), None)
+    if type(value) in PLAIN or isinstance(value, torch.Tensor):
+        return None
     kind = type(value).__name__
     try:
-        _ValuePickler(value).dump(value)
+        _LiveObjectFinder(io.BytesIO(), protocol=5, buffer_callback=lambda _: None).dump(value)
     except CheckpointError as error:
         what = "has no load_state_dict" if kind == str(error) else f"holds a {error}"
         return (
-            f"is of type {kind} and {what}, so `load` cannot fill it: give it state_dict and "
+            f"{name} is of type {kind} and {what}, so `load` cannot fill it: give it state_dict and "
             "load_state_dict, or pass its parts in dicts, lists and tuples"
         )
     except Exception as error:  # pickle lets through whatever an object's own methods raise
-        return f"cannot be pickled: {type(error).__name__}: {error}"
+        return f"{name} cannot be pickled: {type(error).__name__}: {error}"
     return None
 
 

@@ -185,11 +185,16 @@ def _pickle_objects(items: Sequence[Item], ranks: Ranks) -> list[Item]:
 def _pickle(item: Item) -> bytes:
     import torch
 
-    problem = hidden_state(item.data)
+    problem = hidden_state(item.name, item.data)
     if problem:
-        raise CheckpointError(f"{item.name} {problem}")
+        raise CheckpointError(problem)
     buffer = io.BytesIO()
-    torch.save(item.data, buffer)
+    try:
+        torch.save(item.data, buffer)
+    except Exception as error:  # pickle lets through whatever an object's own methods raise
+        raise CheckpointError(
+            f"{item.name} cannot be pickled: {type(error).__name__}: {error}"
+        ) from error
     content = buffer.getvalue()
     if runs_code(content):
         warnings.warn(

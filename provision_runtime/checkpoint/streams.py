@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     import torch
 
 
+def values_in(value: Any) -> Iterator[Any]:
+    """What nested dicts, lists and tuples hold that is none of these."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        yield value
+        return
+    for inner in value:
+        yield from values_in(inner)
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in nested dicts, lists and tuples.
 
@@ -23,14 +34,9 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """
     import torch
 
-    if isinstance(value, torch.Tensor) and not hasattr(value, "local_shards"):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from tensors_in(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from tensors_in(inner)
+    for inner in values_in(value):
+        if isinstance(inner, torch.Tensor) and not hasattr(inner, "local_shards"):
+            yield inner
 
 
 def devices_of(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
