@@ -41,6 +41,9 @@ def read_manifest(backend: Backend, folder: str) -> Manifest:
     """
     path = f"{backend.root}/{folder}/{manifest.NAME}"
     try:
+        size = backend.size(folder, manifest.NAME)
+        if size > manifest.MAX_BYTES:
+            raise DamagedFile(path, manifest.TOO_BIG.format(size))
         content = manifest.loads(backend.read(folder, manifest.NAME), path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DamagedFile(path, "it is missing") from error

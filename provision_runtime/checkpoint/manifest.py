@@ -1,6 +1,8 @@
 """The manifest of a checkpoint: its files with size and hashes, and where each tensor is in them.
 
 JSON, so that checkpoints can be listed, verified and pruned without torch and without unpickling.
+Everything in it is checked before anything is read by it: its digest shows accidents, not a program
+that wrote other numbers.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,16 @@ NAME = "manifest.json"
 HEAD = b'{"sha256": "'
 AFTER = b'",\n'
 DIGITS = 64
+# Of a manifest; 550 bytes for a piece of 32 MiB. A value takes 80 bytes of memory at most, and the
+# bytes are held three times: so reading takes less than a gigabyte, whatever the content.
+MAX_BYTES = 128 << 20
+TOO_BIG = f"it has {{}} bytes, at most {MAX_BYTES} are read"
+MAX_VALUES = 8_000_000
+MAX_DIMENSIONS = 64
+MAX_NUMBER = 2**63 - 1
+# Of the caller's metadata.
+MAX_DEPTH = 100
+RECORD_FIELDS = ["file", "at", "size", "sha256", "data", "offsets", "sizes"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,7 @@ class Manifest:
     @property
     def digest(self) -> str:
         """Different for any two commits."""
-        return hashlib.sha256(dumps(self)).hexdigest()
+        return hashlib.sha256(_body(self)).hexdigest()
 
     def records(self) -> Iterator[tuple[str, Record]]:
         """Every record with the name of its tensor or object."""
@@ -110,8 +123,20 @@ class Manifest:
 
 
 def dumps(manifest: Manifest) -> bytes:
-    body = json.dumps(_as_json(manifest), sort_keys=True)[1:].encode() + b"\n"
-    return HEAD + hashlib.sha256(body).hexdigest().encode() + AFTER + body
+    """Raises CheckpointError if no reader would accept it."""
+    body = _body(manifest)
+    content = HEAD + hashlib.sha256(body).hexdigest().encode() + AFTER + body
+    try:
+        check_size(content)
+    except ValueError as error:
+        raise CheckpointError(
+            f"the manifest is too big: {error}: save fewer tensors, or less metadata"
+        ) from error
+    return content
+
+
+def _body(manifest: Manifest) -> bytes:
+    return json.dumps(_as_json(manifest), sort_keys=True)[1:].encode() + b"\n"
 
 
 def loads(content: bytes, path: object) -> Manifest:
@@ -120,15 +145,53 @@ def loads(content: bytes, path: object) -> Manifest:
     """
     begin = len(HEAD) + DIGITS + len(AFTER)
     digest = content[len(HEAD) : len(HEAD) + DIGITS]
-    body = content[begin:]
+    body = memoryview(content)[begin:]
     is_framed = content.startswith(HEAD) and content[len(HEAD) + DIGITS : begin] == AFTER
     if not is_framed or hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFile(path, "its digest does not match its content")
-    document = json.loads(b"{" + body)
-    if document["schema"] not in READABLE:
-        readable = ", ".join(map(str, READABLE[:-1])) + f" and {READABLE[-1]}"
-        raise OtherSchema(f"{path} has schema {document['schema']!r}; this code reads {readable}")
-    return _from_json(document)
+    try:
+        check_size(content)
+        document = json.loads("{" + str(body, "utf-8"), object_pairs_hook=_unique)
+        schema = _count(document.get("schema"), "schema")
+        if schema not in READABLE:
+            readable = ", ".join(map(str, READABLE[:-1])) + f" and {READABLE[-1]}"
+            raise OtherSchema(f"{path} has schema {schema}; this code reads {readable}")
+        return _from_json(document)
+    except RecursionError as error:
+        raise DamagedFile(path, "it is nested too deeply") from error
+    except ValueError as error:
+        raise DamagedFile(path, str(error)) from error
+
+
+def check_size(content: bytes) -> None:
+    """Raises ValueError if reading it would take too much memory."""
+    if len(content) > MAX_BYTES:
+        raise ValueError(TOO_BIG.format(len(content)))
+    # Each value comes after one of these.
+    count = sum(content.count(mark) for mark in (b",", b":", b"[", b"{"))
+    if count > MAX_VALUES:
+        raise ValueError(f"it has up to {count} values, at most {MAX_VALUES} are read")
+
+
+def check_depth(metadata: Any) -> None:
+    """Raises ValueError if it is nested so deeply that some call of a reader could fail."""
+    level = [metadata]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, (dict, list)):
+                inner += value.values() if isinstance(value, dict) else value
+        level = inner
+    if level:
+        raise ValueError(f"metadata is nested more than {MAX_DEPTH} deep")
+
+
+def element_bytes(dtype: str) -> int:
+    """From torch's names: torch.float32 and torch.float8_e4m3fn state their bits, torch.bool has a
+    byte.
+    """
+    bits = re.search(r"\d+", dtype)
+    return max(1, int(bits.group()) // 8) if bits else 1
 
 
 def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
@@ -236,7 +299,7 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
         "world_size": manifest.world_size,
         "torch": manifest.torch,
         "files": [file_as_json(entry) for entry in manifest.files],
-        "record_fields": ["file", "at", "size", "sha256", "data", "offsets", "sizes"],
+        "record_fields": RECORD_FIELDS,
         "tensors": tensors,
         "objects": {name: record_as_json(record) for name, record in manifest.objects.items()},
     }
@@ -245,28 +308,156 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
     return document
 
 
+# Reading. All of these raise ValueError.
+
+
 def _from_json(document: dict[str, Any]) -> Manifest:
-    files = tuple(FileEntry(**entry) for entry in document["files"])
-    for entry in files:
-        for name in (entry.name, entry.home or ""):
-            if "/" in name or name in (".", ".."):
-                raise CheckpointError(
-                    f"the manifest of step {document['step']} names {name!r}, "
-                    "which leads out of its folder"
-                )
+    files: dict[str, FileEntry] = {}
+    for fields in _typed(document.get("files"), list, "files"):
+        entry = _file(fields)
+        if entry.name in files:
+            raise ValueError(f"file {entry.name!r:.80} is there twice")
+        files[entry.name] = entry
+    _count(sum(entry.size for entry in files.values()), "the size of all files")
+    if _typed(document.get("record_fields"), list, "record_fields") != RECORD_FIELDS:
+        raise ValueError(f"record_fields is not {RECORD_FIELDS}")
     tensors = {}
-    for name, tensor in document["tensors"].items():
-        records = tuple(record_from_json(record) for record in tensor["records"])
-        tensors[name] = Tensor(tensor["dtype"], tuple(tensor["shape"]), records)
-    objects = {name: record_from_json(record) for name, record in document["objects"].items()}
-    return Manifest(
-        step=document["step"],
-        world_size=document["world_size"],
-        files=files,
+    for name, fields in _typed(document.get("tensors"), dict, "tensors").items():
+        tensors[name] = _tensor(name, fields, files)
+    objects = {}
+    for name, fields in _typed(document.get("objects"), dict, "objects").items():
+        what = f"object {name!r:.80}"
+        objects[name] = record = _record(what, fields, files)
+        if name in tensors:
+            raise ValueError(f"{what} is a tensor too")
+        if record.data is not None or record.offsets or record.sizes:
+            raise ValueError(f"{what} has elements")
+    parent = document.get("parent")
+    content = Manifest(
+        step=_count(document.get("step"), "step"),
+        world_size=_count(document.get("world_size"), "world_size"),
+        files=tuple(files.values()),
         tensors=tensors,
         objects=objects,
-        sequence=document["sequence"],
-        parent=document["parent"],
-        torch=document["torch"],
-        metadata=document.get("metadata", {}),
+        sequence=_count(document.get("sequence"), "sequence"),
+        parent=None if parent is None else _file_name(parent, "parent"),
+        torch=_typed(document.get("torch"), str, "torch"),
+        metadata=_typed(document.get("metadata", {}), dict, "metadata"),
     )
+    check_depth(content.metadata)
+    _check_ranges(content)
+    return content
+
+
+def _file(fields: Any) -> FileEntry:
+    name = _file_name(_typed(fields, dict, "an entry of files").get("name"), "a file")
+    what = f"file {name!r:.80}"
+    home, xxh128 = fields.get("home"), fields.get("xxh128")
+    return FileEntry(
+        name=name,
+        size=_count(fields.get("size"), f"size of {what}"),
+        sha256=_hash(fields.get("sha256"), DIGITS, what),
+        home=None if home is None else _file_name(home, f"home of {what}"),
+        xxh128=None if xxh128 is None else _hash(xxh128, DIGITS // 2, what),
+        links=_count(fields.get("links", 0), f"links of {what}"),
+    )
+
+
+def _tensor(name: str, fields: Any, files: dict[str, FileEntry]) -> Tensor:
+    what = f"tensor {name!r:.80}"
+    dtype = _typed(_typed(fields, dict, what).get("dtype"), str, f"dtype of {what}")
+    if not re.fullmatch(r"torch\.[a-z0-9_]+", dtype):
+        raise ValueError(f"dtype of {what} is {dtype!r:.80}")
+    shape = _counts(fields.get("shape"), f"shape of {what}")
+    records = []
+    for record_fields in _typed(fields.get("records"), list, f"records of {what}"):
+        record = _record(what, record_fields, files)
+        if not len(shape) == len(record.offsets) == len(record.sizes):
+            raise ValueError(f"{what}: a record has other dimensions")
+        for length, begin, size in zip(shape, record.offsets, record.sizes):
+            if begin + size > length:
+                raise ValueError(f"{what}: a record is outside of its shape")
+        length = math.prod(record.sizes) * element_bytes(dtype)
+        begin = record.at if record.data is None else record.data
+        if not record.at <= begin <= begin + length <= record.at + record.size:
+            raise ValueError(f"{what}: its elements are outside of their record")
+        records.append(record)
+    problem = coverage_problem(shape, records)
+    if problem:
+        raise ValueError(f"{what}: {problem}")
+    return Tensor(dtype, shape, tuple(records))
+
+
+def _record(what: str, fields: Any, files: dict[str, FileEntry]) -> Record:
+    if len(_typed(fields, list, f"a record of {what}")) != len(RECORD_FIELDS):
+        raise ValueError(f"a record of {what} has {len(fields)} fields")
+    file, at, size, sha256, data, offsets, sizes = fields
+    entry = files.get(_typed(file, str, f"file of {what}"))
+    if entry is None:
+        raise ValueError(f"{what} is in {file!r:.80}, which is not one of the files")
+    record = Record(
+        file=entry.name,
+        at=_count(at, f"at of {what}"),
+        size=_count(size, f"size of {what}"),
+        sha256=_hash(sha256, DIGITS, what),
+        data=None if data is None else _count(data, f"data of {what}"),
+        offsets=_counts(offsets, f"offsets of {what}"),
+        sizes=_counts(sizes, f"sizes of {what}"),
+    )
+    if record.at + record.size > entry.size:
+        raise ValueError(f"a record of {what} goes beyond the end of its file")
+    if record.size == entry.size and record.sha256 != entry.sha256:
+        raise ValueError(f"a record of {what} is all of its file and has another SHA-256")
+    return record
+
+
+def _check_ranges(content: Manifest) -> None:
+    """Two records of a file are the same one, or apart."""
+    ends: dict[str, int] = {}
+    ranges = {
+        (record.file, record.at, record.size, record.sha256) for _, record in content.records()
+    }
+    for file, at, size, _ in sorted(ranges):
+        if at < ends.get(file, 0):
+            names = ", ".join(map(repr, content.names_in(file)[:3]))
+            raise ValueError(f"records of {names} overlap in {file}")
+        ends[file] = at + size
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r:.80} is there twice")
+    return document
+
+
+def _typed(value: Any, kind: type, what: str) -> Any:
+    if type(value) is not kind:  # a bool is an int
+        raise ValueError(f"{what} is {value!r:.80}, which is not of type {kind.__name__}")
+    return value
+
+
+def _count(value: Any, what: str) -> int:
+    if not 0 <= _typed(value, int, what) <= MAX_NUMBER:
+        raise ValueError(f"{what} is {value!r:.80}")
+    return int(value)
+
+
+def _counts(value: Any, what: str) -> tuple[int, ...]:
+    if len(_typed(value, list, what)) > MAX_DIMENSIONS:
+        raise ValueError(f"{what} has {len(value)} numbers, at most {MAX_DIMENSIONS} are read")
+    return tuple(_count(number, what) for number in value)
+
+
+def _hash(value: Any, digits: int, what: str) -> str:
+    if not re.fullmatch("[0-9a-f]{%d}" % digits, _typed(value, str, f"a hash of {what}")):
+        raise ValueError(f"a hash of {what} is {value!r:.80}")
+    return str(value)
+
+
+def _file_name(value: Any, what: str) -> str:
+    if _typed(value, str, what) in ("", ".", "..") or "/" in value or "\0" in value:
+        raise ValueError(f"{what} is named {value!r:.80}, which leads out of its folder")
+    return str(value)

@@ -4,6 +4,7 @@ possible.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,18 @@ class Reader:
         self._backend = backend
         self._content = content
         self._homes = {entry.name: entry.home or folder for entry in content.files}
+        self._sizes = {entry.name: entry.size for entry in content.files}
+        # By what comes before the elements of a record, their type and their sizes.
+        self._kinds: dict[bytes, tuple[str, tuple[int, ...]]] = {}
+
+    def check_tensors(self, reads: Sequence[RecordRead]) -> None:
+        """Raises DamagedFile unless the records are of the type and sizes, and their elements where,
+        the manifest says. Reads little: the records of a pack, and the beginnings of others.
+        """
+        names = {read.record: read.name for read in reads}
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-load") as pool:
+            for _ in pool.map(self._check_record, names.values(), names):
+                pass
 
     def read_tensors(self, reads: Sequence[RecordRead]) -> None:
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-load") as pool:
@@ -50,7 +63,7 @@ class Reader:
         """
         import torch
 
-        content = self._read_bytes(self._content.objects[name])
+        content = self._read_record(self._content.objects[name])
         data_pickle = pickle_of_data(content)
         try:
             if data_pickle is not None:
@@ -69,6 +82,27 @@ class Reader:
             raise CheckpointError(
                 f"{name} is an object whose class cannot be imported: {error}"
             ) from error
+
+    def _check_record(self, name: str, record: Record) -> None:
+        kind = self._content.tensors[name].dtype, record.sizes
+        begin = record.size if record.data is None else record.data - record.at
+        if record.size < self._sizes[record.file]:
+            head = self._read_record(record)[:begin]
+        else:
+            head = self._read(record, record.at, begin)
+        if self._kinds.get(head) == kind:
+            return
+        content = self._read_record(record)
+        try:
+            loaded = load_without_code(content)
+            is_same = (str(loaded.dtype), tuple(loaded.shape)) == kind
+            elements = bytes(memory_of(loaded.contiguous()))
+        except Exception as error:  # whatever torch raises for what it did not write
+            raise self._damaged(record, f"{name} in it cannot be read: {error}") from error
+        has_place = record.data is None or content.startswith(elements, begin)
+        if not is_same or not has_place:
+            raise self._damaged(record, f"{name} in it is not what the manifest says")
+        self._kinds[head] = kind
 
     def _read_tensor(self, read: RecordRead) -> None:
         import torch
@@ -90,19 +124,28 @@ class Reader:
         import torch
 
         if record.data is None:
-            loaded: torch.Tensor = load_without_code(self._read_bytes(record))
+            loaded: torch.Tensor = load_without_code(self._read_record(record))
             return loaded
         box = torch.empty(record.sizes, dtype=dtype, device="cpu")
         self._fill(memory_of(box), record, record.data)
         return box
 
-    def _read_bytes(self, record: Record) -> bytes:
-        content = bytearray(record.size)
-        self._fill(memoryview(content), record, record.at)
+    def _read_record(self, record: Record) -> bytes:
+        content = self._read(record, record.at, record.size)
+        if hashlib.sha256(content).hexdigest() != record.sha256:
+            raise self._damaged(record, "a record in it has another SHA-256 than in the manifest")
+        return content
+
+    def _read(self, record: Record, offset: int, length: int) -> bytes:
+        content = bytearray(length)
+        self._fill(memoryview(content), record, offset)
         return bytes(content)
+
+    def _damaged(self, record: Record, problem: str) -> DamagedFile:
+        path = f"{self._backend.root}/{self._homes[record.file]}/{record.file}"
+        return DamagedFile(path, problem, self._content.names_in(record.file))
 
     def _fill(self, memory: memoryview, record: Record, offset: int) -> None:
         folder = self._homes[record.file]
         if self._backend.read_into(folder, record.file, offset, memory) != len(memory):
-            path = f"{self._backend.root}/{folder}/{record.file}"
-            raise DamagedFile(path, "it became shorter while it was read")
+            raise self._damaged(record, "it became shorter while it was read")

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import streams
+from . import manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
 from .commit import commit
 from .items import SavePlan
@@ -129,6 +129,7 @@ def _check_arguments(
 def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
     """Raises ValueError unless reading it back gives the same."""
     try:
+        manifest.check_depth(metadata)
         is_unchanged = json.loads(json.dumps(metadata, allow_nan=True)) == metadata
     except (TypeError, ValueError) as error:
         raise ValueError(f"metadata must be what JSON can hold: {error}") from None

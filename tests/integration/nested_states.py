@@ -54,7 +54,7 @@ def stepped(
         return value
 
     for _ in range(steps):
-        optimizer.step(loss)  # type: ignore[arg-type]
+        optimizer.step(loss)
     return optimizer
 
 

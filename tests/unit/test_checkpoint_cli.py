@@ -247,10 +247,9 @@ def test_unreadable_checkpoint_is_not_called_sound(root: Path) -> None:
 def test_show_lists_contents_and_files(root: Path) -> None:
     entries = {entry.name: entry for entry in files(root, SECOND)}
     objects = manifest.loads((root / SECOND / manifest.NAME).read_bytes(), SECOND).objects
-    records = [
-        [objects["w"].file, 0, 100, "0" * 64, 0, [0, 0], [5, 4]],
-        [objects["m"].file, 0, 100, "0" * 64, 0, [5, 0], [5, 4]],
-    ]
+    records = []
+    for begin, item in ((0, objects["w"]), (5, objects["m"])):
+        records.append([item.file, item.at, item.size, item.sha256, item.at, [begin, 0], [5, 4]])
     rewrite(
         root / SECOND,
         tensors={"layer.w\n": {"dtype": "torch.bfloat16", "shape": [10, 4], "records": records}},

@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Iterator, Set, Tuple
 
 from .. import layout, manifest
-from ..errors import CheckpointError
+from ..errors import CheckpointError, DamagedFile
 from .base import Stat, Traits, parse_latest
 from .fsspec_store import request_all
 
@@ -331,6 +331,8 @@ def _references(
 
 def _get(store: FsspecStore, name: str) -> bytes | None:
     try:
+        if store.size(name) > 2 * manifest.MAX_BYTES:  # a marker has more than its manifest
+            raise DamagedFile(f"{store.url}/{name}", "it is too big for a manifest")
         return store.get(name)
     except FileNotFoundError:
         return None

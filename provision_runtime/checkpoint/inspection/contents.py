@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import catalog, loader
 from ..errors import CheckpointError, NoCheckpoint, OtherSchema
+from ..manifest import element_bytes
 from .root import DAMAGED, INVALID, InspectionError
 
 if TYPE_CHECKING:
@@ -90,14 +90,6 @@ def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]
         return loader.look_up(backend, step)
     except NoCheckpoint as error:
         raise InspectionError(INVALID, f"{error}.") from error
-
-
-def element_bytes(dtype: str) -> int:
-    """From torch's names: torch.float32 and torch.float8_e4m3fn state their bits, torch.bool has a
-    byte.
-    """
-    bits = re.search(r"\d+", dtype)
-    return max(1, int(bits.group()) // 8) if bits else 1
 
 
 def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:

@@ -1,0 +1,244 @@
+"""A manifest is accepted whole or is damaged: nothing of it is used before all of it was checked."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision_runtime.checkpoint import catalog, errors, loader, manifest, metadata, verify
+from provision_runtime.checkpoint.backends import FileBackend
+from provision_runtime.checkpoint.saver import _check_metadata
+from tests.checkpoints import save
+
+PACK, BIG, OTHER = "a" * 64, "b" * 64, "c" * 64
+FIRST, SECOND, THIRD = "1" * 64, "2" * 64, "3" * 64
+
+
+def whole() -> dict[str, Any]:
+    """As a save writes it: a pack of two tensors and an object, and a tensor in two pieces."""
+    files = [
+        {"name": f"{PACK}.distcp", "size": 3000, "sha256": PACK, "xxh128": "d" * 32, "links": 2},
+        {"name": f"{BIG}.distcp", "size": 1100, "sha256": BIG},
+        {"name": f"{OTHER}.distcp", "size": 1300, "sha256": OTHER, "home": "step-000000000001-ab"},
+    ]
+    records = [
+        [f"{BIG}.distcp", 0, 1100, BIG, 1024, [0, 0], [2, 4]],
+        [f"{OTHER}.distcp", 0, 1300, OTHER, 1024, [2, 0], [1, 4]],
+    ]
+    flag = [[f"{PACK}.distcp", 0, 1000, FIRST, 900, [], []]]
+    empty = [[f"{PACK}.distcp", 1000, 900, SECOND, None, [0], [0]]]
+    return {
+        "schema": manifest.SCHEMA,
+        "step": 2,
+        "sequence": 1,
+        "parent": "step-000000000001",
+        "world_size": 2,
+        "torch": "2.3.1",
+        "files": files,
+        "record_fields": ["file", "at", "size", "sha256", "data", "offsets", "sizes"],
+        "tensors": {
+            "w": {"dtype": "torch.float32", "shape": [3, 4], "records": records},
+            "flag": {"dtype": "torch.bool", "shape": [], "records": flag},
+            "empty": {"dtype": "torch.float16", "shape": [0], "records": empty},
+        },
+        "objects": {"n": [f"{PACK}.distcp", 1900, 1100, THIRD, None, [], []]},
+        "metadata": {"loss": math.nan, "deep": [[{"a": 1}]]},
+    }
+
+
+def framed(body: str) -> bytes:
+    rest = body[1:].encode() + b"\n"
+    return manifest.HEAD + hashlib.sha256(rest).hexdigest().encode() + manifest.AFTER + rest
+
+
+def read(document: dict[str, Any]) -> manifest.Manifest:
+    return manifest.loads(framed(json.dumps(document)), "manifest.json")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*path, key))
+
+
+def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    document = copy.deepcopy(whole())
+    container: Any = document
+    for key in path[:-1]:
+        container = container[key]
+    container[path[-1]] = value
+    return document
+
+
+WRONG: list[Any] = [None, True, -1, 2**63, 1.5, math.nan, "x", "../x", "", [], [[]], {}, {"a": {}}]
+
+
+def test_whole_manifest_is_read_and_written_again() -> None:
+    content = read(whole())
+    assert manifest.loads(manifest.dumps(content), "again").digest == content.digest
+    assert [record.data for record in content.tensors["w"].records] == [1024, 1024]
+
+
+def test_every_value_of_another_type_or_out_of_bounds_is_damage() -> None:
+    """Each value of the document becomes each of the wrong ones."""
+    free = {"step", "sequence", "world_size", "torch", "parent", "metadata", "tensors", "objects"}
+    expected = read(whole())
+    refused = 0
+    for path in places(whole()):
+        for wrong in WRONG:
+            try:
+                content = read(changed(path, wrong))
+            except errors.DamagedFile as error:
+                assert error.path == "manifest.json" and error.problem
+                refused += 1
+                continue
+            # What is accepted says the same of each tensor and object.
+            assert path[0] in free or path[-1] in ("xxh128", "home"), (path, wrong)
+            assert content.tensors.items() <= expected.tensors.items()
+            assert content.objects.items() <= expected.objects.items()
+    assert refused > 800
+
+
+def test_every_missing_field_is_damage() -> None:
+    optional = {"metadata", "parent", "xxh128", "home", "links", "w", "flag", "empty", "n"}
+    for path in places(whole()):
+        if isinstance(path[-1], str) and path[-1] not in optional and path[0] != "metadata":
+            document = changed(path, None)
+            container: Any = document
+            for key in path[:-1]:
+                container = container[key]
+            del container[path[-1]]
+            with pytest.raises(errors.DamagedFile):
+                read(document)
+
+
+W, N = ("tensors", "w"), ("objects", "n")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ((*W, "records", 0, 4), 1000 + 200, "'w': its elements are outside"),
+        ((*W, "records", 0, 4), 1100 - 31, "'w': its elements are outside"),
+        ((*W, "dtype"), "torch.complex128", "'w': its elements are outside"),
+        ((*W, "dtype"), "torch.load(x)", "dtype of tensor 'w'"),
+        ((*W, "shape"), [4, 4], "'w': the ranks hold 12 of its 16 elements"),
+        ((*W, "shape"), [3, 4, 1], "'w': a record has other dimensions"),
+        ((*W, "records", 1, 5), [1, 0], "'w': the ranks' boxes"),
+        ((*W, "records", 1, 5), [3, 0], "'w': a record is outside of its shape"),
+        ((*W, "records", 1, 2), 1301, "'w' goes beyond the end of its file"),
+        ((*W, "records", 1, 3), FIRST, "'w' is all of its file and has another SHA-256"),
+        ((*W, "records", 1, 0), "z.distcp", "'w' is in 'z.distcp', which is not one of the files"),
+        ((*W, "records", 0), [1, 2], "'w' has 2 fields"),
+        ((*W, "shape"), [1] * 65, "'w' has 65 numbers"),
+        ((*N, 1), 1899, "'n' overlap in"),
+        ((*N, 4), 1900, "'n' has elements"),
+        ((*N, 6), [1], "'n' has elements"),
+        (("files", 1, "name"), f"{PACK}.distcp", "is there twice"),
+        (("files", 1, "name"), "a/b", "leads out of its folder"),
+        (("files", 2, "home"), "..", "leads out of its folder"),
+        (("files", 1, "sha256"), "B" * 64, "a hash of file"),
+        (("files", 1, "links"), False, "links of file"),
+        (("files", 1, "size"), 2**63 - 1, "the size of all files"),
+        (("record_fields",), ["at", "file"], "record_fields"),
+        (("objects", "w"), [f"{PACK}.distcp", 1900, 1100, THIRD, None, [], []], "is a tensor too"),
+        (("metadata", "deep"), json.loads("[" * 200 + "]" * 200), "nested more than 100 deep"),
+    ],
+)
+def test_contradictions_are_damage_by_name(path: tuple[Any, ...], value: Any, problem: str) -> None:
+    with pytest.raises(errors.DamagedFile) as refused:
+        read(changed(path, value))
+    assert problem in refused.value.problem
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{" + "[" * 200_000,
+        "{" + '"a":{' * 200_000,
+        '{"schema": 4, "schema": 4}',
+        '{"schema": 4' + "0" * 10_000 + "}",
+        '{"schema": 1e999}',
+        "{} {}",
+        "{'a': 1}",
+        "{",
+        '{"schema": 4, "files": "\ud800"}',
+    ],
+)
+def test_what_is_no_document_is_damage(body: str) -> None:
+    rest = body[1:].encode(errors="surrogatepass")
+    digest = hashlib.sha256(rest).hexdigest().encode()
+    with pytest.raises(errors.DamagedFile):
+        manifest.loads(manifest.HEAD + digest + manifest.AFTER + rest, "manifest.json")
+
+
+def test_names_that_look_like_paths_are_names() -> None:
+    document = whole()
+    names = ["a/b", "../c", "", ".", "a.b", "a\nb", "ä"]
+    for name in names:
+        document["tensors"][name] = document["tensors"]["w"]
+    assert set(names) <= read(document).tensors.keys()
+
+
+def test_big_manifest_is_refused_unread(tmp_path: Path) -> None:
+    """300 MB of it, in a file without blocks on the disk."""
+    folder = tmp_path / save(tmp_path, 1, {"a": b"1"}).folder
+    with (folder / manifest.NAME).open("r+b") as stream:
+        stream.truncate(300 << 20)
+    tracemalloc.start()
+    with pytest.raises(errors.DamagedFile, match="at most 134217728 are read"):
+        catalog.read_manifest(FileBackend(tmp_path), folder.name)
+    assert [damage.file for damage in verify(tmp_path)] == [manifest.NAME]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+def test_values_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty dicts take thirty times the memory of their text."""
+    monkeypatch.setattr(manifest, "MAX_VALUES", 100_000)
+    content = framed('{"metadata": [' + "{}," * 200_000 + "{}]}")
+    tracemalloc.start()
+    with pytest.raises(errors.DamagedFile, match="at most 100000 are read"):
+        manifest.loads(content, "manifest.json")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_no_save_writes_what_no_reader_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, {"a": b"1"})
+    monkeypatch.setattr(manifest, "MAX_VALUES", 100)
+    with pytest.raises(errors.NotCommitted, match="the manifest is too big"):
+        save(tmp_path, 2, {f"n{number}": b"1" for number in range(20)})
+    assert [name.step for name in catalog.steps(FileBackend(tmp_path))] == [1]
+    deep: dict[str, Any] = {}
+    for _ in range(150):
+        deep = {"a": deep}
+    with pytest.raises(ValueError, match="nested more than 100 deep"):
+        _check_metadata(deep)
+
+
+def test_damage_beside_nan_in_metadata_is_damage(tmp_path: Path) -> None:
+    """A NaN equals nothing, so two readings of one manifest seemed to be of two checkpoints."""
+    folder = tmp_path / save(tmp_path, 1, {"a": b"1"}).folder
+    content = catalog.read_manifest(FileBackend(tmp_path), folder.name)
+    with_nan = replace(content, metadata={"loss": math.nan})
+    (folder / manifest.NAME).write_bytes(manifest.dumps(with_nan))
+    assert math.isnan(metadata(tmp_path)["loss"])
+    backend = FileBackend(tmp_path)
+    first = catalog.read_manifest(backend, folder.name)
+    loader._raise_if_vanished(backend, folder.name, first, OSError())
