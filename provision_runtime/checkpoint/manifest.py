@@ -460,4 +460,5 @@ def _hash(value: Any, digits: int, what: str) -> str:
 def _file_name(value: Any, what: str) -> str:
     if _typed(value, str, what) in ("", ".", "..") or "/" in value or "\0" in value:
         raise ValueError(f"{what} is named {value!r:.80}, which leads out of its folder")
+    value.encode()
     return str(value)

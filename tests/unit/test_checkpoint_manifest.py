@@ -97,6 +97,9 @@ def test_every_value_of_another_type_or_out_of_bounds_is_damage() -> None:
     refused = 0
     for path in places(whole()):
         for wrong in WRONG:
+            is_place = path[2:3] == ("records",) and path[-1] == 4
+            if (is_place and wrong is None) or (path[1:] == ("empty", "records") and wrong == []):
+                continue  # torch.load looks for the elements; there are none to read
             try:
                 content = read(changed(path, wrong))
             except errors.DamagedFile as error:
@@ -147,6 +150,7 @@ W, N = ("tensors", "w"), ("objects", "n")
         ((*N, 6), [1], "'n' has elements"),
         (("files", 1, "name"), f"{PACK}.distcp", "is there twice"),
         (("files", 1, "name"), "a/b", "leads out of its folder"),
+        (("files", 1, "name"), "\ud800", "surrogates not allowed"),
         (("files", 2, "home"), "..", "leads out of its folder"),
         (("files", 1, "sha256"), "B" * 64, "a hash of file"),
         (("files", 1, "links"), False, "links of file"),
