@@ -85,6 +85,10 @@ def save(
 ) -> SaveReport:
     """Commits the state dict as checkpoint `step`; all ranks call it.
 
+    Modules, optimizers and whatever else has state_dict and load_state_dict may lie at any depth of
+    dicts, lists and tuples; their state dicts are saved. Other objects that hold tensors or such
+    objects are refused, since `load` could not fill them.
+
     If several ranks hold a value under one name, one of them writes it, so a value that differs
     from rank to rank (the state of a random generator) needs a name per rank. Each rank writes its
     own parts of DTensors and ShardedTensors. An existing step is replaced: readers see the old one
@@ -171,12 +175,15 @@ def load(
 
     Verifies every file and matches every name before it changes anything. The number of ranks, and
     how tensors are cut, may differ from the save's, and so may dtypes of the same kind (a float
-    never becomes an integer). The checkpoint must have all names of the state dict; its other names
-    are ignored, so part of a checkpoint can be read. Modules and optimizers may be values of the
-    state dict, also an optimizer that has taken no step yet.
+    never becomes an integer). Modules, optimizers and other objects with state_dict and
+    load_state_dict, at any depth of dicts, lists and tuples, are filled, and never replaced; also an
+    optimizer that has taken no step yet. The checkpoint must have all names of the state dict. A
+    dict may ask for part of what was saved; such an object, a list and a tuple must take all of it,
+    on one rank or another.
 
     strict=False: values whose names the checkpoint lacks stay as they are, and the report names
-    them (`missing`). Shapes must fit all the same.
+    them (`missing`), and those that only the checkpoint has (`unexpected`). Shapes must fit all the
+    same.
 
     on_damage="previous": skips a damaged checkpoint, with a warning and in the report, for the
     newest intact one before it. allow_pickle: also reads objects that must be unpickled, which can
