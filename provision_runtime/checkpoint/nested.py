@@ -16,7 +16,7 @@ from . import streams
 from .errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
 # Of these there may be millions, and none is expanded.
 PLAIN = (int, float, str, bool, type(None))
@@ -80,16 +80,17 @@ class Expansion:
 
     def _expand_container(self, value: Any, path: tuple[Any, ...]) -> Any:
         inner = {}
-        is_copy = isinstance(value, tuple) and any(map(is_distributed, streams.values_in(value)))
         for key, item in entries(value):
             _check_key(key, path)
-            inner[key] = item
             if type(item) not in PLAIN:
-                inner[key] = self._expand(item, (*path, key))
-                is_copy = is_copy or inner[key] is not item
-        if not is_copy:
+                node = self._expand(item, (*path, key))
+                if node is not item:
+                    inner[key] = node
+        is_sharded = isinstance(value, tuple) and any(map(is_distributed, streams.values_in(value)))
+        if not inner and not is_sharded:
             return value
-        node = inner if isinstance(value, MutableMapping) else list(inner.values())
+        copy = {key: inner.get(key, item) for key, item in entries(value)}
+        node = copy if isinstance(value, MutableMapping) else list(copy.values())
         self.copies.add(id(node))
         return node
 
@@ -122,10 +123,10 @@ def _tuple_like(example: Any, items: list[Any]) -> Any:
 
 def _check_key(key: Any, path: Sequence[Any]) -> None:
     """Raises CheckpointError for a key that has another text in the next process."""
-    import torch
-
     if type(key) in PLAIN:
         return
+    import torch
+
     is_live = isinstance(key, torch.Tensor) or _has_method(key, "state_dict")
     if is_live or f"{id(key):x}" in str(key):
         raise CheckpointError(
@@ -183,11 +184,9 @@ def values(
         yield path, container
 
 
-def entries(container: Any) -> list[tuple[Any, Any]]:
+def entries(container: Any) -> Iterable[tuple[Any, Any]]:
     """Keys and values of a dict; numbers and elements of a list or tuple."""
-    if isinstance(container, Mapping):
-        return list(container.items())
-    return list(enumerate(container))
+    return container.items() if isinstance(container, Mapping) else enumerate(container)
 
 
 def _is_split(container: Any, as_before_2_4: bool, copies: Container[int]) -> bool:
@@ -227,9 +226,12 @@ def hidden_state(name: str, value: Any) -> str | None:
     import torch
 
     if isinstance(value, (Mapping, list, tuple)):
-        problems = (hidden_state(f"{name}.{key}", item) for key, item in entries(value))
-        return next(filter(None, problems), None)
-    if type(value) in PLAIN or isinstance(value, torch.Tensor):
+        for key, item in entries(value):
+            problem = None if type(item) in PLAIN else hidden_state(f"{name}.{key}", item)
+            if problem:
+                return problem
+        return None
+    if isinstance(value, torch.Tensor):
         return None
     kind = type(value).__name__
     try:

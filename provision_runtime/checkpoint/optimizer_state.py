@@ -40,9 +40,9 @@ def _adapt(node: dict[str, Any], optimizer: Any, path: tuple[Any, ...], content:
         is_state = name.startswith(f"{prefix}.") and number.isdigit() and field
         if is_state and int(number) < len(parameters):
             by_number.setdefault(int(number), {})[tuple(field)] = name
-    if not has_groups:
-        return  # the checkpoint has nothing of it
     state = node["state"]
+    if not has_groups or not all(isinstance(number, int) for number in state):
+        return  # the checkpoint has nothing of it; or its state is by other names
     for number in {*state, *by_number}:
         fields = by_number.get(number, {})
         names = {name_of(inner) for inner, _ in values(state.get(number, {}), (prefix, number))}

@@ -46,9 +46,9 @@ class Reader:
         """Raises DamagedFile unless the records are of the type and sizes, and their elements where,
         the manifest says. Reads little: the records of a pack, and the beginnings of others.
         """
-        names = {read.record: read.name for read in reads}
+        records = {(read.name, read.record) for read in reads}
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-load") as pool:
-            for _ in pool.map(self._check_record, names.values(), names):
+            for _ in pool.map(lambda pair: self._check_record(*pair), records):
                 pass
 
     def read_tensors(self, reads: Sequence[RecordRead]) -> None:

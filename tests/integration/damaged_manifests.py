@@ -37,6 +37,7 @@ def state(value: int) -> dict[str, Any]:
         "integers": torch.arange(4, dtype=torch.int32) * value,
         "floats": torch.arange(4.0) * value,
         "more": torch.arange(4.0) * value + 100,
+        "same as more": torch.arange(4.0) * value + 100,
         "bits": torch.tensor([value > 0, False]),
         "empty": torch.zeros(0),
         "step": value,

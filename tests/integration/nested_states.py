@@ -168,6 +168,27 @@ def optimizers() -> Any:
     return outcome
 
 
+class NamedOptimizer:
+    """Its state is by the names of parameters, as some libraries have it."""
+
+    def __init__(self, value: float) -> None:
+        self.param_groups = [{"lr": value, "params": ["w"]}]
+        self.state = {"w": {"momentum": torch.full((2,), value)}}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state, "param_groups": self.param_groups}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state, self.param_groups = state["state"], state["param_groups"]
+
+
+def named_state() -> Any:
+    root = save("named", {"optim": {"a": NamedOptimizer(3.0)}})
+    optimizer = NamedOptimizer(0.0)
+    checkpoint.load({"optim": {"a": optimizer}}, root, ranks=US)
+    return [optimizer.state["w"]["momentum"].tolist(), optimizer.param_groups[0]["lr"]]
+
+
 def frozen_parameters() -> Any:
     """A parameter without a gradient has no state: it comes back as it was saved, either way."""
     outcome = []
@@ -292,10 +313,11 @@ def refused_loads() -> Any:
         name: refusal(partial(checkpoint.load, live, root, ranks=US, allow_pickle=True))
         for name, live in lives.items()
     }
-    live = {"tuple": (alias, 0), "numbers": [0], "plain": {"x": 0}}
-    plain = live["plain"]
-    checkpoint.load(live, root, ranks=US)
-    whole = [float(alias), live["tuple"][1], live["numbers"], plain["x"], live["plain"] is plain]
+    plain = {"x": 0}
+    fitting: dict[str, Any] = {"tuple": (alias, 0), "numbers": [0], "plain": plain}
+    checkpoint.load(fitting, root, ranks=US)
+    whole = [float(alias), fitting["tuple"][1], fitting["numbers"], plain["x"]]
+    whole.append(fitting["plain"] is plain)
     loose = {
         "model": filled(0.0, bias=False),
         "plain": {"x": 0, "y": {"z": 0, "w": 7}},
@@ -431,6 +453,7 @@ CASES = (
     gan,
     containers,
     optimizers,
+    named_state,
     frozen_parameters,
     schedules,
     adapters,

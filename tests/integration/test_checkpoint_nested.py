@@ -33,6 +33,7 @@ def test_optimizers_in_a_list_continue_as_saved(rank_results: list[dict[str, Any
     """Fresh ones, and such as have taken other steps."""
     expected = {steps: [True] * 4 for steps in ("0", "1", "5")}
     assert [outcome["optimizers"] for outcome in rank_results] == [expected] * 2
+    assert [outcome["named_state"] for outcome in rank_results] == [[[3.0, 3.0], 3.0]] * 2
     frozen = [[[0, 1], [0, 1]], [[0], [0]]]
     assert [outcome["frozen_parameters"] for outcome in rank_results] == [frozen] * 2
 
