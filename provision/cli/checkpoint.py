@@ -173,17 +173,18 @@ def prune(
     every: int | None,
     unfinished: tuple[str, ...],
     dry_run: bool,
-) -> None:
+) -> int:
     """Remove old checkpoints, and what dead writers left.
 
-    Reports how many bytes that frees. Always keeps the latest checkpoint, and files that remaining
-    checkpoints share.
+    Reports how many bytes that frees. Always keeps the latest checkpoint, files that remaining
+    checkpoints share, and links to checkpoints. Before that, copies what would exist only once.
 
     \b
     provision checkpoint prune run/checkpoints --keep 3 --every 10000 --dry-run
     """
     from provision.cli.format.checkpoint import prune_lines
     from provision.commands.checkpoint import inspect
+    from provision.core.errors import SystemRefused
 
     if keep is None and (every is not None or not unfinished):
         raise click.UsageError("Say how many checkpoints to keep, e.g. --keep 3.")
@@ -198,3 +199,4 @@ def prune(
         arguments.append("--dry-run")
     cleanup = inspect("prune", root, store_options, arguments, console)
     console.result(cleanup, prune_lines(cleanup))
+    return SystemRefused.exit_code if cleanup["problems"] else 0

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from . import catalog, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
 from .commit import SaveProgress
-from .errors import CheckpointError, DamagedFile, NoCheckpoint, NotCommitted
+from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT
 from .loader import LATEST, REFUSE, LoadReport
 from .plain import read_plain
@@ -46,6 +46,7 @@ __all__ = [
     "Backend",
     "CheckpointError",
     "CheckpointManager",
+    "CheckpointWarning",
     "Damage",
     "DamagedFile",
     "LoadReport",

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ..comm import collective
 from ..comm.collective import FIRST_PAUSE_S, RankFailed, run_with_beats, run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, corrupt_files, dcp, layout, manifest
+from . import catalog, copies, corrupt_files, dcp, layout, manifest
 from .errors import CheckpointError, NotCommitted, as_rank_failed
 from .hashes import xxh128_of
 from .items import OBJECT
@@ -232,10 +232,15 @@ def _check_space(backend: Backend, writer: Writer, items: Sequence[Item], ranks:
     """Raises RankFailed (ENOSPC) on every rank if the checkpoint does not fit.
 
     Assumes first that the parent has nothing to link. Only if that does not fit, hashes every piece
-    to learn what must be written.
+    to learn what must be written. If that does not fit either, second copies give way: a new
+    checkpoint is worth more, and the next prune makes them again.
     """
-    free_by_rank = collective.run_on_all("checkpoint/free", ranks, backend.free)
-    least = min((free for free in free_by_rank if free is not None), default=None)
+
+    def measure_free() -> tuple[list[int | None], int | None]:
+        by_rank = collective.run_on_all("checkpoint/free", ranks, backend.free)
+        return by_rank, min((free for free in by_rank if free is not None), default=None)
+
+    free_by_rank, least = measure_free()
     if least is None:
         return
     own_bytes = sum(item.bytes for item in items)
@@ -245,6 +250,10 @@ def _check_space(backend: Backend, writer: Writer, items: Sequence[Item], ranks:
     measured = run_with_heartbeat("checkpoint/measure", ranks, lambda: writer.measure(items))
     needed = sum(collective.run_on_all("checkpoint/changed", ranks, measured.result))
     if needed * SPACE_MARGIN <= least:
+        return
+    collective.broadcast("checkpoint/copies", ranks, lambda: copies.remove_all(backend))
+    free_by_rank, least = measure_free()
+    if least is None or needed * SPACE_MARGIN <= least:
         return
 
     def refuse() -> None:
@@ -419,8 +428,11 @@ def _remove_older_generations(backend: Backend, folder: str) -> None:
     if newest is None:
         return
     older = []
+    linked = backend.linked()
+    protected = {*linked, *linked.values()}
     for name in catalog.committed(backend):
-        if name.step == newest.step and name.generation < newest.generation:
+        is_older = name.step == newest.step and name.generation < newest.generation
+        if is_older and str(name) not in protected:
             older.append(str(name))
     if older:
         backend.remove(*older)

@@ -11,7 +11,7 @@ from . import catalog, layout, manifest
 from .backends import Stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from .backends import Backend
     from .manifest import FileEntry
@@ -37,7 +37,7 @@ def usage(backend: Backend, folder: str) -> Usage:
         return {**files, **_stat_files(backend, folder, [manifest.NAME])}
     try:
         names = backend.files(folder)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # it vanished, or is a link that leads nowhere
         return {}
     return _stat_files(backend, folder, names)
 
@@ -74,16 +74,6 @@ def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
             names_before = names_left.get(file_key, max(stat.names, folders[file_key]))
             names_left[file_key] = names_before - 1
     return sum(sizes[file_key] for file_key, count in names_left.items() if count <= 0)
-
-
-def common_bytes(usages: Sequence[Usage]) -> int:
-    """Bytes of the files that all of several folders share; 0 for fewer than two folders."""
-    if len(usages) < 2:
-        return 0
-    common = set(usages[0])
-    for files in usages[1:]:
-        common.intersection_update(files)
-    return sum(usages[0][file_key].size for file_key in common)
 
 
 def own_bytes(usages: Mapping[str, Usage]) -> dict[str, int]:

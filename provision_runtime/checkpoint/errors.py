@@ -22,6 +22,12 @@ ADVICE = {
 }
 
 
+class CheckpointWarning(UserWarning):
+    """Something is wrong with checkpoints that does not stop the training: a damaged file, healed or
+    not, or a checkpoint that could not be removed or copied.
+    """
+
+
 class CheckpointError(Exception):
     """A checkpoint cannot be saved or read; the text names the file or the rank."""
 

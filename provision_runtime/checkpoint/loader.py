@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Callable
 from ..comm import collective
 from ..comm.collective import run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, corrupt_files, streams, verification
-from .errors import CheckpointError, DamagedFile, NoCheckpoint, Vanished
+from . import catalog, copies, corrupt_files, streams, verification
+from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, Vanished
 from .match import compare, match
 from .nested import Expansion, merged
 from .optimizer_state import adapt_optimizers
@@ -233,7 +233,7 @@ def _choose_on_rank_0(
     if on_damage != PREVIOUS:
         raise damage
     if ranks.rank == 0 and folders:
-        warnings.warn(f"{damage}; trying {folders[0]}", stacklevel=4)
+        warnings.warn(f"{damage}; trying {folders[0]}", CheckpointWarning, stacklevel=4)
     return folders, [str(damage)]
 
 
@@ -261,7 +261,8 @@ def _load_first_intact(
                 raise
             refused.append(str(error))
             if ranks.rank == 0:
-                warnings.warn(f"{error}; trying {folders[number + 1]}", stacklevel=4)
+                text = f"{error}; trying {folders[number + 1]}"
+                warnings.warn(text, CheckpointWarning, stacklevel=4)
     raise AssertionError("there is at least one folder")
 
 
@@ -314,7 +315,7 @@ def _prepare(
     """
     content = None
     try:
-        content = catalog.read_manifest(backend, folder)
+        content = _read_manifest(backend, folder)
         expansion = Expansion(state_dict)
         adapt_optimizers(expansion, content)
         plan = match(expansion, content, strict)
@@ -348,10 +349,27 @@ def _check_use(unused: set[str], plan: LoadPlan, ranks: Ranks) -> None:
         )
 
 
+def _read_manifest(backend: Backend, folder: str) -> Manifest:
+    try:
+        return catalog.read_manifest(backend, folder)
+    except DamagedFile as error:
+        if not copies.heal_manifest(backend, folder):
+            raise
+        _warn_of_healing(error)
+        return catalog.read_manifest(backend, folder)
+
+
+def _warn_of_healing(error: DamagedFile) -> None:
+    text = f"{error}; it was replaced by its other copy"
+    warnings.warn(text, CheckpointWarning, stacklevel=2)
+
+
 def _verify_share(
     backend: Backend, folder: str, content: Manifest, records: Sequence[Record], ranks: Ranks
 ) -> None:
-    """Raises the first damage in the files that this rank reads, or in its share of all files."""
+    """Raises the first damage in the files that this rank reads, or in its share of all files, and
+    that cannot be healed.
+    """
     own_names = {record.file for record in records}
     entries = []
     for number, entry in enumerate(content.files):
@@ -360,7 +378,12 @@ def _verify_share(
     damages = []
     if ranks.rank == 0:
         damages += verification.find_foreign_files(backend, folder, content)
-    damages += verification.check_files(backend, folder, content, entries, quick=True)
+    by_name = {entry.name: entry for entry in entries}
+    for damage in verification.check_files(backend, folder, content, entries, quick=True):
+        if copies.heal(backend, damage.folder, damage.file, by_name[damage.file]):
+            _warn_of_healing(damage.error(backend.root))
+        else:
+            damages.append(damage)
     if damages:
         raise damages[0].error(backend.root)
 

@@ -194,6 +194,14 @@ def element_bytes(dtype: str) -> int:
     return max(1, int(bits.group()) // 8) if bits else 1
 
 
+def possible_digests(content: bytes) -> tuple[str, str]:
+    """The digest that a manifest states, and the one that its body has: equal if it is intact, and
+    one of them right after a single error.
+    """
+    stated = content[len(HEAD) : len(HEAD) + DIGITS].decode(errors="replace")
+    return stated, hashlib.sha256(content[len(HEAD) + DIGITS + len(AFTER) :]).hexdigest()
+
+
 def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
     """One entry per name, of those that several ranks list.
 

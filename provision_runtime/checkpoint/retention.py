@@ -1,18 +1,24 @@
-"""Removing old checkpoints: never the latest, and never what a later one still needs.
+"""Removing old checkpoints: never the latest, never what a later one still needs, and not before
+what stays has its second copies (copies.py).
 
 Works without torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from . import catalog, layout
+from ..comm import collective
+from ..comm.ranks import single_process
+from . import catalog, copies, layout
+from .errors import CheckpointWarning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..comm.ranks import Ranks
     from .backends import Backend
 
 
@@ -23,13 +29,16 @@ class Pruned:
     removed: committed checkpoints. leftovers: unfinished folders of dead writers, removed too.
     unknown: unfinished folders that stay, since their writer may be alive (on another host or in
     another container). unreadable: committed checkpoints that stay, since their age is unknown:
-    their manifest cannot be read.
+    their manifest cannot be read. problems: a sentence for each folder that could not be removed,
+    and for second copies that could not be written. copied_bytes: of second copies written.
     """
 
     removed: tuple[str, ...]
     leftovers: tuple[str, ...]
     unknown: tuple[str, ...]
     unreadable: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    copied_bytes: int = 0
 
 
 def prune(
@@ -44,12 +53,16 @@ def prune(
     what `latest` names.
 
     Steps that cannot be read do not count. The order of commits decides, so a run that resumed from
-    an earlier step keeps its own checkpoints. Raises ValueError if `keep` is less than 1.
+    an earlier step keeps its own checkpoints. Raises ValueError if `keep` is less than 1. Warns of
+    each problem.
     """
     plan = plan_pruning(backend, keep, every=every, protected=protected)
-    if not dry_run:
-        carry_out(backend, plan)
-    return plan
+    if dry_run:
+        return plan
+    pruned = carry_out(backend, plan, single_process())
+    for problem in pruned.problems:
+        warnings.warn(problem, CheckpointWarning, stacklevel=3)
+    return pruned
 
 
 def plan_pruning(
@@ -81,8 +94,52 @@ def plan_pruning(
     return Pruned(tuple(removed), tuple(dead), tuple(unknown), tuple(unreadable))
 
 
-def carry_out(backend: Backend, plan: Pruned) -> None:
-    backend.remove(*plan.removed, *plan.leftovers)
+def carry_out(
+    backend: Backend, plan: Pruned, ranks: Ranks, copied_steps: int | None = None
+) -> Pruned:
+    """What was done; what failed is in `problems`. All ranks call it with the same plan.
+
+    The ranks share the work of copying. If that fails, the newest of the removed checkpoints stays
+    in place of the copies. copied_steps: second copies are made for the newest so many of those
+    that stay; None: for all.
+    """
+    removed, problems, copied = list(plan.removed), [], 0
+    readable = catalog.intact_newest_first(backend)
+    kept = [folder for folder in readable if folder not in removed][:copied_steps]
+    if kept:
+
+        def copy() -> int:
+            return copies.make(backend, kept, ranks.rank, ranks.world_size)
+
+        copying = collective.run_with_heartbeat("checkpoint/copy", ranks, copy)
+        try:
+            copied = sum(collective.run_on_all("checkpoint/copied", ranks, copying.result))
+        except collective.RankFailed as error:
+            problem = f"no second copies of all that stays could be written: {error}"
+            for folder in readable:
+                if folder in removed:
+                    removed.remove(folder)
+                    problem += f"; {folder} stays in their place"
+                    break
+            problems.append(problem)
+    if ranks.rank == 0:
+        failed = _remove(backend, [*removed, *plan.leftovers])
+        problems += [f"{folder} was not removed: {error}" for folder, error in failed.items()]
+        removed = [folder for folder in removed if folder not in failed]
+    return replace(plan, removed=tuple(removed), problems=tuple(problems), copied_bytes=copied)
+
+
+def _remove(backend: Backend, folders: Sequence[str]) -> dict[str, OSError]:
+    """Removes all that it can; why it could not remove the others."""
+    failed = {}
+    # A store without renames looks for files to delete once, after all manifests are gone.
+    groups = [[folder] for folder in folders] if backend.traits.rename else [folders]
+    for group in groups:
+        try:
+            backend.remove(*group)
+        except OSError as error:
+            failed.update(dict.fromkeys(group, error))
+    return failed
 
 
 def _select(
@@ -90,7 +147,8 @@ def _select(
 ) -> tuple[list[str], list[str]]:
     """The checkpoints to remove, in order of steps; and those whose manifest cannot be read.
 
-    The latter stay unless every retained checkpoint is of a later step. A save may run meanwhile:
+    The latter stay unless every retained checkpoint is of a later step. What an operator linked or
+    mounted stays and does not count; what links lead to stays too. A save may run meanwhile:
     what it commits after the listing is not in it, and what `latest` is about to name was committed
     last.
     """
@@ -101,11 +159,14 @@ def _select(
         name = layout.parse(folder)
         if name is not None:
             by_age.append(name)
+    linked = backend.linked()
+    own = [name for name in by_age if str(name) not in linked]
     protected = {layout.parse(catalog.latest(backend) or ""), *by_age[:1]}
+    protected.update(map(layout.parse, (*linked, *linked.values())))
     last_of_step: dict[int, layout.CheckpointName] = {}
-    for name in by_age:
+    for name in own:
         last_of_step.setdefault(name.step, name)
-    last_commits = [name for name in by_age if last_of_step[name.step] == name]
+    last_commits = [name for name in own if last_of_step[name.step] == name]
     retained = set(last_commits[:keep])
     retained.update(name for name in last_commits if name.step in protected_steps)
     if every:
@@ -115,7 +176,8 @@ def _select(
     removed = []
     for name in present:
         is_unreadable = name not in by_age
-        if is_unreadable and (first_step is None or name.step >= first_step):
+        stays = first_step is None or name.step >= first_step or name in protected
+        if is_unreadable and stays:
             unreadable.append(str(name))
         elif name not in retained and name not in protected:
             removed.append(str(name))

@@ -87,7 +87,9 @@ def save_async(
     incremental: bool,
     metadata: Mapping[str, Any] | None = None,
     progress: ProgressCallback,
+    after: Callable[[], None] = lambda: None,
 ) -> Future[SaveReport]:
+    """after: called in the background once the checkpoint is committed."""
     BACKGROUND.finish()
     started = time.monotonic()
     step, backend, problem = _check_arguments(open_backend, step, metadata)
@@ -105,6 +107,7 @@ def save_async(
             backend, step, snapshot, ranks, incremental=incremental, progress=progress
         )
         SNAPSHOT.learn(committed.digests)
+        after()
         return _report(backend, step, committed, planned - started, snapshot_s)
 
     return BACKGROUND.start(write)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 import warnings
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..comm import collective
+from ..comm.store import RanksMissing, StoreLost
 from . import catalog, loader, retention, saver
 from .backends import open_root
-from .errors import CheckpointError, NoCheckpoint
+from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
+from .rehash import Rehash
 
 if TYPE_CHECKING:
     import os
@@ -87,6 +91,9 @@ class CheckpointManager:
         self._best, self._best_mode = best, best_mode
         self._background = background
         self._saving: Future[SaveReport] | None = None
+        self._rehash = Rehash()
+        # The last prune left a checkpoint for want of space.
+        self._is_late = False
         self._received: set[str] = set()
         self._stopping = False
         self._handlers: dict[int, Any] = {}
@@ -107,12 +114,14 @@ class CheckpointManager:
             if error is None:
                 self.finish()
         finally:
+            self._rehash.stop()
             self._stop_listening()
 
     def restore(self, *, strict: bool = True, allow_pickle: bool = False) -> int | None:
         """Load the latest checkpoint into the state dict; its step, or None at the first start.
 
-        A damaged one is skipped for the one before, with a warning.
+        A damaged file is replaced by its second copy, if that is intact; else the checkpoint is
+        skipped for the one before. Both with a CheckpointWarning.
         """
         try:
             report = loader.load(
@@ -145,8 +154,15 @@ class CheckpointManager:
         return self._stopping
 
     def save(self, step: int, **metrics: float) -> None:
-        """Save this step now, and remove what need not be kept."""
+        """Save this step now, and remove what need not be kept.
+
+        Warns (CheckpointWarning) of damage that was found in the background since the last save.
+        """
         self.finish()
+        for problem in self._rehash.take_problems():
+            warnings.warn(problem, CheckpointWarning, stacklevel=2)
+        if self._is_late:
+            self._prune(with_copies=False)  # its space may be needed
         metadata: Mapping[str, Any] = {METRICS: metrics} if metrics else {}
         arguments = (self.state_dict, self._open, step, self._ranks)
         options: dict[str, Any] = {
@@ -155,7 +171,7 @@ class CheckpointManager:
             "progress": _ignore,
         }
         if self._background:
-            self._saving = saver.save_async(*arguments, **options)
+            self._saving = saver.save_async(*arguments, **options, after=self._prune)
         else:
             saver.save(*arguments, **options)
             self._prune()
@@ -165,7 +181,6 @@ class CheckpointManager:
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
-            self._prune()
 
     def best_step(self) -> int | None:
         """The step with the best metric of those that are there; None if none has it."""
@@ -184,16 +199,30 @@ class CheckpointManager:
         choose = min if self._best_mode == "min" else max
         return choose(values, key=lambda step: (values[step], step))
 
-    def _prune(self) -> None:
-        """On rank 0. A failure is a warning: the checkpoints are whole, there are only too many."""
-        if self._keep is None or self._ranks.rank != 0:
-            return
-        try:
+    def _prune(self, with_copies: bool = True) -> None:
+        """A failure is a warning: the checkpoints are whole, there are only too many."""
+        backend = self._open()
+
+        def plan() -> dict[str, Any]:
             best = self.best_step()
             protected = () if best is None else (best,)
-            retention.prune(self._open(), self._keep, protected=protected)
-        except (OSError, CheckpointError) as error:
-            warnings.warn(f"old checkpoints were not removed: {error}", stacklevel=2)
+            return asdict(retention.plan_pruning(backend, self._keep, protected=protected))
+
+        # If all stay, the newest two protect each other; looking at all would take ever longer.
+        copied_steps = 2 if self._keep is None else None
+        try:
+            chosen = retention.Pruned(**collective.broadcast("checkpoint/plan", self._ranks, plan))
+            pruned = retention.carry_out(
+                backend, chosen, self._ranks, copied_steps if with_copies else 0
+            )
+            problems = pruned.problems
+        except (OSError, CheckpointError, RanksMissing, StoreLost) as error:
+            problems = (f"old checkpoints were not removed: {error}",)
+        self._is_late = bool(problems)
+        if self._ranks.rank == 0 and with_copies:
+            for problem in problems:
+                warnings.warn(problem, CheckpointWarning, stacklevel=2)
+            self._rehash.start(backend)
 
     def _agree(self) -> set[str]:
         """The signals that came to any rank since they last agreed."""

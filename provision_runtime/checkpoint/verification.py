@@ -76,7 +76,7 @@ def check_files(
     def check_entry(entry: FileEntry) -> str | None:
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(backend.traits.block))
-        problem = _check_file(backend, entry.home or folder, entry, buffers.block, quick)
+        problem = check_file(backend, entry.home or folder, entry, buffers.block, quick)
         progress(entry.size)
         return problem
 
@@ -91,9 +91,10 @@ def check_files(
     return damages
 
 
-def _check_file(
+def check_file(
     backend: Backend, folder: str, entry: FileEntry, block: memoryview, quick: bool
 ) -> str | None:
+    """What is wrong with a file, in words. block: memory for reading it."""
     try:
         size = backend.size(folder, entry.name)
         if size != entry.size:

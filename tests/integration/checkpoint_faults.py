@@ -153,7 +153,7 @@ class Stage:
             [
                 path.name
                 for path in self.root.iterdir()
-                if layout.parse(path.name) is None and path.name != "latest"
+                if layout.parse(path.name) is None and path.name not in ("copies", "latest")
             ]
             if self.root.exists()
             else []

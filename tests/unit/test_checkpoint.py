@@ -373,7 +373,7 @@ def test_only_leftovers_of_ended_writers_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     pruned = prune(tmp_path, keep=5)
     assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((own, elsewhere)))
-    assert names(tmp_path) == sorted((own, elsewhere, "latest", "step-000000000001"))
+    assert names(tmp_path) == sorted(("copies", own, elsewhere, "latest", "step-000000000001"))
 
 
 def test_prune_keeps_newest_every_kth_and_latest(tmp_path: Path) -> None:

@@ -308,14 +308,20 @@ def test_prune_reports_removals_and_freed_bytes(root: Path) -> None:
     assert (
         output["freed_bytes"] == preview["freed_bytes"] == before - used(root) > 2 * MIN_FILE_BYTES
     )
-    assert run_json("verify", root)["checkpoints"][0]["verdict"] == "whole"
+    [row] = run_json("verify", root)["checkpoints"]
+    assert (row["verdict"], row["copies"]) == ("whole", row["files"])
+    copied = sum(path.stat().st_size for path in (root / "copies").iterdir())
+    assert output["copied_bytes"] == preview["copied_bytes"] == copied > 2 * MIN_FILE_BYTES
+    assert run_json("list", root)["copies_bytes"] == copied
     assert "nothing to remove" in invoke("prune", root, "--keep", 1).output
 
 
 def used(root: Path) -> int:
     return sum(
         length
-        for _, length in {(path.stat().st_ino, path.stat().st_size) for path in root.glob("*/*")}
+        for _, length in {
+            (path.stat().st_ino, path.stat().st_size) for path in root.glob("step-*/*")
+        }
     )
 
 
@@ -493,7 +499,8 @@ def test_object_store_is_addressed_by_url() -> None:
     assert {file["home"] for file in runtime("show", url)[1]["files"]} == {home, None}
     before = memory.MemoryFileSystem().du(url)
     pruned = runtime("prune", url, "--keep", 1)[1]
-    assert before - memory.MemoryFileSystem().du(url) == pruned["freed_bytes"] > 2 * MIN_FILE_BYTES
+    freed = before - memory.MemoryFileSystem().du(url) + pruned["copied_bytes"]
+    assert freed == pruned["freed_bytes"] > 2 * MIN_FILE_BYTES
     assert pruned["removed"] == [row["folder"] for row in output["checkpoints"][:2]]
     assert [row["verdict"] for row in runtime("verify", url, "--all")[1]["checkpoints"]] == [
         "whole"

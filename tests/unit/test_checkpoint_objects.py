@@ -117,7 +117,11 @@ def test_referenced_files_outlive_their_checkpoint(root: str) -> None:
     assert len({path for path in objects(root) if path.startswith(first.folder)}) == 1
     third = save(root, 3, {"a": big("x")})
     assert prune(root, keep=1).removed == (second.folder,)
-    assert {path.partition("/")[0] for path in objects(root)} == {"latest", third.folder}
+    assert {path.partition("/")[0] for path in objects(root)} == {
+        "copies",
+        "latest",
+        third.folder,
+    }
 
 
 def test_referenced_file_with_damage_is_rewritten(root: str) -> None:
@@ -355,6 +359,7 @@ def test_store_outage_leaves_old_or_new_checkpoint(
         assert unfinished(place) == []
         homes = {entry.home for entry in catalog.read_manifest(open_root(place), last.folder).files}
         assert {path.partition("/")[0] for path in objects(place) if "/" in path} == {
+            "copies",
             last.folder,
             *homes,
         } - {None}

@@ -19,7 +19,10 @@ def list_lines(inventory: dict[str, Any]) -> list[str]:
     summary = f"{inventory['root']}: {_count(len(checkpoints), 'checkpoint')}"
     if inventory["latest"] is not None:
         summary += f", latest step {inventory['latest']}"
-    lines = [f"{summary}, {format_bytes(inventory['bytes'])} on disk"]
+    size = f"{format_bytes(inventory['bytes'])} on disk"
+    if inventory["copies_bytes"]:
+        size += f", of which {format_bytes(inventory['copies_bytes'])} are second copies"
+    lines = [f"{summary}, {size}"]
     if checkpoints:
         lines += ["", table([_list_row(row) for row in checkpoints], LIST_HEAD)]
     if unfinished:
@@ -98,12 +101,16 @@ def prune_lines(cleanup: dict[str, Any]) -> list[str]:
         lines.append(f"left {name}: its manifest cannot be read, so it is not counted or removed")
     for row in cleanup["left"]:
         lines.append(f"left {escape_line(row['name'])} (unfinished): {_writer(row)}")
+    lines += [escape_line(problem) for problem in cleanup["problems"]]
     summary = f"{cleanup['root']}: {_count(len(cleanup['kept']), 'checkpoint')} kept"
-    single_copy = cleanup.get("single_copy_bytes", 0)
-    if single_copy:
+    single_copy, copied = cleanup["single_copy_bytes"], cleanup["copied_bytes"]
+    if copied:
+        action = "would copy" if cleanup["dry_run"] else "copied"
+        lines.append(f"{action} {format_bytes(copied)} that existed once")
+    elif single_copy:
         lines.append(
             f"all {len(cleanup['kept'])} share {format_bytes(single_copy)} that exist once: damage "
-            "there damages all of them (`--keep` more, or keep a copy elsewhere)"
+            "there damages all of them (`--keep N` makes second copies)"
         )
     removed = len(cleanup["removed"]) + len(cleanup["unfinished"])
     if not removed:
@@ -146,7 +153,10 @@ def _verdict(row: dict[str, Any]) -> str:
         verdict = f"damaged, {_count(len(row['damages']), 'file')} not as committed"
     if not row["files"]:
         return verdict
-    return f"{verdict} ({format_bytes(row['bytes'])} in {_count(row['files'], 'file')})"
+    size = f"{format_bytes(row['bytes'])} in {_count(row['files'], 'file')}"
+    if row["copies"]:
+        size += f", {row['copies']} of them in two copies"
+    return f"{verdict} ({size})"
 
 
 def _file_names(names: Sequence[str]) -> str:

@@ -101,6 +101,21 @@ class Backend(Protocol):
     def discard(self, folder: str, name: str) -> None:
         """Removes a file from a temporary folder."""
 
+    def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
+        """Writes a file of a folder at once: readers see the old one or the new one.
+
+        Durable once `flush` has returned. same: a folder whose file of this name has the content
+        already, so that a store with links may link it.
+        """
+
+    def drop_cache(self, folder: str, name: str) -> None:
+        """What is read next comes from the disk, as far as the system can tell."""
+
+    def linked(self) -> dict[str, str]:
+        """Names below the root that an operator linked or mounted: they are read like the others,
+        and never changed or removed. Each with the name below the root where it leads, else "".
+        """
+
     def flush(self, folder: str) -> None:
         """Makes the files that this process wrote into the folder durable, with their names, and
         visible to others.

@@ -65,8 +65,31 @@ class FileBackend:
         try:
             names = [entry.name for entry in fs.retry_stale(lambda: list(self._root.iterdir()))]
         except FileNotFoundError:
+            self._check_links()
             return []
         return [name for name in names if layout.parse(name) or name.startswith(layout.TEMPORARY)]
+
+    def _check_links(self) -> None:
+        """A link that leads nowhere is no place for a new root: its target may only be unmounted."""
+        for path in (self._root, *self._root.parents):
+            if path.is_symlink() and not path.exists():
+                text = f"it is a link to {os.readlink(path)}, which does not exist"
+                raise FileNotFoundError(errno.ENOENT, text, str(path))
+
+    def linked(self) -> dict[str, str]:
+        names: dict[str, str] = {}
+        try:
+            paths = list(self._root.iterdir())
+        except FileNotFoundError:
+            return names
+        root = os.path.realpath(self._root)
+        for path in paths:
+            if path.is_symlink():
+                target = os.path.relpath(os.path.realpath(path), root)
+                names[path.name] = target.split(os.sep)[0]
+            elif layout.parse(path.name) and os.path.ismount(path):
+                names[path.name] = ""
+        return names
 
     def files(self, folder: str) -> list[str]:
         return fs.retry_stale(lambda: os.listdir(self._root / folder))
@@ -96,6 +119,7 @@ class FileBackend:
 
     def begin(self, step: int, parent: str | None) -> str:
         # Each new folder is synced into its parent: a power cut could remove the root itself.
+        self._check_links()
         missing = [path for path in (self._root, *self._root.parents) if not path.is_dir()]
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
@@ -141,6 +165,26 @@ class FileBackend:
 
     def discard(self, folder: str, name: str) -> None:
         (self._root / folder / name).unlink()
+
+    def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
+        aside = self._root / layout.temporary(name)
+        try:
+            try:
+                if same is None:
+                    raise FileNotFoundError
+                os.link(self._path(same, name), aside)
+            except OSError:
+                fs.write_synced(aside, content)
+            if not layout.parse(folder):  # a step that was removed meanwhile stays removed
+                (self._root / folder).mkdir(exist_ok=True)
+            os.replace(aside, self._path(folder, name))
+        except BaseException:
+            fs.remove_if_exists(aside)
+            raise
+
+    def drop_cache(self, folder: str, name: str) -> None:
+        with suppress(OSError), open(self._path(folder, name), "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def flush(self, folder: str) -> None:
         with self._lock:
@@ -210,6 +254,10 @@ class FileBackend:
             content = fs.read_bytes(self._root / layout.LATEST)
         except FileNotFoundError:
             return None
+        except IsADirectoryError:
+            if not (self._root / layout.LATEST).is_symlink():
+                raise
+            content = b""  # somebody's link to a step
         return parse_latest(content, self.root)
 
     def remove(self, *folders: str) -> None:
@@ -218,24 +266,31 @@ class FileBackend:
 
     def _remove(self, folder: str) -> None:
         self._close_unsynced(folder)
-        aside = folder
+        path = self._root / folder
+        if path.is_symlink() or os.path.ismount(path):
+            step = layout.target(folder)
+            if step and not os.path.lexists(self._root / step):
+                os.rename(path, self._root / step)  # an earlier version moved a link aside
+            return
+        if layout.parse(folder):
+            if path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
+                # Once renamed, it would be invisible and stay all the same.
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            path = self._root / layout.temporary(folder)
+            try:
+                os.rename(self._root / folder, path)
+            except FileNotFoundError:
+                return
         try:
-            if layout.parse(folder):
-                aside = layout.temporary(folder)
-                try:
-                    os.rename(self._root / folder, self._root / aside)
-                except FileNotFoundError:
-                    return
-                fs.fsync_directory(self._root)
-            path = self._root / aside
+            fs.fsync_directory(self._root)
             if path.is_dir():
                 shutil.rmtree(str(path), onerror=_ignore_missing)
             else:
                 fs.remove_if_exists(path)
         except OSError:
-            layout.abandoned.add(aside)
+            layout.abandoned.add(path.name)
             raise
-        layout.abandoned.discard(aside)
+        layout.abandoned.discard(path.name)
 
     def address(self, home: str, name: str) -> str:
         return f"../{home}/{name}"

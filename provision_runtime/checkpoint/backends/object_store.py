@@ -145,6 +145,15 @@ class ObjectBackend:
     def discard(self, folder: str, name: str) -> None:
         self._store.delete(f"{_files_folder(folder)}/{name}")
 
+    def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
+        self._store.put(f"{_files_folder(folder)}/{name}", content)
+
+    def drop_cache(self, folder: str, name: str) -> None:
+        """Nothing is cached."""
+
+    def linked(self) -> dict[str, str]:
+        return {}
+
     def flush(self, folder: str) -> None:
         """Objects are durable once they are put, so this only forgets their names."""
         with self._lock:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable, Dict, Hashable, Union
 
-from .. import catalog, disk_usage, layout, manifest, verification
+from .. import catalog, copies, disk_usage, layout, manifest, verification
 from ..errors import CheckpointError, DamagedFile
 from ..manifest import FileEntry, Manifest
 from ..verification import Damage
@@ -25,7 +26,8 @@ ManifestOrError = Union[Manifest, CheckpointError, OSError]
 @dataclass(frozen=True)
 class CheckpointVerdict:
     """verdict: "whole", "damaged", or "unknown" if it could not be checked (no permission, a newer
-    schema, a failing disk); `problem` is then the reason.
+    schema, a failing disk); `problem` is then the reason. copies: how many of its files have another
+    physical copy in the root.
     """
 
     step: int
@@ -35,6 +37,7 @@ class CheckpointVerdict:
     files: int
     bytes: int
     damages: tuple[Damage, ...]
+    copies: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def audit(backend: Backend, step: int | str, meter: ProgressHooks) -> Audit:
     if latest_damage:
         damage = Damage(".", layout.LATEST, latest_damage.problem)
         verdicts.insert(0, _verdict(layout.LATEST, DAMAGED, None, [damage]))
+    if step == ALL:
+        verdicts += run.check_copies()
     return Audit(backend.root, run.bytes_read, tuple(verdicts))
 
 
@@ -96,6 +101,8 @@ class _AuditPass:
                 self._manifests[folder] = error
         # What is wrong with each file that was read, by its key.
         self._problems: dict[Hashable, str | None] = {}
+        contents = copies.survey(backend, [str(name) for name in catalog.committed(backend)])
+        self._doubled = {sha256 for sha256, content in contents.items() if len(content.copies) > 1}
 
     def check_all(self) -> list[CheckpointVerdict]:
         sizes = {}
@@ -116,7 +123,25 @@ class _AuditPass:
             damages = self._find_damages(folder, content)
         except OSError as error:
             return _verdict(folder, UNKNOWN, content, problem=_text(error))
-        return _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
+        doubled = sum(entry.sha256 in self._doubled for entry in content.files)
+        verdict = _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
+        return replace(verdict, copies=doubled)
+
+    def check_copies(self) -> list[CheckpointVerdict]:
+        """One verdict on all second copies, if one of them is damaged."""
+        damages, size = [], 0
+        names = copies.names(self._backend)
+        for name in names:
+            content = b""
+            with suppress(FileNotFoundError):  # removed meanwhile
+                content = self._backend.read(copies.FOLDER, name)
+                if not copies.is_intact(name, content):
+                    problem = "its content is not what its name says"
+                    damages.append(Damage(copies.FOLDER, name, problem))
+            size += len(content)
+        self.bytes_read += size
+        verdict = _verdict(copies.FOLDER, DAMAGED, None, damages)
+        return [replace(verdict, files=len(names), bytes=size)] if damages else []
 
     def _find_damages(self, folder: str, content: Manifest) -> list[Damage]:
         keys = {entry.name: self._key(folder, entry) for entry in content.files}

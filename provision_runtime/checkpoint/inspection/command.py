@@ -73,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the answer. The exit code is 0, 1 for damage (verify), or 3 for an error."""
+    """Prints the answer. The exit code is 0, 1 for damage (verify) or problems (prune), or 3 for an
+    error.
+    """
     try:
         with store_errors(arguments.root):
             answer, code = _answer(arguments)
@@ -108,7 +110,7 @@ def _answer(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
         unfinished=arguments.unfinished,
         dry_run=arguments.dry_run,
     )
-    return asdict(pruned), FINE
+    return asdict(pruned), DAMAGE if pruned.problems else FINE
 
 
 def _print(arguments: argparse.Namespace, document: dict[str, Any], code: int) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .. import catalog, disk_usage, layout, retention
+from ...comm.ranks import single_process
+from .. import catalog, copies, disk_usage, layout, rehash, retention
 from ..errors import CheckpointError, OtherSchema
 from .root import IN_USE, INVALID, InspectionError
 
@@ -69,13 +70,14 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class CheckpointInventory:
-    """bytes: on the disk, every file counted once."""
+    """bytes: on the disk, every file counted once. copies_bytes: those of second copies among them."""
 
     root: str
     latest: int | None
     bytes: int
     checkpoints: tuple[Checkpoint, ...]
     unfinished: tuple[Unfinished, ...]
+    copies_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,10 @@ class Cleanup:
     removed: folders of checkpoints. unfinished: removed folders that dead writers left, or that the
     caller named. left: unfinished folders whose writer may be alive. unreadable: checkpoints that
     stay and do not count, since their manifest cannot be read. freed_bytes: of files whose last
-    name goes. single_copy_bytes: of files that all kept checkpoints share (0 if fewer than two are
-    kept): damage to such a file damages all of them.
+    name goes. copied_bytes: of second copies that were written. single_copy_bytes: of files that all
+    kept checkpoints share (0 if fewer than two are kept) and that have no second copy: damage to
+    such a file damages all of them. problems: a sentence for each folder that could not be removed,
+    and for second copies that could not be written.
     """
 
     root: str
@@ -98,6 +102,8 @@ class Cleanup:
     unreadable: tuple[str, ...]
     freed_bytes: int
     single_copy_bytes: int = 0
+    copied_bytes: int = 0
+    problems: tuple[str, ...] = ()
 
 
 def take_inventory(backend: Backend) -> CheckpointInventory:
@@ -158,12 +164,14 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
             unfinished.append(describe_unfinished(backend, unfinished_name))
     all_usages = list(usages.values())
     all_usages += [disk_usage.usage(backend, row.name) for row in unfinished]
+    second_copies = disk_usage.usage(backend, copies.FOLDER)
     return CheckpointInventory(
         root=backend.root,
         latest=next((row.step for row in checkpoints if row.latest), None),
-        bytes=disk_usage.total_bytes(all_usages),
+        bytes=disk_usage.total_bytes([*all_usages, second_copies]),
         checkpoints=checkpoints,
         unfinished=tuple(unfinished),
+        copies_bytes=disk_usage.folder_bytes(second_copies),
     )
 
 
@@ -178,6 +186,9 @@ def _describe(
     own_bytes: int,
 ) -> Checkpoint:
     state, problem, content = _read_manifest(backend, str(name))
+    damaged = content and _recorded_damage(backend, content)
+    if damaged:
+        state, problem = "damaged", damaged
     if state == "committed" and is_replaced:
         state = "replaced"
     row = Checkpoint(
@@ -223,6 +234,17 @@ def _read_manifest(backend: Backend, folder: str) -> tuple[str, str, Manifest | 
         return "unreadable", f"{backend.root}/{folder}: {error.strerror or error}", None
 
 
+def _recorded_damage(backend: Backend, content: Manifest) -> str:
+    """What was found when files were hashed again, and could not be healed."""
+    needed = {entry.sha256 for entry in content.files}
+    problems = []
+    for damage in rehash.read_record(backend).damages:
+        if damage["sha256"] in needed:
+            path = f"{backend.root}/{damage['folder']}/{damage['file']}"
+            problems.append(f"{path} is damaged: {damage['problem']}")
+    return "; ".join(problems)
+
+
 # Pruning
 
 
@@ -241,27 +263,33 @@ def clean_up(
     """
     _check_unfinished(backend, unfinished)
     plan = retention.plan_pruning(backend, keep, every=every, unfinished=unfinished)
-    removed = (*plan.removed, *plan.leftovers)
-    folders = {*backend.folders(), *removed}
+    folders = {*backend.folders(), *plan.removed, *plan.leftovers}
     usages = {folder: disk_usage.usage(backend, folder) for folder in folders}
-    kept = []
-    for folder in sorted(usages):
-        if layout.parse(folder) and folder not in removed and folder not in plan.unreadable:
-            kept.append(folder)
-    cleanup = Cleanup(
+    readable = catalog.intact_newest_first(backend)
+    kept = [folder for folder in readable if folder not in plan.removed]
+    if not dry_run:
+        plan = retention.carry_out(backend, plan, single_process(), None if keep else 0)
+    elif keep is not None and kept:
+        lacking = copies.missing(backend, kept)[0].values()
+        plan = replace(plan, copied_bytes=sum(content.entry.size for content in lacking))
+    kept = [folder for folder in readable if folder not in plan.removed]
+    single = 0
+    for content in copies.survey(backend, kept).values():
+        if len(content.copies) < 2 <= len(kept) == content.users:
+            single += content.entry.size
+    return Cleanup(
         root=backend.root,
         dry_run=dry_run,
-        kept=tuple(kept),
+        kept=tuple(sorted(kept)),
         removed=plan.removed,
         unfinished=plan.leftovers,
         left=tuple(describe_unfinished(backend, name) for name in plan.unknown),
         unreadable=plan.unreadable,
-        freed_bytes=disk_usage.freed_bytes(usages, removed),
-        single_copy_bytes=disk_usage.common_bytes([usages[folder] for folder in kept]),
+        freed_bytes=disk_usage.freed_bytes(usages, (*plan.removed, *plan.leftovers)),
+        single_copy_bytes=single,
+        copied_bytes=plan.copied_bytes,
+        problems=plan.problems,
     )
-    if not dry_run:
-        retention.carry_out(backend, plan)
-    return cleanup
 
 
 def _check_unfinished(backend: Backend, names: Sequence[str]) -> None:

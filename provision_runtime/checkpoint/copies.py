@@ -1,0 +1,244 @@
+"""Second copies of files, so that one damaged file never costs every checkpoint.
+
+Checkpoints share what did not change: one file on the disk with a name in each of them, or
+references to one object. The folder `copies` below the root holds another copy, named by its
+content, of every file that more than one checkpoint needs, and of all files of a checkpoint that is
+the only one. `make` writes these before old checkpoints are removed; `heal` replaces a damaged file
+by its other copy. Works without torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Callable, Dict, Hashable, Tuple
+
+from . import catalog, corrupt_files, disk_usage, manifest
+from .errors import DamagedFile
+from .hashes import fastest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .backends import Backend
+    from .manifest import FileEntry
+
+FOLDER = "copies"
+# Names of copies begin with a SHA-256; nothing else in the folder is ever removed.
+NAMED_BY_CONTENT = re.compile(r"[0-9a-f]{64}\D.*")
+WORKERS = 3
+SPACE_MARGIN = 1.1
+
+
+@dataclass
+class Content:
+    """The content of a file. users: how many checkpoints need it. copies: a folder and a name for
+    each physical copy, by its key.
+    """
+
+    entry: FileEntry
+    users: int = 0
+    copies: Dict[Hashable, Tuple[str, str]] = field(default_factory=dict)
+
+
+def name_of(entry: FileEntry) -> str:
+    """The name of a file's copy."""
+    if entry.name.startswith(entry.sha256):
+        return entry.name
+    return f"{entry.sha256}-{entry.name}"
+
+
+def names(backend: Backend) -> list[str]:
+    """The copies that exist."""
+    try:
+        present = backend.files(FOLDER)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(name for name in present if NAMED_BY_CONTENT.fullmatch(name))
+
+
+def survey(
+    backend: Backend,
+    folders: Sequence[str],
+    is_included: Callable[[str], bool] = lambda _: True,
+) -> dict[str, Content]:
+    """What these checkpoints need, by SHA-256, and every physical copy of it that they and `copies`
+    have.
+
+    Leaves out files that do not exist, and checkpoints whose manifest cannot be read. is_included:
+    chooses by SHA-256.
+    """
+    contents: dict[str, Content] = {}
+    for folder in folders:
+        read = catalog.manifest_if_intact(backend, folder)
+        for entry in read.files if read else ():
+            if not is_included(entry.sha256):
+                continue
+            content = contents.setdefault(entry.sha256, Content(entry))
+            content.users += 1
+            with suppress(OSError):
+                key = disk_usage.key(backend, folder, entry)
+                content.copies.setdefault(key, (entry.home or folder, entry.name))
+    present = set(names(backend))
+    for content in contents.values():
+        name = name_of(content.entry)
+        if name in present:
+            with suppress(OSError):
+                content.copies.setdefault(_key(backend, FOLDER, name), (FOLDER, name))
+    return contents
+
+
+def missing(
+    backend: Backend, kept: Sequence[str], is_included: Callable[[str], bool] = lambda _: True
+) -> tuple[dict[str, Content], list[str]]:
+    """The copies that these checkpoints lack, by name; and names of copies that they do not need."""
+    contents = survey(backend, kept, is_included)
+    is_alone = len(kept) == 1
+    if is_alone:
+        place = (kept[0], manifest.NAME)
+        read = backend.read(*place)
+        entry = manifest.FileEntry(manifest.NAME, len(read), manifest.possible_digests(read)[0])
+        if is_included(entry.sha256):
+            contents[entry.sha256] = Content(entry, 1, {_key(backend, *place): place})
+    needed = {}
+    for content in contents.values():
+        if is_alone or content.users > 1:
+            needed[name_of(content.entry)] = content
+    present = names(backend)
+    lacking = {}
+    for name, content in needed.items():
+        if name not in present and len(content.copies) < 2:
+            lacking[name] = content
+    unneeded = [name for name in present if is_included(name[:64]) and name not in needed]
+    return lacking, unneeded
+
+
+def make(backend: Backend, kept: Sequence[str], rank: int = 0, world_size: int = 1) -> int:
+    """Writes this rank's share of the copies that these checkpoints lack, and removes copies that
+    they do not need. Returns the bytes written.
+
+    Every file is hashed as it is copied. Raises OSError if the disk fails or is too full (nothing is
+    written then), DamagedFile if a file is damaged and there is no intact copy.
+    """
+
+    def is_own(sha256: str) -> bool:
+        return int(sha256[:8], 16) % world_size == rank
+
+    lacking, unneeded = missing(backend, kept, is_own)
+    _discard(backend, unneeded)
+    size = sum(content.entry.size for content in lacking.values())
+    free = backend.free()
+    if free is not None and size * world_size * SPACE_MARGIN > free:
+        text = f"the second copies need about {size * world_size} bytes; {free} are free"
+        raise OSError(errno.ENOSPC, text, f"{backend.root}/{FOLDER}")
+
+    def copy(name: str) -> DamagedFile | None:
+        content = lacking[name]
+        for home, file in content.copies.values():
+            intact = _read_intact(backend, home, file, content.entry)
+            if intact is not None:
+                backend.replace(FOLDER, name, intact)
+                return None
+        corrupt_files.add(backend.root, content.entry.name)
+        path = f"{backend.root}/{kept[0]}/{content.entry.name}"
+        return DamagedFile(path, "it is missing, or its content is not the committed one")
+
+    if not lacking:
+        return 0
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-copies") as pool:
+        damages = [damage for damage in pool.map(copy, lacking) if damage]
+    backend.flush(FOLDER)
+    if damages:
+        raise damages[0]
+    return size
+
+
+def remove_all(backend: Backend) -> None:
+    _discard(backend, names(backend))
+
+
+def heal(backend: Backend, home: str, name: str, entry: FileEntry) -> bool:
+    """Replaces a damaged or missing file by another copy of its content, in every checkpoint that
+    has the damaged one.
+
+    False if there is no intact copy, or nothing can be written there.
+    """
+    foreign = backend.linked()
+    folders = [str(folder) for folder in catalog.committed(backend)]
+    damaged = _key(backend, home, name)
+    targets, content = [(home, name)], None
+    for place in [(FOLDER, name_of(entry)), *((folder, entry.name) for folder in folders)]:
+        key = _key(backend, *place)
+        if key is None or place == (home, name):
+            continue
+        if key != damaged:
+            content = content or _read_intact(backend, *place, entry)
+        elif place[0] not in foreign:
+            targets.append(place)
+    if content is None or home in foreign:
+        return False
+    try:
+        for folder, target in targets:
+            same = home if folder != home and target == name else None
+            backend.replace(folder, target, content, same)
+            backend.flush(folder)
+    except OSError:
+        return False
+    return True
+
+
+def heal_manifest(backend: Backend, folder: str) -> bool:
+    """The same for a damaged manifest. Its digest, or what remains of it, finds its copy."""
+    try:
+        damaged = backend.read(folder, manifest.NAME)
+    except OSError:
+        return False
+    for digest in manifest.possible_digests(damaged):
+        entry = manifest.FileEntry(manifest.NAME, 0, digest)
+        content = None
+        if NAMED_BY_CONTENT.fullmatch(name_of(entry)):
+            content = _read_intact(backend, FOLDER, name_of(entry), entry)
+        if content is not None and folder not in backend.linked():
+            with suppress(OSError):
+                backend.replace(folder, manifest.NAME, content)
+                backend.flush(folder)
+                return True
+    return False
+
+
+def _discard(backend: Backend, unneeded: Sequence[str]) -> None:
+    for name in unneeded:
+        with suppress(FileNotFoundError):  # two processes may prune
+            backend.discard(FOLDER, name)
+
+
+def _key(backend: Backend, folder: str, name: str) -> Hashable:
+    """None if the file does not exist."""
+    try:
+        return backend.stat(folder, name).key
+    except OSError:
+        return None
+
+
+def is_intact(name: str, content: bytes) -> bool:
+    """Whether a copy of this name has the content that it should have."""
+    if name.endswith(manifest.NAME):
+        return set(manifest.possible_digests(content)) == {name[:64]}
+    return hashlib.sha256(content).hexdigest() == name[:64]
+
+
+def _read_intact(backend: Backend, folder: str, name: str, entry: FileEntry) -> bytes | None:
+    """The content of a file; None if it is not what was committed."""
+    try:
+        content = backend.read(folder, name)
+        if entry.name == manifest.NAME:
+            return content if is_intact(name_of(entry), content) else None
+    except OSError:
+        return None
+    _, digest, committed = fastest_of(replace(entry, name=name))
+    digest.update(content)
+    return content if digest.hexdigest() == committed else None
