@@ -273,7 +273,8 @@ class FileBackend:
                 os.rename(path, self._root / step)  # an earlier version moved a link aside
             return
         if layout.parse(folder):
-            if path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
+            can_empty = os.access(path, os.W_OK | os.X_OK, effective_ids=True)
+            if path.is_dir() and not can_empty:
                 # Once renamed, it would be invisible and stay all the same.
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
             path = self._root / layout.temporary(folder)

@@ -1,0 +1,462 @@
+"""Second copies of files: when there are two, and how damage is healed. Without torch: objects stand
+for whatever ranks save."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import threading
+from pathlib import Path
+
+import pytest
+
+from provision_runtime.checkpoint import (
+    CheckpointWarning,
+    catalog,
+    copies,
+    corrupt_files,
+    list_steps,
+    loader,
+    manifest,
+    prune,
+    rehash,
+    retention,
+    verify,
+)
+from provision_runtime.checkpoint.backends import FileBackend, open_root
+from provision_runtime.checkpoint.inspection import audit, inventory
+from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.comm.ranks import single_process
+from tests.checkpoints import big, save
+from tests.rank_threads import RankThreads
+
+
+def contents(step: int) -> dict[str, bytes]:
+    """Frozen values in a file of their own and in a pack, and trained ones."""
+    small = {f"small{number}": b"%d" % number * 100 for number in range(9)}
+    return {"frozen": big("f"), "trained": b"%08d" % step * (MIN_FILE_BYTES // 8), **small}
+
+
+def run(root: Path, saves: int, keep: int) -> None:
+    for step in range(1, saves + 1):
+        save(root, step, contents(step))
+        prune(root, keep=keep)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def restore(root: Path) -> int:
+    """The step that a new process would load, after healing what can be healed; its files are
+    whole."""
+    corrupt_files.forget(str(root), corrupt_files.names_in(str(root)))
+    backend = open_root(root)
+    for folder in loader.choose(backend, "latest", loader.PREVIOUS)[0]:
+        try:
+            content = loader._read_manifest(backend, folder)
+            loader._verify_share(backend, folder, content, [], single_process())
+        except catalog.DamagedFile:
+            continue
+        assert verify(root, step=content.step) == []
+        return content.step
+    raise AssertionError("nothing can be restored")
+
+
+def places(root: Path, folders: list[str]) -> dict[str, set[int]]:
+    """The inodes of each file's content, and of how many steps it is."""
+    inodes: dict[str, set[int]] = {}
+    for path in root.glob("*/*"):
+        if path.parent.name in (*folders, "copies"):
+            inodes.setdefault(path.name, set()).add(path.stat().st_ino)
+    return inodes
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 5])
+def test_what_is_kept_is_there_twice(tmp_path: Path, keep: int) -> None:
+    """At every save, also those of the same content that is written again now and then."""
+    for step in range(1, 29):
+        save(tmp_path, step, contents(step))
+        prune(tmp_path, keep=keep)
+        kept = [f"step-{number:012d}" for number in list_steps(tmp_path)]
+        assert len(kept) == min(step, keep)
+        inodes = places(tmp_path, kept)
+        for folder in kept:
+            for entry in catalog.read_manifest(open_root(tmp_path), folder).files:
+                users = sum((tmp_path / other / entry.name).exists() for other in kept)
+                if users > 1 or len(kept) == 1:
+                    assert len(inodes[entry.name]) > 1, (step, entry.name)
+    trained = {path.name for path in (tmp_path / "copies").iterdir()}
+    assert len(trained) == (4 if keep == 1 else 2), "copies that nothing needs stay"
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.filterwarnings("ignore::provision_runtime.checkpoint.CheckpointWarning")
+def test_any_damaged_file_leaves_a_whole_checkpoint(tmp_path: Path, keep: int) -> None:
+    for step in range(1, 6):
+        save(tmp_path, step, contents(step))
+        prune(tmp_path, keep=keep)
+        files = {path.stat().st_ino: path for path in tmp_path.glob("*/*")}
+        for path in files.values():
+            intact, inode = path.read_bytes(), path.stat().st_ino
+            is_of_all = keep == 1 or step == 1
+            flip(path)
+            at = restore(tmp_path)
+            assert at == step or (not is_of_all and at == step - 1), path
+            if path.stat().st_ino == inode:
+                path.write_bytes(intact)
+
+
+def test_missing_and_truncated_files_are_healed(tmp_path: Path) -> None:
+    run(tmp_path, 3, keep=3)
+    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    path = tmp_path / "step-000000000003" / frozen
+    path.unlink()
+    with pytest.warns(CheckpointWarning, match="it is missing .*; it was replaced"):
+        assert restore(tmp_path) == 3
+    path.write_bytes(b"")
+    with pytest.warns(CheckpointWarning, match="0 bytes instead of"):
+        assert restore(tmp_path) == 3
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp")]
+
+
+def test_healing_replaces_the_file_in_every_checkpoint(tmp_path: Path) -> None:
+    run(tmp_path, 3, keep=3)
+    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    flip(tmp_path / "step-000000000001" / frozen)
+    with pytest.warns(CheckpointWarning):
+        assert restore(tmp_path) == 3
+    assert [verify(tmp_path, step=step) for step in (1, 2, 3)] == [[], [], []]
+    linked = {(tmp_path / f"step-{step:012d}" / frozen).stat().st_ino for step in (1, 2, 3)}
+    assert len(linked) == 1, "the healed file is linked again"
+    # What was damaged once is written again by the next save, not linked.
+    assert save(tmp_path, 4, contents(4)).progress.written == 2 * MIN_FILE_BYTES
+
+
+def test_two_damaged_copies_are_not_taken_for_good(tmp_path: Path) -> None:
+    run(tmp_path, 3, keep=3)
+    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    for folder in ("step-000000000003", "copies"):
+        flip(tmp_path / folder / frozen)
+    with pytest.raises(AssertionError, match="nothing can be restored"):
+        restore(tmp_path)
+    assert {damage.file for damage in verify(tmp_path)} == {frozen}
+
+
+def test_manifest_of_the_only_checkpoint_is_healed_wherever_the_bit_is(tmp_path: Path) -> None:
+    run(tmp_path, 2, keep=1)
+    path = tmp_path / "step-000000000002" / manifest.NAME
+    content = path.read_bytes()
+    for at in (0, len(manifest.HEAD) + 3, len(manifest.HEAD) + manifest.DIGITS, len(content) - 9):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        with pytest.warns(CheckpointWarning, match=r"manifest\.json is damaged"):
+            assert restore(tmp_path) == 2
+        assert path.read_bytes() == content
+
+
+def test_manifest_is_never_healed_by_that_of_another_save(tmp_path: Path) -> None:
+    """The step was saved again: a copy of its old manifest may still exist."""
+    run(tmp_path, 1, keep=1)
+    old = (tmp_path / "step-000000000001" / manifest.NAME).read_bytes()
+    save(tmp_path, 2, contents(2))
+    (tmp_path / "step-000000000001" / manifest.NAME).unlink()
+    path = tmp_path / "step-000000000002" / manifest.NAME
+    flip(path)
+    with pytest.raises(AssertionError, match="nothing can be restored"):
+        restore(tmp_path)
+    assert path.read_bytes() != old
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_full_disk_removes_no_last_protection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int
+) -> None:
+    """The newest of those to be removed stays, and is removed once there is space."""
+    for step in range(1, 6):
+        save(tmp_path, step, contents(step))
+    monkeypatch.setattr(FileBackend, "free", lambda _: MIN_FILE_BYTES)
+    with pytest.warns(CheckpointWarning, match="No space|are free"):
+        pruned = prune(tmp_path, keep=keep)
+    left = f"step-{5 - keep:012d}"
+    assert f"{left} stays in their place" in pruned.problems[0]
+    assert left not in pruned.removed
+    assert list_steps(tmp_path) == list(range(5 - keep, 6))
+    assert not (tmp_path / "copies").exists()
+    monkeypatch.undo()
+    assert prune(tmp_path, keep=keep).removed == (left,)
+
+
+def test_copying_that_fails_midway_leaves_whole_copies_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(1, 4):
+        save(tmp_path, step, contents(step))
+    replace, written = FileBackend.replace, 0
+
+    def fail(self: FileBackend, folder: str, name: str, content: bytes, same: None = None) -> None:
+        nonlocal written
+        written += 1
+        if written > 1:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded", name)
+        replace(self, folder, name, content, same)
+
+    monkeypatch.setattr(FileBackend, "replace", fail)
+    with pytest.warns(CheckpointWarning, match="Disk quota exceeded"):
+        prune(tmp_path, keep=1)
+    assert list_steps(tmp_path) == [2, 3]
+    for path in (tmp_path / "copies").iterdir():
+        assert copies.is_intact(path.name, path.read_bytes())
+
+
+def test_damage_found_while_copying_keeps_the_checkpoint_before(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, step, contents(step))
+    trained = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["trained"]
+    flip(tmp_path / "step-000000000002" / trained.file)
+    with pytest.warns(CheckpointWarning, match="is damaged"):
+        prune(tmp_path, keep=1)
+    assert restore(tmp_path) == 1
+
+
+def test_ranks_share_the_copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step, {**contents(step), **{letter: big(letter) for letter in "abcdefgh"}})
+    writers: dict[str, list[str]] = {}
+    replace = FileBackend.replace
+
+    class Counted(FileBackend):
+        def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
+            writers.setdefault(name, []).append(threading.current_thread().name)
+            replace(self, folder, name, content, same)
+
+    plan = retention.plan_pruning(open_root(tmp_path), 2)
+    pruned = RankThreads(3).run(lambda ranks: retention.carry_out(Counted(tmp_path), plan, ranks))
+    assert [outcome.problems for outcome in pruned] == [()] * 3
+    assert {len(threads) for threads in writers.values()} == {1}
+    assert len({threads[0] for threads in writers.values()}) > 1
+    assert set(writers) == {path.name for path in (tmp_path / "copies").iterdir()}
+    assert len(writers) == 9
+    assert list_steps(tmp_path) == [2, 3]
+
+
+def test_failure_of_one_rank_is_said_on_all(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, step, contents(step))
+    plan = retention.plan_pruning(open_root(tmp_path), 1)
+
+    class Full(FileBackend):
+        def free(self) -> int:
+            return 0
+
+    pruned = RankThreads(2).run(
+        lambda ranks: retention.carry_out(
+            (Full if ranks.rank else FileBackend)(tmp_path), plan, ranks
+        )
+    )
+    assert all("rank 1" in outcome.problems[0] for outcome in pruned)
+    assert list_steps(tmp_path) == [1, 2]
+
+
+def test_copies_give_way_to_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path, 1, keep=1)
+    copied = len(list((tmp_path / "copies").iterdir()))
+    assert copied
+
+    def free(self: FileBackend) -> int:
+        left = len(copies.names(self))
+        return MIN_FILE_BYTES // 2 if left else 3 * MIN_FILE_BYTES
+
+    monkeypatch.setattr(FileBackend, "free", free)
+    assert save(tmp_path, 2, contents(2)).progress.written
+    assert copies.names(open_root(tmp_path)) == []
+    assert verify(tmp_path) == []
+
+
+def test_file_system_without_links_needs_copies_of_an_only_checkpoint_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    for step in (1, 2, 3):
+        save(tmp_path, step, contents(step))
+    assert prune(tmp_path, keep=2).copied_bytes == 0
+    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    flip(tmp_path / "step-000000000003" / frozen)
+    with pytest.warns(CheckpointWarning):
+        assert restore(tmp_path) == 3
+    assert prune(tmp_path, keep=1).copied_bytes > 2 * MIN_FILE_BYTES
+
+
+def test_files_of_others_in_the_folder_of_copies_stay(tmp_path: Path) -> None:
+    (tmp_path / "copies").mkdir()
+    (tmp_path / "copies" / "notes.txt").write_text("mine")
+    run(tmp_path, 4, keep=2)
+    assert (tmp_path / "copies" / "notes.txt").read_text() == "mine"
+
+
+def test_objects_that_several_checkpoints_refer_to_are_there_twice() -> None:
+    memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
+    root = f"memory://{secrets.token_hex(8)}/run"
+    for step in range(1, 5):
+        save(root, step, contents(step))
+        prune(root, keep=3)
+    backend = open_root(root)
+    [*_, newest] = [str(name) for name in catalog.committed(backend)]
+    content = catalog.read_manifest(backend, newest)
+    frozen = next(entry for entry in content.files if entry.name == content.objects["frozen"].file)
+    assert frozen.home
+    path = f"{root}/{frozen.home}/{frozen.name}"
+    for damage in (b"x" * frozen.size, None):
+        if damage is None:
+            memory.MemoryFileSystem().rm_file(path)
+        else:
+            memory.MemoryFileSystem().pipe_file(path, damage)
+        with pytest.warns(CheckpointWarning, match="replaced by its other copy"):
+            loader._verify_share(backend, newest, content, [], single_process())
+        assert verify(root) == []
+
+
+# Hashing again
+
+
+def shared_files(root: Path) -> set[Path]:
+    """Every physical copy of what more than one step has."""
+    contents = copies.survey(open_root(root), catalog.intact_newest_first(open_root(root)))
+    return {
+        root / home / name
+        for content in contents.values()
+        if content.users > 1
+        for home, name in content.copies.values()
+    }
+
+
+class Watched(FileBackend):
+    """Remembers what was read from the disk."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.hashed: list[Path] = []
+
+    def drop_cache(self, folder: str, name: str) -> None:
+        self.hashed.append(Path(self.root, folder, name))
+        super().drop_cache(folder, name)
+
+
+def lettered(step: int) -> dict[str, bytes]:
+    return {letter: big(letter) for letter in "abcdefghij"} | {"step": b"%d" % step}
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    for step in (1, 2, 3):
+        save(tmp_path, step, lettered(step))
+        prune(tmp_path, keep=3)
+    return tmp_path
+
+
+def test_every_linked_file_is_hashed_once_in_so_many_turns(shared: Path) -> None:
+    backend = Watched(shared)
+    for _ in range(rehash.TURNS):
+        before = len(backend.hashed)
+        assert rehash.rehash(backend, 1000.0, threading.Event()) == []
+        assert len(backend.hashed) - before < 12
+    assert sorted(backend.hashed) == sorted(shared_files(shared))
+    assert len(backend.hashed) == 2 * 10
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "parts"),
+    [(0.5, 0.5), (1.0, 1.0), (30.0, 1.0), (-5.0, 1 / rehash.TURNS), (0.0, 1 / rehash.TURNS)],
+)
+def test_what_is_due_depends_on_the_time_since_the_last(
+    shared: Path, elapsed: float, parts: float
+) -> None:
+    backend = Watched(shared)
+    rehash.rehash(backend, 1e9, threading.Event())
+    backend.hashed.clear()
+    before = rehash.read_record(backend).turn
+    rehash.rehash(backend, 1e9 + elapsed * rehash.MAX_AGE_S, threading.Event())
+    assert rehash.read_record(backend).turn - before == rehash.TURNS * parts
+    if parts == 1.0:
+        assert set(backend.hashed) == shared_files(shared)
+
+
+@pytest.mark.parametrize("where", ["step-000000000002", "copies"])
+def test_decay_is_healed_before_it_is_needed(shared: Path, where: str) -> None:
+    backend = open_root(shared)
+    frozen = catalog.read_manifest(backend, "step-000000000002").objects["e"].file
+    rehash.rehash(backend, 1e9, threading.Event())
+    flip(shared / where / frozen)
+    [problem] = rehash.rehash(backend, 2e9, threading.Event())
+    assert frozen in problem and "replaced by its other copy" in problem
+    assert [verify(shared, step=step) for step in (1, 2, 3)] == [[], [], []]
+    assert copies.is_intact(frozen, (shared / "copies" / frozen).read_bytes())
+    assert rehash.read_record(backend).damages == ()
+
+
+def test_decay_that_cannot_be_healed_is_recorded_and_listed(shared: Path) -> None:
+    backend = open_root(shared)
+    frozen = catalog.read_manifest(backend, "step-000000000002").objects["e"].file
+    rehash.rehash(backend, 1e9, threading.Event())
+    for folder in ("step-000000000002", "copies"):
+        flip(shared / folder / frozen)
+    problems = rehash.rehash(backend, 2e9, threading.Event())
+    assert len(problems) == 2 and all("no intact copy" in problem for problem in problems)
+    assert {damage["file"] for damage in rehash.read_record(backend).damages} == {frozen}
+    rows = inventory.take_inventory(backend).checkpoints
+    assert [row.state for row in rows] == ["damaged"] * 3
+    assert all(frozen in row.problem for row in rows)
+    # Training has the content still: the next save writes it, and the others heal from it.
+    assert save(shared, 4, lettered(4)).progress.written >= MIN_FILE_BYTES
+    rehash.rehash(backend, 3e9, threading.Event())
+    assert [verify(shared, step=step) for step in (1, 2, 3, 4)] == [[]] * 4
+    assert [row.state for row in inventory.take_inventory(backend).checkpoints] == ["committed"] * 4
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"turn": "x", "time": 1, "damages": []}', '{"turn": 1, "time": NaN}']
+)
+def test_record_that_cannot_be_read_counts_as_none(shared: Path, text: str) -> None:
+    backend = open_root(shared)
+    (shared / "copies" / rehash.RECORD).write_text(text)
+    assert rehash.read_record(backend) == rehash.Record()
+    assert rehash.rehash(backend, 1e9, threading.Event()) == []
+    assert rehash.read_record(backend).turn == 1
+
+
+def test_hashing_stops_when_the_run_ends(shared: Path) -> None:
+    stopped = threading.Event()
+    stopped.set()
+    backend = Watched(shared)
+    rehash.rehash(backend, 1e9, threading.Event())
+    backend.hashed.clear()
+    rehash.rehash(backend, 2e9, stopped)
+    assert len(backend.hashed) == 1
+    assert rehash.read_record(backend).turn == 1, "it begins there again"
+
+
+def test_nothing_is_hashed_where_nothing_is_shared(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"a": big("a")})
+    rehash.rehash(open_root(tmp_path), 1e9, threading.Event())
+    assert not (tmp_path / "copies").exists()
+
+
+# Inspection
+
+
+def test_verify_reports_copies(shared: Path) -> None:
+    backend = open_root(shared)
+    result = audit.audit(backend, audit.ALL, audit.ProgressHooks())
+    assert [(row.verdict, row.copies, row.files) for row in result.checkpoints] == [
+        ("whole", 10, 11)
+    ] * 3
+    frozen = catalog.read_manifest(backend, "step-000000000002").objects["e"].file
+    flip(shared / "copies" / frozen)
+    result = audit.audit(backend, audit.ALL, audit.ProgressHooks())
+    assert [row.folder for row in result.checkpoints if row.verdict == "damaged"] == ["copies"]
+    assert not result.is_whole
