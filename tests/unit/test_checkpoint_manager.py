@@ -1,0 +1,164 @@
+"""CheckpointManager without torch: objects stand for the state, and real checkpoints are made of
+them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision_runtime.checkpoint import (
+    CheckpointManager,
+    CheckpointWarning,
+    catalog,
+    copies,
+    list_steps,
+    rehash,
+    saver,
+    verify,
+)
+from provision_runtime.checkpoint.backends import FileBackend, open_root
+from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.comm.ranks import Ranks, single_process
+from tests import checkpoints
+from tests.checkpoints import big
+from tests.rank_threads import RankThreads
+
+
+@pytest.fixture(autouse=True)
+def plans_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning needs torch; all that follows is real."""
+
+    def save(state: dict[str, Any], open_backend: Any, step: int, ranks: Ranks, **_: Any) -> None:
+        checkpoints.save(open_backend(), step, state, ranks)
+
+    monkeypatch.setattr(saver, "save", save)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All linked files are due at every save, and hashed before it returns."""
+    start = rehash.Rehash.start
+
+    def start_and_wait(self: rehash.Rehash, backend: Any) -> None:
+        start(self, backend)
+        self.wait()
+
+    monkeypatch.setattr(rehash.Rehash, "start", start_and_wait)
+    monkeypatch.setattr(rehash, "TURNS", 1)
+    yield
+
+
+def manager(root: Path, keep: int | None, ranks: Ranks | None = None, **options: Any) -> Any:
+    state = {"frozen": big("f"), "trained": b""}
+    settings = {"every": 1, "on_signal": False, **options}
+    return CheckpointManager(root, state, keep=keep, ranks=ranks or single_process(), **settings)
+
+
+def save(made: CheckpointManager, step: int) -> None:
+    made.state_dict["trained"] = b"%08d" % step * (MIN_FILE_BYTES // 8)
+    made.save(step)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("keep", [1, 3, None])
+def test_shared_files_are_there_twice_from_the_first_save_on(
+    tmp_path: Path, keep: int | None
+) -> None:
+    made = manager(tmp_path, keep)
+    for step in range(1, 6):
+        save(made, step)
+        newest = [f"step-{number:012d}" for number in list_steps(tmp_path)[-2:]]
+        for content in copies.survey(open_root(tmp_path), newest).values():
+            if content.users > 1 or len(newest) == 1:
+                assert len(content.copies) > 1, (step, content.entry.name)
+    assert len(list_steps(tmp_path)) == (keep or 5)
+
+
+def test_ranks_save_and_prune_together(tmp_path: Path) -> None:
+    def run(ranks: Ranks) -> None:
+        made = manager(tmp_path, 2, ranks)
+        made.state_dict = {f"frozen{ranks.rank}": big("abc"[ranks.rank])}
+        for step in range(1, 5):
+            made.save(step)
+
+    assert RankThreads(3).run(run) == [None] * 3
+    assert list_steps(tmp_path) == [3, 4]
+    contents = copies.survey(open_root(tmp_path), ["step-000000000004"]).values()
+    assert [len(content.copies) for content in contents] == [2, 2, 2]
+
+
+def test_damage_found_in_the_background_is_named_at_the_next_save(
+    tmp_path: Path, at_once: None
+) -> None:
+    made = manager(tmp_path, 2)
+    for step in (1, 2):
+        save(made, step)
+    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["frozen"].file
+    flip(tmp_path / "step-000000000002" / frozen)
+    save(made, 3)
+    with pytest.warns(CheckpointWarning, match=f"{frozen} was damaged: .*replaced"):
+        save(made, 4)
+    assert [verify(tmp_path, step=step) for step in (3, 4)] == [[], []]
+
+
+def test_full_disk_keeps_one_more_until_the_next_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """keep=1 needs three times the state for a moment; with less, saving goes on all the same."""
+    limit = int(5.5 * MIN_FILE_BYTES)
+
+    def free(self: FileBackend) -> int:
+        sizes = {path.stat().st_ino: path.stat().st_size for path in tmp_path.glob("*/*")}
+        return limit - sum(sizes.values())
+
+    monkeypatch.setattr(FileBackend, "free", free)
+    made = manager(tmp_path, 1)
+    made.state_dict["frozen"] = b""
+    made.state_dict["more"] = b""
+    for step in range(1, 6):
+        made.state_dict["more"] = b"%016d" % step * (MIN_FILE_BYTES // 16)
+        if step == 1:
+            save(made, step)
+            continue
+        with pytest.warns(CheckpointWarning, match="stays in their place"):
+            save(made, step)
+        assert list_steps(tmp_path) == [step - 1, step]
+    limit *= 2
+    save(made, 6)
+    assert list_steps(tmp_path) == [6]
+
+
+def test_failing_prune_does_not_stop_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = manager(tmp_path, 1)
+    save(made, 1)
+    monkeypatch.setattr(copies, "make", lambda *_: 1 / 0)
+    with pytest.warns(CheckpointWarning, match="ZeroDivisionError"):
+        save(made, 2)
+    assert list_steps(tmp_path) == [1, 2]
+
+
+def test_sigterm_saves_before_the_loop_ends(tmp_path: Path) -> None:
+    with manager(tmp_path, 3, every=100, on_signal=True, agree_every=1) as made:
+        assert not made.after_step(1)
+        signal.raise_signal(signal.SIGTERM)
+        assert made.after_step(2)
+    assert list_steps(tmp_path) == [2]
+
+
+def test_thread_ends_with_the_run(tmp_path: Path) -> None:
+    with manager(tmp_path, 3) as made:
+        for step in (1, 2, 3):
+            save(made, step)
+    assert "provision-rehash" not in {thread.name for thread in threading.enumerate()}
