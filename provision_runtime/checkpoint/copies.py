@@ -2,8 +2,8 @@
 
 Checkpoints share what did not change: one file on the disk with a name in each of them, or
 references to one object. The folder `copies` below the root holds another copy, named by its
-content, of every file that more than one checkpoint needs, and of all files of a checkpoint that is
-the only one. `make` writes these before old checkpoints are removed; `heal` replaces a damaged file
+content, of every file that more than one checkpoint needs, and of all files of a checkpoint that has
+no other near it. `make` writes these before old checkpoints are removed; `heal` replaces a damaged file
 by its other copy. Works without torch.
 """
 
@@ -36,12 +36,12 @@ SPACE_MARGIN = 1.1
 
 @dataclass
 class Content:
-    """The content of a file. users: how many checkpoints need it. copies: a folder and a name for
-    each physical copy, by its key.
+    """The content of a file. folders: of the checkpoints that need it. copies: a folder and a name
+    for each physical copy, by its key.
     """
 
     entry: FileEntry
-    users: int = 0
+    folders: list[str] = field(default_factory=list)
     copies: Dict[Hashable, Tuple[str, str]] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ def survey(
             if not is_included(entry.sha256):
                 continue
             content = contents.setdefault(entry.sha256, Content(entry))
-            content.users += 1
+            content.folders.append(folder)
             with suppress(OSError):
                 key = disk_usage.key(backend, folder, entry)
                 content.copies.setdefault(key, (entry.home or folder, entry.name))
@@ -93,20 +93,27 @@ def survey(
 
 
 def missing(
-    backend: Backend, kept: Sequence[str], is_included: Callable[[str], bool] = lambda _: True
+    backend: Backend,
+    kept: Sequence[str],
+    is_alone: bool = False,
+    is_included: Callable[[str], bool] = lambda _: True,
 ) -> tuple[dict[str, Content], list[str]]:
-    """The copies that these checkpoints lack, by name; and names of copies that they do not need."""
+    """The copies that these checkpoints lack, by name; and names of copies that they do not need.
+
+    kept: the newest first. is_alone: no checkpoint shortly before the newest stays, so that all of
+    its files are needed twice; so it is if there is only one.
+    """
     contents = survey(backend, kept, is_included)
-    is_alone = len(kept) == 1
+    is_alone = is_alone or len(kept) == 1
     if is_alone:
         place = (kept[0], manifest.NAME)
         read = backend.read(*place)
         entry = manifest.FileEntry(manifest.NAME, len(read), manifest.possible_digests(read)[0])
         if is_included(entry.sha256):
-            contents[entry.sha256] = Content(entry, 1, {_key(backend, *place): place})
+            contents[entry.sha256] = Content(entry, [kept[0]], {_key(backend, *place): place})
     needed = {}
     for content in contents.values():
-        if is_alone or content.users > 1:
+        if len(content.folders) > 1 or (is_alone and kept[0] in content.folders):
             needed[name_of(content.entry)] = content
     present = names(backend)
     lacking = {}
@@ -117,7 +124,9 @@ def missing(
     return lacking, unneeded
 
 
-def make(backend: Backend, kept: Sequence[str], rank: int = 0, world_size: int = 1) -> int:
+def make(
+    backend: Backend, kept: Sequence[str], is_alone: bool, rank: int = 0, world_size: int = 1
+) -> int:
     """Writes this rank's share of the copies that these checkpoints lack, and removes copies that
     they do not need. Returns the bytes written.
 
@@ -128,7 +137,7 @@ def make(backend: Backend, kept: Sequence[str], rank: int = 0, world_size: int =
     def is_own(sha256: str) -> bool:
         return int(sha256[:8], 16) % world_size == rank
 
-    lacking, unneeded = missing(backend, kept, is_own)
+    lacking, unneeded = missing(backend, kept, is_alone, is_own)
     _discard(backend, unneeded)
     size = sum(content.entry.size for content in lacking.values())
     free = backend.free()

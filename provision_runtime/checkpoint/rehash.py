@@ -92,7 +92,7 @@ def rehash(backend: Backend, now: float, stop: threading.Event) -> list[str]:
     folders = catalog.intact_newest_first(backend)
     linked = {}
     for sha256, content in copies.survey(backend, folders).items():
-        if content.users > 1 or len(content.copies) > 1:
+        if len(content.folders) > 1 or len(content.copies) > 1:
             linked[sha256] = content
     for sha256, content in linked.items():
         if _turn_of(sha256) not in turns:

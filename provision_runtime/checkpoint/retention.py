@@ -59,7 +59,7 @@ def prune(
     plan = plan_pruning(backend, keep, every=every, protected=protected)
     if dry_run:
         return plan
-    pruned = carry_out(backend, plan, single_process())
+    pruned = carry_out(backend, plan, single_process(), keep)
     for problem in pruned.problems:
         warnings.warn(problem, CheckpointWarning, stacklevel=3)
     return pruned
@@ -95,21 +95,23 @@ def plan_pruning(
 
 
 def carry_out(
-    backend: Backend, plan: Pruned, ranks: Ranks, copied_steps: int | None = None
+    backend: Backend, plan: Pruned, ranks: Ranks, keep: int | None, with_copies: bool = True
 ) -> Pruned:
     """What was done; what failed is in `problems`. All ranks call it with the same plan.
 
     The ranks share the work of copying. If that fails, the newest of the removed checkpoints stays
-    in place of the copies. copied_steps: second copies are made for the newest so many of those
-    that stay; None: for all.
+    in place of the copies. keep: if all stay (None), only the newest two get copies, since looking at
+    all would take ever longer.
     """
     removed, problems, copied = list(plan.removed), [], 0
     readable = catalog.intact_newest_first(backend)
-    kept = [folder for folder in readable if folder not in removed][:copied_steps]
-    if kept:
+    kept = own_kept(backend, readable, removed)
+    if keep is None:
+        kept = kept[:2]
+    if kept and with_copies:
 
         def copy() -> int:
-            return copies.make(backend, kept, ranks.rank, ranks.world_size)
+            return copies.make(backend, kept, keep == 1, ranks.rank, ranks.world_size)
 
         copying = collective.run_with_heartbeat("checkpoint/copy", ranks, copy)
         try:
@@ -127,6 +129,12 @@ def carry_out(
         problems += [f"{folder} was not removed: {error}" for folder, error in failed.items()]
         removed = [folder for folder in removed if folder not in failed]
     return replace(plan, removed=tuple(removed), problems=tuple(problems), copied_bytes=copied)
+
+
+def own_kept(backend: Backend, folders: Sequence[str], removed: Sequence[str]) -> list[str]:
+    """Those that stay and are no links: where these lead may be elsewhere tomorrow."""
+    left_out = {*removed, *backend.linked()}
+    return [folder for folder in folders if folder not in left_out]
 
 
 def _remove(backend: Backend, folders: Sequence[str]) -> dict[str, OSError]:

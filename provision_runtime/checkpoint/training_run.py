@@ -208,13 +208,9 @@ class CheckpointManager:
             protected = () if best is None else (best,)
             return asdict(retention.plan_pruning(backend, self._keep, protected=protected))
 
-        # If all stay, the newest two protect each other; looking at all would take ever longer.
-        copied_steps = 2 if self._keep is None else None
         try:
             chosen = retention.Pruned(**collective.broadcast("checkpoint/plan", self._ranks, plan))
-            pruned = retention.carry_out(
-                backend, chosen, self._ranks, copied_steps if with_copies else 0
-            )
+            pruned = retention.carry_out(backend, chosen, self._ranks, self._keep, with_copies)
             problems = pruned.problems
         except (OSError, CheckpointError, RanksMissing, StoreLost) as error:
             problems = (f"old checkpoints were not removed: {error}",)

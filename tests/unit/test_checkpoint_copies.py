@@ -233,7 +233,9 @@ def test_ranks_share_the_copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             replace(self, folder, name, content, same)
 
     plan = retention.plan_pruning(open_root(tmp_path), 2)
-    pruned = RankThreads(3).run(lambda ranks: retention.carry_out(Counted(tmp_path), plan, ranks))
+    pruned = RankThreads(3).run(
+        lambda ranks: retention.carry_out(Counted(tmp_path), plan, ranks, 2)
+    )
     assert [outcome.problems for outcome in pruned] == [()] * 3
     assert {len(threads) for threads in writers.values()} == {1}
     assert len({threads[0] for threads in writers.values()}) > 1
@@ -253,7 +255,7 @@ def test_failure_of_one_rank_is_said_on_all(tmp_path: Path) -> None:
 
     pruned = RankThreads(2).run(
         lambda ranks: retention.carry_out(
-            (Full if ranks.rank else FileBackend)(tmp_path), plan, ranks
+            (Full if ranks.rank else FileBackend)(tmp_path), plan, ranks, 1
         )
     )
     assert all("rank 1" in outcome.problems[0] for outcome in pruned)
@@ -330,7 +332,7 @@ def shared_files(root: Path) -> set[Path]:
     return {
         root / home / name
         for content in contents.values()
-        if content.users > 1
+        if len(content.folders) > 1
         for home, name in content.copies.values()
     }
 
@@ -460,3 +462,18 @@ def test_verify_reports_copies(shared: Path) -> None:
     result = audit.audit(backend, audit.ALL, audit.ProgressHooks())
     assert [row.folder for row in result.checkpoints if row.verdict == "damaged"] == ["copies"]
     assert not result.is_whole
+
+
+def test_one_kept_beside_old_ones_is_there_twice(tmp_path: Path) -> None:
+    """What `every` or `best` keeps may be old: damage to the last would cost all since."""
+    for step in range(1, 8):
+        save(tmp_path, step, contents(step))
+        prune(tmp_path, keep=1, every=3)
+    assert list_steps(tmp_path) == [3, 6, 7]
+    folder = tmp_path / "step-000000000007"
+    for path in folder.iterdir():
+        inode = path.stat().st_ino
+        flip(path)
+        with pytest.warns(CheckpointWarning):
+            assert restore(tmp_path) == 7
+        assert path.stat().st_ino != inode

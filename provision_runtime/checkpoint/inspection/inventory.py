@@ -266,16 +266,16 @@ def clean_up(
     folders = {*backend.folders(), *plan.removed, *plan.leftovers}
     usages = {folder: disk_usage.usage(backend, folder) for folder in folders}
     readable = catalog.intact_newest_first(backend)
-    kept = [folder for folder in readable if folder not in plan.removed]
+    kept = retention.own_kept(backend, readable, plan.removed)
     if not dry_run:
-        plan = retention.carry_out(backend, plan, single_process(), None if keep else 0)
-    elif keep is not None and kept:
-        lacking = copies.missing(backend, kept)[0].values()
+        plan = retention.carry_out(backend, plan, single_process(), keep, keep is not None)
+    elif kept and keep is not None:
+        lacking = copies.missing(backend, kept, keep == 1)[0].values()
         plan = replace(plan, copied_bytes=sum(content.entry.size for content in lacking))
     kept = [folder for folder in readable if folder not in plan.removed]
     single = 0
     for content in copies.survey(backend, kept).values():
-        if len(content.copies) < 2 <= len(kept) == content.users:
+        if len(content.copies) < 2 <= len(kept) == len(content.folders):
             single += content.entry.size
     return Cleanup(
         root=backend.root,
