@@ -72,6 +72,7 @@ def measure() -> None:
             bench.loads,
             bench.blocking,
             bench.incremental,
+            bench.copies,
             bench.memory,
         ):
             part()
@@ -179,6 +180,56 @@ class Bench:
             prepare=lambda: self.change(1),
             warm=True,
         )
+
+    def copies(self) -> None:
+        """Second copies of what three kept checkpoints share, one of a hundred tensors changing, and of an only checkpoint."""
+        import threading
+
+        from provision_runtime import checkpoint
+        from provision_runtime.checkpoint import rehash
+        from provision_runtime.checkpoint.backends import open_root
+
+        root = self.place / "kept"
+        self.clear()
+        save_s, first_s, prune_s, save_cpu_s, prune_cpu_s = [], [], [], [], []
+        for step in range(self.rounds + 4):
+            self.change(1)
+            begin, begin_cpu = time.perf_counter(), time.process_time()
+            checkpoint.save(self.state, root, step=step)
+            saved, saved_cpu = time.perf_counter(), time.process_time()
+            checkpoint.prune(root, keep=3)
+            pruned, pruned_cpu = time.perf_counter(), time.process_time()
+            if not step:
+                first_s += [saved - begin, pruned - saved]
+            if step > 3:
+                save_s.append(saved - begin)
+                prune_s.append(pruned - saved)
+                save_cpu_s.append(saved_cpu - begin_cpu)
+                prune_cpu_s.append(pruned_cpu - saved_cpu)
+        print(
+            f"copies of an only checkpoint: {first_s[1]:.2f} s, times its save: {first_s[1] / first_s[0]:.2f}"
+        )
+        print(
+            f"prune once there are copies: {statistics.median(prune_s):.3f} s, CPU {statistics.median(prune_cpu_s):.3f} s; "
+            f"times a save of 1 %: {statistics.median(prune_s) / statistics.median(save_s):.2f}, "
+            f"CPU {statistics.median(prune_cpu_s) / statistics.median(save_cpu_s):.2f}"
+        )
+        sizes = {path.stat().st_ino: path.stat().st_size for path in root.glob("*/*")}
+        copied = sum(path.stat().st_size for path in (root / "copies").iterdir())
+        print(
+            f"on the disk: {sum(sizes.values()) / self.size:.2f} times the state, {copied / self.size:.2f} of it second copies"
+        )
+        cpu_s, wall_s, backend = 0.0, 0.0, open_root(root)
+        for turn in range(rehash.TURNS):
+            begin, begin_cpu = time.perf_counter(), time.thread_time()
+            assert not rehash.rehash(backend, float(turn + 1), threading.Event())
+            cpu_s += time.thread_time() - begin_cpu
+            wall_s += time.perf_counter() - begin
+        print(
+            f"hashing both copies again: CPU {cpu_s / rehash.TURNS:.3f} s a save ({2 * self.size / 1e9 / cpu_s:.1f} GB/s on one processor), "
+            f"{cpu_s / wall_s:.2f} of a processor meanwhile (limit {rehash.SHARE})"
+        )
+        shutil.rmtree(root)
 
     def memory(self) -> None:
         """Peak of the process over what it had before; save_async's copy is not counted. What is turned is copied piece by piece."""

@@ -86,7 +86,7 @@ def rehash(backend: Backend, now: float, stop: threading.Event) -> list[str]:
     record = read_record(backend)
     due = (now - record.time) * TURNS / MAX_AGE_S if record.time else 1
     turns = {(record.turn + number) % TURNS for number in range(int(min(max(due, 1), TURNS)))}
-    problems = []
+    problems: list[str] = []
     damages = [damage for damage in record.damages if _turn_of(damage["sha256"]) not in turns]
     block = memoryview(bytearray(backend.traits.block))
     folders = catalog.intact_newest_first(backend)

@@ -13,6 +13,7 @@ import pytest
 
 from provision_runtime.checkpoint import (
     CheckpointWarning,
+    DamagedFile,
     catalog,
     copies,
     corrupt_files,
@@ -59,7 +60,7 @@ def restore(root: Path) -> int:
         try:
             content = loader._read_manifest(backend, folder)
             loader._verify_share(backend, folder, content, [], single_process())
-        except catalog.DamagedFile:
+        except DamagedFile:
             continue
         assert verify(root, step=content.step) == []
         return content.step

@@ -15,6 +15,7 @@ import pytest
 
 from provision_runtime.checkpoint import (
     CheckpointWarning,
+    DamagedFile,
     catalog,
     corrupt_files,
     latest,
@@ -26,6 +27,7 @@ from provision_runtime.checkpoint import (
 )
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.inspection import audit, inventory
+from provision_runtime.comm.ranks import single_process
 from tests.checkpoints import big, save
 from tests.conftest import ROOT
 
@@ -174,9 +176,7 @@ def test_damage_behind_a_link_is_not_written_over(root: Path) -> None:
     (target / file).unlink()
     corrupt_files.forget(str(root), [file])
     content = catalog.read_manifest(open_root(root), STEPS[4])
-    from provision_runtime.comm.ranks import single_process
-
-    with pytest.raises(catalog.DamagedFile, match="it is missing"):
+    with pytest.raises(DamagedFile, match="it is missing"):
         loader._verify_share(open_root(root), STEPS[4], content, [], single_process())
     assert not (target / file).exists()
 
