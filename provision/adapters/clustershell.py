@@ -55,6 +55,12 @@ SSH_OPTIONS = (
 INTERRUPT_CHECK_S = 0.2
 # How often nodes that are late are looked for.
 LATE_CHECK_S = 0.5
+# As much is read at once.
+READ_BYTES = 1 << 16
+# Of the number of a task of srun.
+LABEL_LENGTH = 8
+# Of what a command prints on a node.
+MOST_BYTES = 1 << 20
 # Files of a running command: three pipes, and one more while it starts.
 _FILES_PER_COMMAND = 4
 _FILES_OF_OURS = 64
@@ -65,7 +71,8 @@ class NodeOutput:
     """What a command did on a node.
 
     status: its exit code, 255 if ssh itself failed, 128 + N if signal N ended it; None if its
-    output had not ended at the time limit, and may be incomplete. started, ended: this machine's Unix time.
+    output had not ended at the time limit, and may be incomplete. is_cut: it printed more than was
+    read. started, ended: this machine's Unix time.
     """
 
     node: str
@@ -74,6 +81,7 @@ class NodeOutput:
     stderr: str
     started: float
     ended: float
+    is_cut: bool = False
 
 
 def run(
@@ -87,6 +95,8 @@ def run(
     timeout_s: float,
     late_factor: float = 0.0,
     ssh_options: Sequence[str] = (),
+    most_bytes: int = MOST_BYTES,
+    is_labeled: bool = False,
     on_output: Callable[[NodeOutput], None] | None = None,
 ) -> list[NodeOutput]:
     """Run a shell command on every node, `fanout` at a time; outputs in the order of `nodes`.
@@ -95,8 +105,10 @@ def run(
     command on this machine once for each node, with `%h` replaced by the node's name (and `%%` by
     `%`). connect_s: how long ssh may take to connect. timeout_s: how long a node may take, counted
     from its own start; its ssh is then killed. late_factor: a node may also take this many times
-    the median of those that have ended, if that is more. on_output: called with each output as it
-    comes.
+    the median of those that have ended, if that is more. most_bytes: of each of a node's two
+    outputs; no more is read, and a command that goes on printing gets SIGPIPE. is_labeled: the
+    command is srun's, whose lines begin with `TASK:`, and most_bytes are for each task. on_output:
+    called with each output as it comes.
 
     Raises ToolMissing if there is no ssh on this machine.
     """
@@ -108,8 +120,9 @@ def run(
             "There is no `ssh` on this machine.", advice="Install OpenSSH's client, or set PATH."
         )
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
-    worker_class = _worker_class(worker)
-    collector = _collector(on_output, math.inf if late_factor else timeout_s)
+    worker_class = _worker_class(worker, math.inf if is_labeled else most_bytes)
+    limit_s = math.inf if late_factor else timeout_s
+    collector = _collector(on_output, limit_s, most_bytes if is_labeled else None)
     task = Task(thread=threading.current_thread())
     interrupts = _Interrupts()
     try:
@@ -224,9 +237,10 @@ def _range_length(text: str) -> int:
     return max(1, int(match[2]) - int(match[1]) + 1)
 
 
-def _worker_class(worker: Worker) -> Any:
+def _worker_class(worker: Worker, most_bytes: float) -> Any:
     """A class of ClusterShell's workers, of which one command starts at a time: ClusterShell forks,
-    and several threads may run commands."""
+    and several threads may run commands. It reads no more than most_bytes of each output."""
+    from ClusterShell.Worker.EngineClient import EngineClientEOF
     from ClusterShell.Worker.Exec import ExecClient, ExecWorker
     from ClusterShell.Worker.Ssh import SshClient, WorkerSsh
 
@@ -235,8 +249,18 @@ def _worker_class(worker: Worker) -> Any:
 
     class Client(client_class):  # type: ignore[misc, valid-type]
         def _start(self) -> Any:
+            self._counts = {}
             with start_lock:
                 return super()._start()
+
+        def _read(self, sname: str, size: int = READ_BYTES) -> Any:
+            count = self._counts.get(sname, 0)
+            if count > most_bytes:
+                self.worker.eh.cut.add(self.key)
+                raise EngineClientEOF()
+            data = super()._read(sname, size)
+            self._counts[sname] = count + len(data)
+            return data
 
     class OneAtATime(WorkerSsh if is_ssh else ExecWorker):  # type: ignore[misc]
         SHELL_CLASS = Client
@@ -279,8 +303,11 @@ def _most_commands() -> int:
     return max(1, (soft - _FILES_OF_OURS) // _FILES_PER_COMMAND)
 
 
-def _collector(on_output: Callable[[NodeOutput], None] | None, timeout_s: float) -> Any:
-    """A ClusterShell event handler that makes NodeOutputs. timeout_s: ClusterShell's own limit."""
+def _collector(
+    on_output: Callable[[NodeOutput], None] | None, timeout_s: float, label_bytes: int | None
+) -> Any:
+    """A ClusterShell event handler that makes NodeOutputs. timeout_s: ClusterShell's own limit.
+    label_bytes: how much to keep of the lines that begin with the same word."""
     from ClusterShell.Event import EventHandler
 
     class Collector(EventHandler):  # type: ignore[misc]
@@ -290,12 +317,20 @@ def _collector(on_output: Callable[[NodeOutput], None] | None, timeout_s: float)
             self._started: dict[str, float] = {}
             self._lines: dict[tuple[str, str], list[bytes]] = {}
             self._late: set[str] = set()
+            self._label_counts: dict[tuple[str, bytes], int] = {}
+            # The nodes that printed more than was read.
+            self.cut: set[str] = set()
 
         def ev_pickup(self, worker: Any, node: str) -> None:
             self._started[node] = time.time()
             self.running[node] = worker
 
         def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
+            if label_bytes is not None:
+                label = (sname, msg.partition(b":")[0].strip()[:LABEL_LENGTH])
+                self._label_counts[label] = self._label_counts.get(label, 0) + len(msg)
+                if self._label_counts[label] > label_bytes:
+                    return
             self._lines.setdefault((node, sname), []).append(msg)
 
         def ev_hup(self, worker: Any, node: str, rc: int) -> None:
@@ -332,6 +367,7 @@ def _collector(on_output: Callable[[NodeOutput], None] | None, timeout_s: float)
                 stderr=errors.decode(errors="replace"),
                 started=self._started.pop(node),
                 ended=time.time(),
+                is_cut=node in self.cut,
             )
             self.outputs[node] = output
             if on_output is not None:

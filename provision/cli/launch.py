@@ -272,7 +272,7 @@ def list_(console: Console, envs: Path | None, namespace: str | None, **options:
 @verb
 def log(
     console: Console, job: str, envs: Path | None, namespace: str | None, **options: Any
-) -> None:
+) -> int:
     """Print a job's log.
 
     JOB is what `launch` printed: a number of Slurm, or k8s:NAME. For jobs on plain hosts, name the
@@ -281,8 +281,11 @@ def log(
     from provision.commands import jobs as command
 
     kind, selection = _jobs_engine(envs, options, job)
-    text = command.read_log(kind, job, selection, namespace)
+    text, problems = command.read_log(kind, job, selection, namespace)
+    for problem in problems:
+        console.warn(problem)
     console.result({"job": job, "log": text}, text.rstrip("\n"))
+    return 1 if problems else 0
 
 
 @jobs.command("cancel")
@@ -292,7 +295,7 @@ def log(
 @verb
 def cancel(
     console: Console, job: str, envs: Path | None, namespace: str | None, **options: Any
-) -> None:
+) -> int:
     """Cancel a job. Ranks that save on USR1 do so first.
 
     JOB is what `launch` printed. For jobs on plain hosts, name the hosts with --on.
@@ -300,8 +303,12 @@ def cancel(
     from provision.commands import jobs as command
 
     kind, selection = _jobs_engine(envs, options, job)
-    command.cancel(kind, job, selection, namespace)
-    console.result({"job": job, "canceled": True}, f"canceled: {job}")
+    problems = command.cancel(kind, job, selection, namespace)
+    for problem in problems:
+        console.warn(f"{problem}; the job's part there may go on")
+    where = " where hosts answered" if problems else ""
+    console.result({"job": job, "canceled": not problems}, f"canceled: {job}{where}")
+    return 1 if problems else 0
 
 
 def _jobs_engine(envs: Path | None, options: dict[str, Any], job: str | None = None) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from provision.cluster.comparison import (
     CLOCK,
+    DEFINITIONS,
     DIGEST_DIGITS,
     DISTRIBUTION,
     FILES,
@@ -32,6 +33,9 @@ from provision.cluster.remote import NodeAnswer, merge_same_nodes, run_action
 STAGE = "drift"
 # How many nodes of one environment are asked for its distributions before we give up.
 ATTEMPTS = 3
+
+# The facts that only a node with the environment has.
+OF_INSTALLED = ("lock", FILES, "mounted_as", "nccl")
 
 # Distribution -> what a node has of it, as text.
 Distributions = Mapping[str, str]
@@ -152,8 +156,20 @@ def _first_round(
         values = {**result["facts"], CLOCK: offsets[name]}
         for setting, text in result["settings"].items():
             values[SETTING + setting] = text
-        nodes[name] = NodeFacts(values=values, unread=result["unread"])
+        unread = dict(result["unread"])
+        for fact in _facts_of_node(values, digests=digests):
+            if fact not in values:
+                unread.setdefault(fact, "the node does not say it")
+        nodes[name] = NodeFacts(values=values, unread=unread)
     return nodes, failures
+
+
+def _facts_of_node(values: Mapping[str, Value], *, digests: bool) -> list[str]:
+    """What a node must say, or say that it could not read it."""
+    left_out = [] if digests else [FILES]
+    if INSTALLED in values and values[INSTALLED] is None:
+        left_out += OF_INSTALLED
+    return [each.name for each in DEFINITIONS if each.name not in left_out]
 
 
 def _place(selection: NodeSelection, request: DriftRequest) -> dict[str, object]:

@@ -3,8 +3,13 @@ program say them."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
+
+from provision_runtime.report.text import escape_line
+
+MESSAGE_LENGTH = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +23,25 @@ class NodeFailure:
     """What went wrong on one node.
 
     stage: what was being done (check, copy, verify, ...). reason: a key of REASONS. message: the
-    tool's or system's own words.
+    tool's or system's own words, as one line of bounded length.
     """
 
     stage: str
     reason: str
     message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", message_line(self.message))
+
+
+def message_line(text: str) -> str:
+    """A stranger's text as one line of bounded length. Texts that differ stay different."""
+    text = escape_line(text)
+    if len(text) <= MESSAGE_LENGTH:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    end = f"... ({len(text)} characters, sha256 {digest})"
+    return text[: MESSAGE_LENGTH - len(end)] + end
 
 
 REASONS: dict[str, FailureReason] = {
@@ -103,8 +121,9 @@ REASONS: dict[str, FailureReason] = {
         advice="The kernel's log there says why (dmesg: out of memory?).",
     ),
     "bad-answer": FailureReason(
-        meaning="the node's Python ended without the program's answer",
-        advice="The message has what it printed. A shell start file that ends the shell does this.",
+        meaning="the node gave no answer, or one that is not what was asked for; nothing of it was used",
+        advice="The message says what is wrong, or what was printed. A shell start file that ends the "
+        "shell does this; so does a Python there that is not what it says.",
     ),
     "not-run": FailureReason(
         meaning="the node's engine runs no commands of ours",
@@ -366,7 +385,7 @@ def _line_of_reason(text: str, reason: str) -> str:
     """The last line that has the reason: ssh ends with the one that names the host."""
     for line in reversed(text.splitlines()):
         if _ssh_reason(line) == reason and not _NOISE.match(line):
-            return line.strip()
+            return message_line(line.strip())
     return _telling_line(text)
 
 
@@ -374,4 +393,4 @@ def _telling_line(text: str) -> str:
     """The last line that says something: tools put their reason there."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if not _NOISE.match(line)]
-    return telling[-1] if telling else ""
+    return message_line(telling[-1]) if telling else ""

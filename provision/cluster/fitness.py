@@ -5,7 +5,7 @@ Pure: the same answers and needs give the same verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ LEAST_INODES = 100
 # Without these answers nobody knows whether the node is fit.
 NEEDED_FACTS = ("system", "store", "gpus")
 # Failures that tell nothing about the node itself.
-_UNKNOWN_REASONS = ("timed-out", "connection-lost", "killed")
+_UNKNOWN_REASONS = ("timed-out", "connection-lost", "killed", "bad-answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +60,18 @@ class NodeReport:
     facts: Mapping[str, Any]
 
 
-def judge(answer: NodeAnswer, needs: EnvironmentNeeds | None = None) -> NodeReport:
-    """Judge a node by its answer to the action `facts`; a Kubernetes node by what its API server
-    says about it."""
+def judge(
+    answer: NodeAnswer,
+    needs: EnvironmentNeeds | None = None,
+    needed: Sequence[str] = NEEDED_FACTS,
+) -> NodeReport:
+    """Judge a node by its answer to the action `facts`, or to another one with the needed facts; a
+    Kubernetes node by what its API server says about it."""
     if answer.node.engine == "kubernetes":
         return _judge_kubernetes(answer.node, needs)
     if answer.failure is not None:
         return _judge_failure(answer)
-    facts = answer.result or {}
+    facts = answer.result or {"unread": {}}
     problems = [
         *_system_problems(facts.get("system"), needs),
         *_store_problems(facts.get("store"), needs),
@@ -75,11 +79,11 @@ def judge(answer: NodeAnswer, needs: EnvironmentNeeds | None = None) -> NodeRepo
         *_host_problems(facts.get("host")),
         *_clock_problems(answer),
     ]
-    unread = [
-        _problem("unread", f"{fact}: {reason}")
-        for fact, reason in facts.get("unread", {}).items()
-        if fact in NEEDED_FACTS
-    ]
+    unread = []
+    for fact in needed:
+        if fact not in facts:
+            reason = facts["unread"].get(fact, "the node does not say it")
+            unread.append(_problem("unread", f"{fact}: {reason}"))
     verdict: NodeVerdict = "fit"
     if problems:
         verdict = "unfit"

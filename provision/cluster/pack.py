@@ -22,6 +22,7 @@ from provision.catalog import required_glibc
 from provision.core import tar
 from provision.core.atomic import atomic_stream, atomic_write, remove_tree
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.core.json_text import parse_json
 from provision.core.paths import Folders
 from provision.core.schema import schema_error
 from provision.core.similar_names import did_you_mean
@@ -142,7 +143,7 @@ def read_pack(path: Path) -> Pack:
             advice=f"{did_you_mean(path.name, packed)}`provision pack NAME` makes it.",
         )
     try:
-        sidecar = json.loads(sidecar_path.read_text(encoding="utf-8"))
+        sidecar = parse_json(sidecar_path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise _damaged(sidecar_path, f"it is not JSON ({error})") from error
     problem = schema_error(sidecar, "pack")

@@ -3,7 +3,6 @@ not."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import signal
@@ -15,12 +14,13 @@ from typing import Any
 from provision.adapters import clustershell
 from provision.adapters.clustershell import NodeOutput
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster import answers as codec
 from provision.cluster.failures import REASONS, NodeFailure, classify
 from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
 from provision.cluster.program import node_command, node_program
 from provision.core import process
-from provision.core.errors import InvalidSpec, TimedOut
-from provision_runtime.node.program import MARK, SIMULATED_NAME
+from provision.core.errors import InvalidSpec, OutputTooLong, TimedOut
+from provision_runtime.node.program import SIMULATED_NAME
 
 Arguments = Mapping[str, Any] | Callable[[Node], Mapping[str, Any]]
 # The same for all nodes, or one for each.
@@ -68,7 +68,9 @@ def run_action(
     defaults = defaults or NodeDefaults()
     programs = _programs(action, arguments)
     command = node_command(python=defaults.python)
-    run = _RemoteAction(command, programs, stage, timeout_s, late_factor, defaults, on_answer)
+    run = _RemoteAction(
+        action, command, programs, stage, timeout_s, late_factor, defaults, on_answer
+    )
     return run.on(nodes)
 
 
@@ -89,11 +91,12 @@ def run_script(
     defaults: NodeDefaults,
     on_answer: OnAnswer | None = None,
 ) -> list[NodeAnswer]:
-    """Run a script of the POSIX shell that prints its answer as the node program does; otherwise as
-    `run_action`. For questions that are asked so often that starting Python would cost too much.
-    """
+    """Run the script of `probe.py` for the POSIX shell, which prints its answer as the node program
+    does; otherwise as `run_action`."""
     program = script.encode()
-    run = _RemoteAction("sh -s", program, stage, timeout_s, late_factor, defaults, on_answer)
+    run = _RemoteAction(
+        codec.PROBE, "sh -s", program, stage, timeout_s, late_factor, defaults, on_answer
+    )
     return run.on(nodes)
 
 
@@ -122,13 +125,20 @@ def run_with_data(
     started = time.time()
     status: int | None = None
     stdout, stderr = "", ""
+    is_cut = False
     try:
         result = process.run(
-            node_argv(node, command, defaults), feed=write, timeout_s=timeout_s, check=False
+            node_argv(node, command, defaults),
+            feed=write,
+            timeout_s=timeout_s,
+            check=False,
+            most_bytes=codec.most_bytes(action),
         )
         status, stdout, stderr = result.returncode, result.stdout, result.stderr
     except TimedOut:
         pass
+    except OutputTooLong:
+        is_cut = True
     output = NodeOutput(
         node=node.name,
         # As a shell says it, and so ClusterShell.
@@ -137,8 +147,9 @@ def run_with_data(
         stderr=stderr,
         started=started,
         ended=time.time(),
+        is_cut=is_cut,
     )
-    return answer_of(node, output, stage)
+    return answer_of(node, output, stage, action)
 
 
 def transport(node: Node, defaults: NodeDefaults) -> str:
@@ -202,6 +213,7 @@ class _RemoteAction:
 
     def __init__(
         self,
+        action: str,
         command: str,
         programs: Programs,
         stage: str,
@@ -210,7 +222,7 @@ class _RemoteAction:
         defaults: NodeDefaults,
         on_answer: OnAnswer | None,
     ) -> None:
-        self._command, self._programs, self._stage = command, programs, stage
+        self._action, self._command, self._programs, self._stage = action, command, programs, stage
         self._timeout_s, self._late_factor = timeout_s, late_factor
         self._defaults, self._on_answer = defaults, on_answer
         self.answers: dict[str, NodeAnswer] = {}
@@ -254,7 +266,7 @@ class _RemoteAction:
         """nodes: by what ClusterShell calls them."""
 
         def on_output(output: NodeOutput) -> None:
-            self._add(answer_of(nodes[output.node], output, self._stage))
+            self._add(answer_of(nodes[output.node], output, self._stage, self._action))
 
         clustershell.run(
             list(nodes),
@@ -266,6 +278,7 @@ class _RemoteAction:
             timeout_s=self._timeout_s,
             late_factor=self._late_factor,
             ssh_options=self._defaults.ssh_options,
+            most_bytes=codec.most_bytes(self._action),
             on_output=on_output,
         )
 
@@ -301,12 +314,13 @@ class _RemoteAction:
         remaining = dict(nodes)
         while remaining:
             output = self._srun_step(remaining, program)
-            documents = {each["slurm_node"]: each for each in srun_documents(output.stdout)}
+            documents = srun_documents(output.stdout, self._action)
             messages = srun_messages(output.stderr)
             causes = step_causes(messages, output.stderr) & set(remaining)
             for name, node in list(remaining.items()):
                 if name in documents:
-                    self._add(_answer_of_document(node, documents[name], output, self._stage))
+                    answer = _answer_of_document(node, documents[name], output, self._stage)
+                    self._add(answer)
                 elif causes and name not in causes:
                     continue
                 elif name in messages:
@@ -340,6 +354,8 @@ class _RemoteAction:
             stdin=program,
             worker="exec",
             timeout_s=self._timeout_s + SRUN_EXTRA_S,
+            most_bytes=codec.most_bytes(self._action),
+            is_labeled=True,
         )
         return output
 
@@ -353,13 +369,20 @@ class _RemoteAction:
             self._on_answer(answer)
 
 
-def answer_of(node: Node, output: NodeOutput, stage: str) -> NodeAnswer:
+def answer_of(node: Node, output: NodeOutput, stage: str, action: str) -> NodeAnswer:
     """What the node program answered in what it printed, or why there is no answer."""
+    if output.is_cut:
+        return _failed(node, stage, "bad-answer", codec.too_long(action), output)
     stdout = output.stdout.decode(errors="replace")
-    document = _document(stdout)
-    if document is not None:
-        return _answer_of_document(node, document, output, stage)
+    text = codec.marked_text(stdout.split("\n"))
     reason, message = classify(output.status, stdout, output.stderr)
+    if text is not None:
+        try:
+            return _answer_of_document(node, codec.decode(text, action), output, stage)
+        except ValueError as error:
+            # Else the connection may have broken within the answer.
+            if output.status == 0:
+                reason, message = "bad-answer", str(error)
     return _failed(node, stage, reason, message, output)
 
 
@@ -367,9 +390,8 @@ def _answer_of_document(
     node: Node, document: Mapping[str, Any], output: NodeOutput, stage: str
 ) -> NodeAnswer:
     failure = None
-    error = document.get("error")
-    if error is not None:
-        failure = NodeFailure(stage=stage, reason=error["reason"], message=error["message"])
+    if "error" in document:
+        failure = NodeFailure(stage=stage, **document["error"])
     return NodeAnswer(
         node=node,
         result=document.get("result"),
@@ -443,29 +465,29 @@ def _step_error(stderr: str) -> str:
     return "\n".join(line for line in lines if line.startswith("srun: error"))
 
 
-def srun_documents(stdout: bytes) -> list[dict[str, Any]]:
-    """The answers in what `srun --label` printed. It breaks lines after 1,024 bytes or so (22.05):
-    `2: ` begins each piece of what task 2 printed."""
+def srun_documents(stdout: bytes, action: str) -> dict[str, Mapping[str, Any]]:
+    """The answers in what `srun --label` printed, by Slurm's name of the node. It breaks lines after
+    1,024 bytes or so (22.05): `2: ` begins each piece of what task 2 printed.
+
+    Without answers that are not valid, and without those of a name that several tasks claim.
+    """
     pieces: dict[str, list[str]] = {}
     for task, text in _SRUN_LABEL.findall(stdout.decode(errors="replace")):
         pieces.setdefault(task, []).append(text)
-    documents = []
+    documents: dict[str, Mapping[str, Any]] = {}
+    claimed: set[str] = set()
     for texts in pieces.values():
-        document = _document("".join(texts))
-        if document is not None:
-            documents.append(document)
+        text = codec.marked_text(texts)
+        if text is None:
+            continue
+        try:
+            document = codec.decode(text, action)
+        except ValueError:
+            continue
+        name = str(document.get("slurm_node"))
+        if name in claimed:
+            documents.pop(name, None)
+        else:
+            documents[name] = document
+        claimed.add(name)
     return documents
-
-
-def _document(text: str) -> dict[str, Any] | None:
-    """The answer in what the node program, and the shells around it, printed; None if there is
-    none, or only the beginning of one (the connection broke)."""
-    _, mark, rest = text.rpartition(MARK)
-    if not mark:
-        return None
-    try:
-        document, _ = json.JSONDecoder().raw_decode(rest)
-    except ValueError:
-        return None
-    assert isinstance(document, dict)
-    return document

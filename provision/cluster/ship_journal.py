@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from provision.cluster.failures import NodeFailure
+from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.states import NodeState, State
 from provision.core.errors import IntegrityError
+from provision.core.json_text import parse_json
 from provision.core.paths import make_private_directory
 from provision.core.schema import schema_error
 
@@ -101,7 +102,7 @@ def read(path: Path) -> RecordedShipment:
     texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, text in enumerate(texts):
         try:
-            lines.append(json.loads(text))
+            lines.append(parse_json(text))
         except ValueError as error:
             if number == len(texts) - 1 and lines:
                 break
@@ -113,6 +114,11 @@ def read(path: Path) -> RecordedShipment:
         raise IntegrityError(f"{path}: {problem}.", advice="Ship without --resume.")
     states = {}
     for line in lines[1:]:
+        if line.get("reason", "bad-answer") not in REASONS:
+            raise IntegrityError(
+                f"{path}: {line['reason']!r} is no reason that this provision knows.",
+                advice="Ship without --resume.",
+            )
         states[line["node"]] = _state(line)
     return RecordedShipment(path=path, header=lines[0], states=states)
 

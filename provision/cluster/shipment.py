@@ -178,7 +178,8 @@ class Shipment(StageRun):
         facts = answer.result or {}
         ways = facts.get("ways", [])
         needs_tree = ways[:1] == ["tree"]
-        report = fitness.judge(answer, self._needs(answer.node.name, needs_tree))
+        needs = self._needs(answer.node.name, needs_tree)
+        report = fitness.judge(answer, needs, ("system", "store"))
         if report.problems:
             return report.problems[0]
         if not ways:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, cast
 
-from provision.cluster.failures import NodeFailure
+from provision.cluster.failures import NodeFailure, message_line
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.isolation import Group, GroupVerdict
 from provision.cluster.remote import NodeAnswer, run_action, transport
@@ -196,7 +196,7 @@ def judge(
     elif verdict == "fail":
         problem = ""
     else:
-        problem = _doubt(report or {}, len(node_of_rank), results, failures)
+        problem = _doubt(report or {}, node_of_rank, results, failures)
         if problem:
             verdict = "unknown"
     return GroupResult(
@@ -207,8 +207,14 @@ def judge(
         findings=tuple(findings),
         failures=failures,
         problem=problem,
-        logs={name: result["logs"] for name, result in results.items()},
+        logs={name: _own_logs(ranks[name], result["logs"]) for name, result in results.items()},
     )
+
+
+def _own_logs(ranks: Sequence[int], logs: Mapping[str, str]) -> dict[str, str]:
+    """Without those that a node has under the names of other nodes' ranks."""
+    names = [f"rank{rank}.log" for rank in ranks]
+    return {name: logs[name] for name in names if name in logs}
 
 
 def _main_report(
@@ -228,7 +234,7 @@ def _main_report(
         problem = f"the report of {name} is not valid: {problem}"
     for name, result in results.items():
         if result["ended_because"]:
-            problem = f"{name}: {result['ended_because']}"
+            problem = message_line(f"{name}: {result['ended_because']}")
     return None, problem
 
 
@@ -252,19 +258,19 @@ def _report_problem(report: Mapping[str, Any]) -> str:
 
 def _doubt(
     report: Mapping[str, Any],
-    world_size: int,
+    node_of_rank: Mapping[int, str],
     results: Mapping[str, Mapping[str, Any]],
     failures: Mapping[str, NodeFailure],
 ) -> str:
     """Why a report that says pass does not prove it; empty if it does."""
-    if report["world_size"] != world_size:
-        return f"the report is of {report['world_size']} ranks instead of {world_size}"
+    if report["world_size"] != len(node_of_rank):
+        return f"the report is of {report['world_size']} ranks instead of {len(node_of_rank)}"
     if failures:
         return _failure_problem(failures)
-    for name, result in results.items():
-        for rank, status in result["statuses"].items():
-            if status != 0:
-                return f"rank {rank} on {name} ended with status {status}"
+    for rank, name in node_of_rank.items():
+        status = results[name]["statuses"].get(str(rank), "unknown")
+        if status != 0:
+            return f"rank {rank} on {name} ended with status {status}"
     return ""
 
 
@@ -310,8 +316,8 @@ def _group_finding(
         verdict=finding.get("verdict", model.FAIL),
         phase=phase,
         nodes=tuple(nodes),
-        message=finding["message"],
-        advice=finding["advice"],
+        message=message_line(finding["message"]),
+        advice=message_line(finding["advice"]),
     )
 
 

@@ -250,7 +250,7 @@ class StageRun:
         timeout_s: float,
         on_each: Callable[[], None],
     ) -> list[NodeAnswer]:
-        """The same for a shell script. timeout_s: how long it may take."""
+        """The same for the script of `probe.py`. timeout_s: how long it may take."""
 
         def run(remaining: Sequence[Node], on_answer: OnAnswer) -> list[NodeAnswer]:
             return run_script(

@@ -5,7 +5,6 @@ The runtime looks, in a process of its own; here is what runs it, and what its a
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,9 @@ from provision.commands.context import Context, refuse_mistyped_name
 from provision.commands.env import require_prefix
 from provision.core import process
 from provision.core.errors import InvalidSpec, ToolFailed
+from provision.core.json_text import parse_json
 from provision.resolver import spec as specs
-from provision_runtime.report import diagnosis
+from provision_runtime.report import diagnosis, model
 from provision_runtime.report.findings import CATALOG
 
 # A deep look imports torch, which can take minutes from a cold network file system.
@@ -52,7 +52,10 @@ class NodesDiagnosis:
 
     @property
     def exit_code(self) -> int:
-        codes = [diagnosis.exit_code(each["verdict"]) for each in self.documents.values()]
+        codes = []
+        for document in self.documents.values():
+            verdicts = [finding["verdict"] for finding in document["findings"]]
+            codes.append(diagnosis.exit_code(model.overall([document["verdict"], *verdicts])))
         failed = any(failure.reason != "same-node" for failure in self.failures.values())
         return max([*codes, int(failed)])
 
@@ -114,7 +117,7 @@ def _run_doctor(arguments: Sequence[str], timeout_s: float) -> dict[str, Any]:
     command = [sys.executable, "-E", "-S", str(files("provision_runtime")), "doctor"]
     result = process.run([*command, *arguments], env=os.environ, timeout_s=timeout_s, check=False)
     try:
-        document: dict[str, Any] = json.loads(result.stdout)
+        document: dict[str, Any] = parse_json(result.stdout)
     except ValueError as error:
         raise ToolFailed(command, result.returncode, result.stderr or result.stdout) from error
     return document

@@ -6,9 +6,9 @@ provision keeps no list of its own.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
@@ -51,52 +51,64 @@ class HostJob:
 
 def list_on_hosts(selection: NodeSelection) -> tuple[list[HostJob], list[str]]:
     """The jobs of every host, and for each host that did not answer, why."""
-    jobs, problems = [], []
-    for answer in run_action(selection, "job-list", {}, stage="jobs", timeout_s=ASK_TIMEOUT_S):
-        if answer.result is None:
-            assert answer.failure is not None
-            problems.append(f"{answer.node.name}: {answer.failure.message}")
-            continue
-        for row in answer.result["jobs"]:
-            jobs.append(
-                HostJob(
-                    id=row["id"],
-                    host=answer.node.name,
-                    node=row["node"],
-                    state=row["state"],
-                    status=row["status"],
-                )
-            )
+    results, problems = _ask_hosts("job-list", {}, selection)
+    jobs = [HostJob(host=host, **row) for host, result in results for row in result["jobs"]]
     return jobs, problems
 
 
-def log_on_hosts(identity: str, selection: NodeSelection) -> str:
+def log_on_hosts(identity: str, selection: NodeSelection) -> tuple[str, list[str]]:
+    """The logs of a job's parts, and for each host that did not answer, why."""
+    results, problems = _ask_hosts("job-log", {"id": identity}, selection)
     texts = {}
-    for answer in run_action(
-        selection, "job-log", {"id": identity}, stage="jobs", timeout_s=ASK_TIMEOUT_S
-    ):
-        for row in (answer.result or {}).get("logs", ()):
-            texts[row["node"], answer.node.name] = row["text"]
+    for host, result in results:
+        for row in result["logs"]:
+            texts[row["node"], host] = row["text"]
     if not texts:
-        raise InvalidSpec(f"No node of `{selection.text}` has a job {identity}.")
-    return "\n".join(f"==> {host}\n{texts[node, host]}" for node, host in sorted(texts))
+        raise _no_job(f"has a job {identity}", selection, problems)
+    text = "\n".join(f"==> {host}\n{texts[node, host]}" for node, host in sorted(texts))
+    return text, problems
 
 
 def cancel_on_hosts(
     identity: str, selection: NodeSelection, nodes: Sequence[Node] | None = None
-) -> int:
-    """End a job's part on every host that has one; returns how many were told to."""
-    ended = 0
-    for answer in run_action(
+) -> list[str]:
+    """End a job's part on every host that has one; for each host that did not answer, why.
+
+    Raises InvalidSpec if none has one.
+    """
+    results, problems = _ask_hosts("job-cancel", {"id": identity}, selection, nodes)
+    if not any(result["signaled"] for _, result in results):
+        raise _no_job(f"runs a job {identity}", selection, problems)
+    return problems
+
+
+def _ask_hosts(
+    action: str,
+    arguments: Mapping[str, Any],
+    selection: NodeSelection,
+    nodes: Sequence[Node] | None = None,
+) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str]]:
+    """The result of each host, and for each without one, why."""
+    answers = run_action(
         nodes or selection.nodes,
-        "job-cancel",
-        {"id": identity},
+        action,
+        arguments,
         stage="jobs",
         timeout_s=ASK_TIMEOUT_S,
         defaults=selection.defaults,
-    ):
-        ended += len((answer.result or {}).get("signaled", ()))
-    return ended
+    )
+    results, problems = [], []
+    for answer in answers:
+        if answer.result is not None:
+            results.append((answer.node.name, answer.result))
+        elif answer.failure is not None:
+            problems.append(f"{answer.node.name}: {answer.failure.message}")
+    return results, problems
+
+
+def _no_job(verb: str, selection: NodeSelection, problems: Sequence[str]) -> InvalidSpec:
+    unasked = f"; no answer from {'; '.join(problems)}" if problems else ""
+    return InvalidSpec(f"No node of `{selection.text}` {verb}{unasked}.")
 
 
 def list_slurm() -> list[slurm_jobs.SlurmJob]:
@@ -128,21 +140,22 @@ def list_kubernetes(
 
 def read_log(
     engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
-) -> str:
-    """What a job printed. selection: the hosts, for plain hosts."""
+) -> tuple[str, list[str]]:
+    """What a job printed, and why parts of it are missing. selection: the hosts, for plain hosts."""
     if engine == "slurm":
-        return slurm_log(job)
+        return slurm_log(job), []
     if engine == "kubernetes":
         name = job.removeprefix(KUBERNETES_PREFIX)
-        return kubernetes_jobs.job_log(name, kube_context(selection), namespace)
+        return kubernetes_jobs.job_log(name, kube_context(selection), namespace), []
     assert selection is not None
     return log_on_hosts(job, selection)
 
 
 def cancel(
     engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
-) -> None:
-    """End a job. Raises InvalidSpec if its engine does not know it."""
+) -> list[str]:
+    """End a job; returns where it may go on, and why. Raises InvalidSpec if its engine does not know
+    it."""
     if engine == "slurm":
         slurm_jobs.show_job(job)  # scancel says nothing about jobs that do not exist
         slurm_jobs.cancel(job)
@@ -151,8 +164,8 @@ def cancel(
         kubernetes_jobs.cancel(name, kube_context(selection), namespace)
     else:
         assert selection is not None
-        if not cancel_on_hosts(job, selection):
-            raise InvalidSpec(f"No node of `{selection.text}` runs a job {job}.")
+        return cancel_on_hosts(job, selection)
+    return []
 
 
 def kube_context(selection: NodeSelection | None) -> str:

@@ -98,6 +98,10 @@ class ToolFailed(ProvisionError):
         self.tail = tail
 
 
+class OutputTooLong(ToolFailed):
+    """A tool printed more than its answer can be, and was ended."""
+
+
 class NoSpace(ProvisionError):
     """The disk is full or a quota is used up."""
 

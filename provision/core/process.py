@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from provision.core.errors import TimedOut, ToolFailed, ToolMissing
+from provision.core.errors import OutputTooLong, TimedOut, ToolFailed, ToolMissing
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -109,6 +109,7 @@ def run(
     on_stderr_line: Callable[[str], None] | None = None,
     feed: Callable[[int], None] | None = None,
     owner_writes_only: bool = False,
+    most_bytes: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
@@ -117,14 +118,14 @@ def run(
     another thread, with each line of the child's standard output or error as it comes. feed: writes
     to the descriptor of the child's standard input, in another thread; a BrokenPipeError there is no
     error. owner_writes_only: nobody else may write to what the child makes, whatever the user's
-    umask is. Raises ToolMissing if it cannot be started, ToolFailed on a non-zero status (unless
-    check is False), TimedOut after timeout_s. In any case, Ctrl-C included, the child and its own
-    children are gone afterwards.
+    umask is. most_bytes: of each output; no more is read. Raises ToolMissing if it cannot be
+    started, ToolFailed on a non-zero status (unless check is False), OutputTooLong, TimedOut after
+    timeout_s. In any case, Ctrl-C included, the child and its own children are gone afterwards.
     """
     argv = [os.fspath(part) for part in command]
     with (
-        _open_stdout_reader(on_stdout_line) as stdout_reader,
-        _open_stderr_reader(show, hidden, on_stderr_line) as reader,
+        _open_stdout_reader(on_stdout_line, most_bytes) as stdout_reader,
+        _open_stderr_reader(show, hidden, on_stderr_line, most_bytes) as reader,
         _open_feeder(feed) as stdin,
         contextlib.ExitStack() as held_signals,
     ):
@@ -154,6 +155,9 @@ def run(
         out = stdout_reader.text()
     if reader:
         err = reader.text()
+    if any(each is not None and each.is_cut for each in (stdout_reader, reader)):
+        message = f"it printed more than {most_bytes} bytes"
+        raise OutputTooLong(argv, child.returncode, message)
     if check and child.returncode != 0:
         raise ToolFailed(argv, child.returncode, err or out)
     return subprocess.CompletedProcess(argv, child.returncode, out, err)
@@ -271,6 +275,7 @@ class _Terminal:
     can still be read. hidden: how lines begin that are recorded only."""
 
     RECORDED_BYTES = 64 * 1024
+    is_cut = False
 
     def __init__(self, hidden: Sequence[str] = ()) -> None:
         self._hidden = tuple(text.encode() for text in hidden)
@@ -336,19 +341,28 @@ def _visible(line: bytes) -> bytes:
 
 
 class _LinePipe:
-    """A pipe for a child's output: each line is passed on as it comes, and recorded."""
+    """A pipe for a child's output: each line is passed on as it comes, and recorded. most_bytes: if
+    more comes, it is closed."""
 
-    def __init__(self, on_line: Callable[[str], None]) -> None:
+    def __init__(self, on_line: Callable[[str], None] | None, most_bytes: int | None) -> None:
         our_end, self.child_end = os.pipe()
         self._lines: list[str] = []
-        self._on_line = on_line
+        self._on_line, self._most_bytes = on_line, most_bytes
+        self.is_cut = False
         self._file = os.fdopen(our_end, errors="replace")
         self._reader = threading.Thread(target=self._forward, daemon=True)
 
     def _forward(self) -> None:
-        for line in self._file:
+        size = 0
+        while line := self._file.readline(self._most_bytes or -1):
+            size += len(line)
+            if self._most_bytes is not None and size > self._most_bytes:
+                self.is_cut = True
+                self._file.close()
+                return
             self._lines.append(line)
-            self._on_line(line)
+            if self._on_line is not None:
+                self._on_line(line)
 
     def start(self) -> None:
         self._reader.start()
@@ -363,12 +377,14 @@ class _LinePipe:
 
 
 @contextlib.contextmanager
-def _open_stdout_reader(on_line: Callable[[str], None] | None) -> Iterator[_LinePipe | None]:
+def _open_stdout_reader(
+    on_line: Callable[[str], None] | None, most_bytes: int | None
+) -> Iterator[_LinePipe | None]:
     """What reads the child's standard output while it runs; None if it is read at its end."""
-    if on_line is None:
+    if on_line is None and most_bytes is None:
         yield None
         return
-    reader = _LinePipe(on_line)
+    reader = _LinePipe(on_line, most_bytes)
     reader.start()
     try:
         yield reader
@@ -378,12 +394,15 @@ def _open_stdout_reader(on_line: Callable[[str], None] | None) -> Iterator[_Line
 
 @contextlib.contextmanager
 def _open_stderr_reader(
-    show: bool, hidden: Sequence[str], on_line: Callable[[str], None] | None
+    show: bool,
+    hidden: Sequence[str],
+    on_line: Callable[[str], None] | None,
+    most_bytes: int | None,
 ) -> Iterator[_Terminal | _LinePipe | None]:
     """What reads the child's standard error while it runs; None if it is read at its end."""
     reader: _Terminal | _LinePipe
-    if on_line is not None:
-        reader = _LinePipe(on_line)
+    if on_line is not None or most_bytes is not None:
+        reader = _LinePipe(on_line, most_bytes)
     elif show and sys.stderr.isatty():
         reader = _Terminal(hidden)
     else:

@@ -47,6 +47,21 @@ def schema_error(document: Any, schema: str) -> str | None:
     return f"{location(document, first.path)}: {first.message}"
 
 
+def first_schema_error(document: Any, schema: str) -> str | None:
+    """As `schema_error`, but the first violation in the document: to find all of them in a text of
+    a stranger may take minutes and gigabytes."""
+    import jsonschema_rs
+
+    try:
+        _validator(schema).validate(document)
+    except jsonschema_rs.ValidationError as error:
+        violation = _violation(error, schema)
+        return f"{location(document, violation.path)}: {violation.message}"
+    except ValueError as error:
+        return f"it cannot be checked ({error})"
+    return None
+
+
 def schema_violations(document: Any, schema: str) -> list[SchemaViolation]:
     """All violations of `provision/schemas/<schema>.schema.json`."""
     try:

@@ -7,8 +7,6 @@ they require.
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
 
 PASSPORT, REPORT, NODES = "passport", "smoke-report", "drift"
@@ -93,30 +92,15 @@ def load_nodes(path: Path) -> dict[str, Any]:
 
 def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
     try:
-        document = json.loads(
-            path.read_text(encoding="utf-8"),
-            parse_constant=_refuse_constant,
-            parse_float=_parse_finite,
-        )
+        document = parse_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise InvalidSpec(f"{path} {problem}.", advice=advice) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise IntegrityError(f"{path} is not JSON: {error}.", advice=advice) from error
     if not isinstance(document, dict) or "schema" not in document:
         raise IntegrityError(f"{path} is not {description}.", advice=advice)
     return document
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number that JSON knows")
-
-
-def _parse_finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"{text} is too large for a measurement")
-    return value
 
 
 def _smoke_run(path: Path, place: str, verdict: Mapping[str, Any]) -> SmokeRun:

@@ -144,9 +144,11 @@ def test_task_that_ends_without_reading_does_not_end_the_others(
     ).strip()
     slurm_cluster.wait_for_job(job, "RUNNING")
     defaults = NodeDefaults(via="srun", allocated="n[1-4]", srun_options=("--jobid", job))
-    answer = (
-        f'printf "\\n{MARK}{{\\"slurm_node\\": \\"%s\\", \\"result\\": {{}}}}\\n" $SLURMD_NODENAME'
+    document = (
+        '{\\"identity\\": [\\"%s\\", \\"\\"], \\"slurm_node\\": \\"%s\\", '
+        '\\"result\\": {\\"active\\": false}}'
     )
+    answer = f'printf "\\n{MARK}{document}\\n" $SLURMD_NODENAME $SLURMD_NODENAME'
     script = f"[ $SLURMD_NODENAME = n2 ] && exit 3\n{{ cat >/dev/null; {answer}; exit; }}\n"
     script += "# a comment\n" * 300_000
     answers = run_script(

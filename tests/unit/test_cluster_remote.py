@@ -19,6 +19,7 @@ from provision.cluster.remote import (
     transport,
 )
 from provision.core.errors import InvalidSpec
+from provision_runtime.node.program import MARK
 
 STDERR = """\
 0: sh: 1: exec: nopython: not found
@@ -67,23 +68,38 @@ def test_an_aborted_step_has_the_nodes_that_failed_first_as_its_cause() -> None:
     assert step_causes(srun_messages(finished), finished) == set()
 
 
-def test_answers_that_srun_broke_into_lines() -> None:
-    """It breaks lines after 1,024 bytes, and mixes the pieces of several tasks."""
-    texts = {}
-    for number in (0, 11):
-        document = {"slurm_node": f"n{number}", "result": {"text": "x" * 3000 + f" {number}"}}
-        texts[number] = f"provision-node: {json.dumps(document)}"
+def labeled(texts: dict[int, str]) -> bytes:
+    """What srun prints for tasks: lines of 1,000 bytes, mixed."""
     lines = [" 0: ", "11: Welcome"]
-    for start in range(0, 3200, 1000):
+    for start in range(0, max(map(len, texts.values())), 1000):
         for number, text in texts.items():
             lines.append(f"{number:2}: {text[start : start + 1000]}")
-    documents = srun_documents("\n".join(lines).encode() + b"\n")
-    assert [document["slurm_node"] for document in documents] == ["n0", "n11"]
-    assert documents[1]["result"]["text"].endswith("x 11")
+    return "\n".join(lines).encode() + b"\n"
+
+
+def printed(name: str, keys: list[str]) -> str:
+    result = {"active": None, "previous": None, "installed": keys}
+    document = {"identity": [name, "boot"], "slurm_node": name, "result": result}
+    return f"{MARK}{json.dumps(document)}"
+
+
+def test_answers_that_srun_broke_into_lines() -> None:
+    """It breaks lines after 1,024 bytes, and mixes the pieces of several tasks."""
+    keys = [f"key{number:06}" for number in range(300)]
+    texts = {0: printed("n0", keys), 11: printed("n11", [*keys, "last"])}
+    documents = srun_documents(labeled(texts), "store-history")
+    assert list(documents) == ["n0", "n11"]
+    assert documents["n11"]["result"]["installed"] == [*keys, "last"]
+
+
+def test_no_task_answers_for_the_node_of_another_one() -> None:
+    texts = {0: printed("n0", []), 1: printed("n2", ["mine"]), 2: printed("n2", [])}
+    assert list(srun_documents(labeled(texts), "store-history")) == ["n0"]
 
 
 def test_answer_that_was_cut_off_is_none() -> None:
-    assert srun_documents(b'0: provision-node: {"slurm_node": "n1", "resu\n') == []
+    cut_off = b'0: provision-node: {"slurm_node": "n1", "resu\n'
+    assert srun_documents(cut_off, "store-history") == {}
 
 
 def test_ways_to_reach_a_node() -> None:

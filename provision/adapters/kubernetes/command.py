@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from provision.core import process
 from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
+from provision.core.json_text import map_texts, parse_json
+from provision.core.schema import first_schema_error
+from provision_runtime.report.text import escape_line
 
 ANSWER_TIMEOUT_S = 60.0
+# A node of a cluster takes some 20 KiB in JSON.
+MOST_BYTES = 256 << 20
 # kubectl's own log, which repeats what its last line says.
 _LOG_LINE = re.compile(r"[EW]\d{4} \d\d:\d\d:")
 _UNREACHABLE = re.compile(
@@ -16,9 +22,14 @@ _UNREACHABLE = re.compile(
 
 
 def run_kubectl(
-    arguments: list[str], context: str = "", namespace: str | None = None, *, advice: str = ""
+    arguments: list[str],
+    context: str = "",
+    namespace: str | None = None,
+    *,
+    stdin: str = "",
+    advice: str = "",
 ) -> str:
-    """What kubectl printed. advice: for an answer that refuses.
+    """What kubectl printed. stdin: what it reads. advice: for an answer that refuses.
 
     Raises ToolMissing without kubectl, Unreachable if the API server does not answer, InvalidSpec
     for what it refuses.
@@ -30,7 +41,12 @@ def run_kubectl(
         command += ["--namespace", namespace]
     command += [*arguments, f"--request-timeout={ANSWER_TIMEOUT_S:.0f}s"]
     try:
-        return process.run(command, timeout_s=ANSWER_TIMEOUT_S + 5).stdout
+        return process.run(
+            command,
+            timeout_s=ANSWER_TIMEOUT_S + 5,
+            most_bytes=MOST_BYTES,
+            feed=lambda descriptor: process.write_all(descriptor, stdin.encode()),
+        ).stdout
     except ToolMissing as error:
         raise ToolMissing(
             "There is no `kubectl` on this machine.",
@@ -52,3 +68,36 @@ def run_kubectl(
                 "chooses another one.",
             ) from error
         raise InvalidSpec(f"Kubernetes refused: {message}", advice=advice) from error
+
+
+def ask_kubectl(
+    kind: str,
+    arguments: list[str],
+    context: str = "",
+    namespace: str | None = None,
+    *,
+    stdin: str = "",
+    advice: str = "",
+) -> Any:
+    """The document that kubectl printed (-o json), checked. kind: its name in kubectl.schema.json.
+
+    Raises Unreachable for another answer, and what `run_kubectl` raises.
+    """
+    text = run_kubectl(arguments, context, namespace, stdin=stdin, advice=advice)
+    return parse_answer(kind, text)
+
+
+def parse_answer(kind: str, text: str) -> Any:
+    """The document in what kubectl printed: texts of kubelets are lines in it. Raises
+    Unreachable."""
+    try:
+        document = map_texts(parse_json(text), escape_line)
+        problem = first_schema_error({kind: document}, "kubectl")
+    except ValueError as error:
+        problem = str(error)
+    if problem is not None:
+        raise Unreachable(
+            f"What kubectl printed is not what was asked for ({kind}): {problem}.",
+            advice="`kubectl get ... -o json` shows it; a proxy or a plug-in may have changed it.",
+        )
+    return document

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.adapters.kubernetes.command import run_kubectl
+from provision.adapters.kubernetes.command import ask_kubectl, run_kubectl
 from provision.core.errors import InvalidSpec
 
 OWN_LABEL = "app.kubernetes.io/managed-by=provision"
@@ -45,7 +44,7 @@ def submit(manifest: Path, context: str = "", namespace: str | None = None) -> N
 
 
 def require_indexed_jobs(context: str = "") -> None:
-    version = json.loads(run_kubectl(["version", "-o", "json"], context))["serverVersion"]
+    version = ask_kubectl("version", ["version", "-o", "json"], context)["serverVersion"]
     major, minor = (int(re.sub(r"\D", "", version[key]) or 0) for key in ("major", "minor"))
     if (major, minor) < INDEXED_SINCE:
         raise InvalidSpec(
@@ -61,8 +60,8 @@ def list_jobs(context: str = "", namespace: str | None = None) -> list[Kubernete
     if _has_jobsets("list", context, namespace):
         # The Job that a JobSet makes has no label of ours, so nothing is listed twice.
         kinds += ",jobsets"
-    answer = run_kubectl(["get", kinds, "-l", OWN_LABEL, "-o", "json"], context, namespace)
-    return [parse_job(item) for item in json.loads(answer)["items"]]
+    answer = ask_kubectl("jobs", ["get", kinds, "-l", OWN_LABEL, "-o", "json"], context, namespace)
+    return [parse_job(item) for item in answer["items"]]
 
 
 def _has_jobsets(verb: str, context: str, namespace: str | None) -> bool:
@@ -105,9 +104,8 @@ def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
 
 def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
     """What the pods of a job printed, node 0 first."""
-    pods = json.loads(
-        run_kubectl(["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"], context, namespace)
-    )["items"]
+    arguments = ["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"]
+    pods = ask_kubectl("pods", arguments, context, namespace)["items"]
     if not pods:
         raise InvalidSpec(f"Kubernetes has no pods of a job {name}.")
     pods.sort(key=lambda pod: int(pod["metadata"].get("annotations", {}).get(INDEX, 0)))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.adapters.kubernetes.command import run_kubectl
+from provision.adapters.kubernetes.command import ask_kubectl, parse_answer
 
 GPU_RESOURCE = "nvidia.com/gpu"
 # Labels of NVIDIA's GPU feature discovery.
 GPU_PRODUCT = "nvidia.com/gpu.product"
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.rev")
 HOST_NAME = "kubernetes.io/hostname"
+_VERSION = re.compile(r"\d{1,9}(\.\d{1,9})*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +45,20 @@ def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
     if selector:
         arguments += ["-l", selector]
     advice = "`kubectl get nodes --show-labels` lists labels."
-    return parse_nodes(run_kubectl(arguments, context, advice=advice))
+    document = ask_kubectl("nodes", arguments, context, advice=advice)
+    return [_node(item) for item in document["items"]]
 
 
 def parse_nodes(text: str) -> list[KubernetesNode]:
     """The nodes in the output of `kubectl get nodes -o json`."""
-    return [_node(item) for item in json.loads(text)["items"]]
+    return [_node(item) for item in parse_answer("nodes", text)["items"]]
 
 
 def _node(item: Mapping[str, Any]) -> KubernetesNode:
     metadata, status = item["metadata"], item.get("status", {})
     labels = metadata.get("labels", {})
     info = status.get("nodeInfo", {})
-    conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+    conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
     state = {"True": "Ready", "False": "NotReady"}.get(conditions.get("Ready", ""), "Unknown")
     if item.get("spec", {}).get("unschedulable"):
         state += ",SchedulingDisabled"
@@ -71,7 +73,9 @@ def _node(item: Mapping[str, Any]) -> KubernetesNode:
         kubelet=info.get("kubeletVersion", ""),
         gpus=int(status.get("allocatable", {}).get(GPU_RESOURCE, 0)),
         gpu_type=labels.get(GPU_PRODUCT, ""),
-        driver=next((labels[name] for name in DRIVER_LABELS if name in labels), None),
+        driver=next(
+            filter(_VERSION.fullmatch, (labels.get(name, "") for name in DRIVER_LABELS)), None
+        ),
         pressure=tuple(
             name for name, value in conditions.items() if name != "Ready" and value == "True"
         ),

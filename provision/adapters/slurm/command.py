@@ -16,6 +16,8 @@ from provision.core.errors import (
 )
 
 ANSWER_TIMEOUT_S = 60.0
+# A node or job takes some 200 bytes.
+MOST_BYTES = 64 << 20
 _NO_CONTROLLER = re.compile(
     r"contact slurm controller|unable to contact|connection refused|configuration (source|file)",
     re.I,
@@ -48,7 +50,9 @@ def run_slurm(
     Raises ToolMissing without the command, and Unreachable if the controller does not answer.
     """
     try:
-        return process.run(command, env=env, timeout_s=ANSWER_TIMEOUT_S).stdout
+        return process.run(
+            command, env=env, timeout_s=ANSWER_TIMEOUT_S, most_bytes=MOST_BYTES
+        ).stdout
     except ToolMissing as error:
         raise ToolMissing(
             f"There is no `{command[0]}` on this machine.",

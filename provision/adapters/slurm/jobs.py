@@ -73,7 +73,7 @@ def list_jobs() -> list[SlurmJob]:
 
 def parse_jobs(text: str) -> list[SlurmJob]:
     jobs = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|", _COLUMNS - 1)]
         if len(cells) == _COLUMNS:
             identity, name, state, nodes, used, limit, comment, where = cells
@@ -82,7 +82,7 @@ def parse_jobs(text: str) -> list[SlurmJob]:
                     id=identity,
                     name=name,
                     state=state,
-                    nodes=int(nodes) if nodes.isdigit() else 0,
+                    nodes=int(nodes) if re.fullmatch("[0-9]{1,9}", nodes) else 0,
                     time_used=used,
                     time_limit=limit,
                     comment="" if comment == "(null)" else comment,

@@ -84,7 +84,7 @@ def partition_state(partition: str) -> str:
 def parse_nodes(text: str) -> list[SlurmNode]:
     """sinfo's rows; a node that is in several partitions once."""
     nodes: dict[str, SlurmNode] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|", _COLUMNS - 1)]
         if len(cells) != _COLUMNS:
             continue
@@ -161,7 +161,7 @@ def _gpus(gres: str) -> tuple[int, str]:
         if kind != "gpu":
             continue
         words = [word for word in words if word != "no_consume"]
-        has_count = bool(words) and words[-1].isdecimal()
+        has_count = bool(words) and re.fullmatch("[0-9]{1,9}", words[-1]) is not None
         total += int(words.pop()) if has_count else 1
         types += words
     return total, "+".join(dict.fromkeys(types))
@@ -172,7 +172,7 @@ def _words(text: str) -> list[str]:
 
 
 def _number(text: str) -> int:
-    match = re.match(r"\d+", text)  # `128+` for nodes that differ
+    match = re.match("[0-9]{1,15}", text)  # `128+` for nodes that differ
     return int(match[0]) if match else 0
 
 
