@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provision_runtime.node.program import MARK
 
-IDENTITY = '"identity": ["%s", "simulated"]' % "me"
+IDENTITY = '"identity": ["me", "simulated"]'
 FLOOD_BYTES = 1 << 30
 
 
@@ -60,7 +60,7 @@ MALFORMED = {
     "more in the error": with_error(reason="in-use", message="x", node="n2"),
     "other action": with_result('{"cake": true}'),
     "not json": answered("{'result': {}}"),
-    "not utf-8": f"printf '\\n{MARK}{{\"result\": \"\\377\\376\"}}\\n'",
+    "not utf-8": f'printf \'\\n{MARK}{{"result": "\\377\\376"}}\\n\'',
     "surrogate": with_result('"\\ud800"'),
     "half": answered('{"identity": ["n1"'),
     "other words": "echo Welcome",

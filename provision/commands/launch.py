@@ -16,6 +16,8 @@ from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster.answers import ANSWER_BYTES
+from provision.cluster.failures import message_line
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
@@ -151,7 +153,12 @@ def submit(planned: PlannedJob) -> SubmittedJob:
         return SubmittedJob(engine="slurm", id=identity, log=log)
     if planned.engine == "kubernetes":
         with _file(planned.text, "job.yaml") as path:
-            kubernetes_jobs.submit(path, kube_context(planned.selection), job.kubernetes.namespace)
+            key = None
+            if job.nodes > 1:
+                secret = launch.key_secret(job)
+                key = kubernetes_jobs.JobKey(secret=secret, key=_new_key())
+            context = kube_context(planned.selection)
+            kubernetes_jobs.submit(path, job.name, key, context, job.kubernetes.namespace)
         return SubmittedJob(engine="kubernetes", id=KUBERNETES_PREFIX + job.name, log=None)
     _start_on_hosts(planned)
     return SubmittedJob(engine="hosts", id=job.name, log=None)
@@ -355,8 +362,11 @@ def _start_on_hosts(planned: PlannedJob) -> None:
 
     commands = host_commands(planned.job, planned.job.gpus)
     threads = planned.selection.defaults.fanout
+    key = _new_key()
     try:
-        problems = process.run_in_threads(lambda each: _start_problem(each.ssh), commands, threads)
+        problems = process.run_in_threads(
+            lambda each: _start_problem(each.ssh, key), commands, threads
+        )
     except KeyboardInterrupt:
         _end_on_hosts(planned)
         raise
@@ -374,13 +384,24 @@ def _end_on_hosts(planned: PlannedJob) -> None:
         cancel_on_hosts(planned.job.name, planned.selection, planned.nodes)
 
 
-def _start_problem(argv: Sequence[str]) -> str:
+def _new_key() -> str:
+    """By which the nodes of one job know each other."""
+    return secrets.token_hex(32)
+
+
+def _start_problem(argv: Sequence[str], key: str) -> str:
     """Why a host's part did not start; empty if it did."""
     try:
-        process.run(list(argv), env=os.environ, timeout_s=START_TIMEOUT_S)
+        process.run(
+            list(argv),
+            env=os.environ,
+            timeout_s=START_TIMEOUT_S,
+            most_bytes=ANSWER_BYTES,
+            feed=lambda descriptor: process.write_all(descriptor, f"{key}\n".encode()),
+        )
     except ProvisionError as error:
         lines = [line for line in error.details.splitlines() if line.strip()]
-        return lines[-1].strip() if lines else error.message
+        return message_line(lines[-1].strip() if lines else error.message)
     return ""
 
 

@@ -26,7 +26,7 @@ from provision.launch.jobs import (
     SshOptions,
     check_job,
 )
-from provision.launch.kubernetes import parse_resource, parse_selector
+from provision.launch.kubernetes import key_secret, parse_resource, parse_selector
 from provision.launch.kubernetes_rules import check_manifests
 from provision.launch.run_spec import (
     TOKEN_VARIABLE,
@@ -68,6 +68,7 @@ __all__ = [
     "dns_label",
     "docker_arguments",
     "find_notebook_server",
+    "key_secret",
     "parse_duration",
     "parse_mount",
     "parse_option",

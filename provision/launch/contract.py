@@ -191,7 +191,11 @@ def _kubernetes_values(format: JobFormat, job: JobSpec, gpus: int | None) -> dic
         if job.nodes > 1:
             starts += [f"--id=$(POD_NAMESPACE)/{job.name}", f"--head={head}"]
         command = [*starts, *map(_one_dollar, job.runtime_options(gpus)), "--", *command]
-    return {"command": command, "replicated_job": kubernetes.REPLICATED_JOB}
+    return {
+        "command": command,
+        "key_secret": kubernetes.key_secret(job),
+        "replicated_job": kubernetes.REPLICATED_JOB,
+    }
 
 
 def _one_dollar(word: str) -> str:

@@ -68,3 +68,8 @@ def head_name(job: JobSpec, *, is_jobset: bool) -> str:
     list of every pod appends the cluster's domain."""
     pod = f"{job.name}-{REPLICATED_JOB}-0-0" if is_jobset else f"{job.name}-0"
     return f"{pod}.{job.name}.$(POD_NAMESPACE).svc"
+
+
+def key_secret(job: JobSpec) -> str:
+    """The name of the Secret with the key by which the job's pods know each other."""
+    return f"{job.name}-key"

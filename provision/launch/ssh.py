@@ -49,4 +49,5 @@ def _remote_command(
     if job.nodes > 1:
         command.append(f"--names={','.join(target.name for target in job.ssh.hosts)}")
         command.append(f"--head={','.join(job.ssh.head)}")
+        command.append("--key-stdin")
     return shlex.join([*command, "--", *job.command])

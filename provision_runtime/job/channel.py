@@ -3,21 +3,30 @@
 Node 0 listens, the others connect to it. It needs no torch, so a node whose torch is broken, or
 which is late, is named instead of being waited for by a rendezvous that knows numbers only.
 
-The port follows from the job, so that all nodes know it; where it is taken, the next one is used.
+The nodes know each other by the job's key. Both sides of a connection choose a nonce; every message
+carries an HMAC by the key, the nonces, its sender and its number, so nobody else can say, repeat or
+change one. Node 0 drops whoever has not shown the key within moments, and counts them. Messages are
+not encrypted: they hold facts of nodes, and no secret.
+
+The port follows from key and job, so that only the nodes know it; where it is taken, the next one is
+used.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hmac
 import json
+import secrets
 import selectors
 import socket
 import sys
 import time
-import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ..comm.addresses import is_loopback
+from ..report.text import format_count
 from .comparison import name_nodes
 from .errors import JobError, Stopped
 
@@ -37,43 +46,77 @@ RETRY_S = 0.5
 # Node 0 may start a little later; a loopback address that still does not answer then is not it.
 LOOPBACK_S = 15.0
 REMIND_S = 10.0
-# No message of ours is longer; what is belongs to another program.
-LONGEST_LINE = 1 << 20
+# No message of ours is longer, and no greeting is.
+LONGEST_LINE, LONGEST_GREETING = 1 << 20, 4096
+# More connections than this do not wait for their greeting at once: the oldest is dropped, and if it
+# is a node's, it comes again.
+MOST_STRANGERS = 128
+HEAD, MEMBER = b"head", b"member"
+NONCE_BYTES = 16
+MAC_DIGITS = 64
+# What messages have.
+FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("job", "name", "topic", "end"), str),
+    **dict.fromkeys(("node", "nodes", "stop"), int),
+    **dict.fromkeys(("payload", "decision", "done"), object),
+}
 
 
-def candidate_ports(job: str, port: int | None = None) -> list[int]:
+def candidate_ports(key: bytes, job: str, port: int | None = None) -> list[int]:
     """The ports where node 0 may listen, in the order in which it tries them.
 
     port: this one only.
     """
     if port is not None:
         return [port]
-    first = zlib.crc32(job.encode()) % PORTS
+    first = int.from_bytes(hmac.digest(key, b"port " + job.encode(), "sha256")[:8], "big")
     return [FIRST_PORT + (first + number) % PORTS for number in range(CANDIDATES)]
 
 
 class Connection:
-    """One connection: messages out, and `inbox`, the messages that have arrived."""
+    """One connection: messages out, and `inbox`, the messages that have arrived and are of the other
+    side of this connection. side: HEAD or MEMBER, which this one is."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, key: bytes, side: bytes) -> None:
         self.socket = sock
         self.inbox: list[dict[str, Any]] = []
+        self.opened = time.monotonic()
+        self.address = ""
+        # Whether the other side has shown that it has the key.
+        self.is_known = False
+        self._key, self._side = key, side
+        self._nonce = secrets.token_hex(NONCE_BYTES).encode()
+        self._peer_nonce = b""
+        self._sent = self._taken = 0
         self._received = b""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A firewall may forget a silent connection; and a machine that lost its power is noticed.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
 
+    def open(self) -> None:
+        """Send this side's nonce. Raises OSError."""
+        self.socket.settimeout(GREETING_S)
+        self.socket.sendall(self._nonce + b"\n")
+
+    @property
+    def has_peer(self) -> bool:
+        """Whether the other side speaks as a node does."""
+        return bool(self._peer_nonce)
+
     def send(self, message: dict[str, Any]) -> None:
         """Raises OSError if the other side is gone."""
+        text = json.dumps(message).encode()
+        mac = self._mac(self._side, self._sent, text)
+        self._sent += 1
         self.socket.settimeout(GREETING_S)
-        self.socket.sendall(json.dumps(message).encode() + b"\n")
+        self.socket.sendall(mac + b" " + text + b"\n")
 
     def receive(self) -> bool:
         """Add what has arrived to the inbox; False at the end of the connection.
 
         Blocks if there is nothing to read, up to the socket's time-out: raises socket.timeout then. A
-        line that is no message ends the connection.
+        line that is no message of the other side ends the connection.
         """
         try:
             data = self.socket.recv(65536)
@@ -84,14 +127,46 @@ class Connection:
         lines = (self._received + data).split(b"\n")
         self._received = lines.pop()
         for line in lines:
-            try:
-                message = json.loads(line)
-            except ValueError:
+            if not self._take(line):
                 return False
-            if not isinstance(message, dict):
+        longest = LONGEST_LINE if self.is_known else LONGEST_GREETING
+        return bool(data) and len(self._received) <= longest
+
+    def receive_before_deadline(self) -> bool:
+        """The same within the time for a greeting, however slowly bytes come."""
+        remaining = self.opened + GREETING_S - time.monotonic()
+        self.socket.settimeout(max(0.001, remaining))
+        return remaining > 0 and self.receive()
+
+    def _take(self, line: bytes) -> bool:
+        """Whether a line is what comes next; a message goes into the inbox."""
+        if not self._peer_nonce:
+            if len(line) != 2 * NONCE_BYTES or not line.isalnum():
                 return False
-            self.inbox.append(message)
-        return bool(data) and len(self._received) <= LONGEST_LINE
+            self._peer_nonce = line
+            return True
+        other = MEMBER if self._side == HEAD else HEAD
+        mac, text = line[:MAC_DIGITS], line[MAC_DIGITS + 1 :]
+        if not hmac.compare_digest(mac, self._mac(other, self._taken, text)):
+            return False
+        self._taken += 1
+        self.is_known = True
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(message, dict):
+            return False
+        for name, value in message.items():
+            if not isinstance(value, FIELDS.get(name, ())):
+                return False
+        self.inbox.append(message)
+        return True
+
+    def _mac(self, side: bytes, number: int, text: bytes) -> bytes:
+        first, second = sorted((self._nonce, self._peer_nonce))
+        head = b"%s %s %s %d " % (first, second, side, number)
+        return hmac.digest(self._key, head + text, "sha256").hex().encode()
 
     def close(self) -> None:
         self.socket.close()
@@ -144,10 +219,12 @@ class Channel:
 class Head(Channel):
     """Node 0. names: of all nodes, in their order."""
 
-    def __init__(self, job: str, names: Sequence[str], ports: Sequence[int]) -> None:
-        self._job, self._names = job, list(names)
+    def __init__(self, job: str, names: Sequence[str], ports: Sequence[int], key: bytes) -> None:
+        self._job, self._names, self._key = job, list(names), key
         self._members: dict[int, Connection] = {}
+        # Oldest first; and from where those came that were dropped.
         self._strangers: list[Connection] = []
+        self._dropped: Counter[str] = Counter()
         self._listener = _listen(ports)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -181,6 +258,7 @@ class Head(Channel):
                 say(f"waiting for {name_nodes(missing)} ({topic})")
                 remind = now + REMIND_S
             self._receive(min(end, remind) - now)
+        self._stop_listening()
         try:
             decision = decide([payloads[number] for number in range(len(self._names))])
         except JobError as error:
@@ -194,41 +272,73 @@ class Head(Channel):
         return decision
 
     def _receive(self, timeout_s: float) -> None:
+        if self._strangers:
+            timeout_s = min(timeout_s, GREETING_S)
         for key, _ in self._selector.select(max(0.0, timeout_s)):
             if key.fileobj is self._listener:
                 self._accept()
-            else:
+            elif key.data.socket.fileno() >= 0:  # else it was dropped just now
                 self._read(key.data)
+        latest = time.monotonic() - GREETING_S
+        for stranger in [each for each in self._strangers if each.opened <= latest]:
+            self._drop(stranger)
 
     def _accept(self) -> None:
-        sock, _ = self._listener.accept()
-        connection = Connection(sock)
-        sock.settimeout(GREETING_S)
+        try:
+            sock, address = self._listener.accept()
+        except OSError:  # it is gone already
+            return
+        connection = Connection(sock, self._key, HEAD)
+        connection.address = _plain(address[0])
+        if len(self._strangers) >= MOST_STRANGERS:
+            self._drop(self._strangers[0])
         self._strangers.append(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
+        try:
+            connection.open()
+        except OSError:
+            self._drop(connection)
 
     def _read(self, connection: Connection) -> None:
-        is_open = connection.receive()
-        is_stranger = connection in self._strangers
-        if is_stranger and connection.inbox:
+        try:
+            is_open = connection.receive()
+        except socket.timeout:  # what the kernel reported was nothing
+            return
+        if connection not in self._strangers:
+            if not is_open:
+                self._selector.unregister(connection.socket)
+                for number, member in self._members.items():
+                    if member is connection and not connection.inbox:
+                        self._fail(f"{self._names[number]} is gone")
+        elif connection.inbox:
             self._greet(connection, connection.inbox.pop(0))
         elif not is_open:
-            self._forget(connection)
-            for number, member in self._members.items():
-                if member is connection and not connection.inbox:
-                    self._fail(f"{self._names[number]} is gone")
+            self._drop(connection)
 
-    def _forget(self, connection: Connection) -> None:
-        self._selector.unregister(connection.socket)
-        if connection in self._strangers:
-            self._strangers.remove(connection)
-            connection.close()
+    def _drop(self, stranger: Connection) -> None:
+        self._dropped[stranger.address] += 1
+        self._selector.unregister(stranger.socket)
+        self._strangers.remove(stranger)
+        stranger.close()
+
+    def _stop_listening(self) -> None:
+        """When every node is there, nobody else has anything to say."""
+        if self._listener.fileno() < 0:
+            return
+        for stranger in list(self._strangers):
+            self._drop(stranger)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        if self._dropped:
+            count = format_count(sum(self._dropped.values()), "connection")
+            places = name_nodes([address for address, _ in self._dropped.most_common()])
+            say(f"{count} without the job's key dropped, from {places}")
 
     def _greet(self, connection: Connection, message: dict[str, Any]) -> None:
-        """Make a stranger a member, unless it belongs to another job."""
+        """Make a stranger a member. It has the key, so what is wrong with it ends the job."""
         number = message.get("node")
-        if message.get("job") != self._job or not isinstance(number, int):
-            self._forget(connection)
+        if message.get("job") != self._job or number is None:
+            self._drop(connection)
             return
         name = str(message.get("name"))
         problem = ""
@@ -239,22 +349,23 @@ class Head(Channel):
             )
         elif number in self._members:
             problem = f"{self._names[number]} and {name} both say that they are node {number}"
+        self._strangers.remove(connection)
+        with contextlib.suppress(OSError):  # its end is noticed when it is read
+            connection.send({"end": problem} if problem else {"job": self._job})
         if problem:
-            connection.send({"end": problem})
+            connection.close()
             self._fail(problem)
         self._names[number] = name
-        self._strangers.remove(connection)
         self._members[number] = connection
-        connection.send({"job": self._job})
 
     def _fail(self, message: str) -> None:
         self.announce_end(message)
         raise JobError(message)
 
     def close(self) -> None:
+        self._stop_listening()
         self._selector.close()
-        self._listener.close()
-        for connection in [*self._members.values(), *self._strangers]:
+        for connection in self._members.values():
             connection.close()
 
 
@@ -273,10 +384,11 @@ class Member(Channel):
         heads: Sequence[str],
         ports: Sequence[int],
         wait_s: float,
+        key: bytes,
     ) -> None:
         self._head = heads[0]
         greeting = {"job": job, "node": number, "nodes": nodes, "name": name}
-        self._connection = _connect(greeting, heads, ports, wait_s)
+        self._connection = _connect(greeting, heads, ports, wait_s, key)
 
     @property
     def address(self) -> str:
@@ -299,7 +411,7 @@ class Member(Channel):
         self._connection.socket.settimeout(wait_s + CONNECT_S + GREETING_S)
         while True:
             for message in _taken(self._connection):
-                return message["decision"]
+                return message.get("decision")
             try:
                 is_open = self._connection.receive()
             except socket.timeout as error:
@@ -326,7 +438,7 @@ def _taken(connection: Connection) -> Iterator[dict[str, Any]]:
         if "end" in message:
             raise JobError(str(message["end"]), is_of_others=True)
         if "stop" in message:
-            raise Stopped(int(message["stop"]))
+            raise Stopped(message["stop"])
         yield message
 
 
@@ -356,7 +468,7 @@ def _listen(ports: Sequence[int]) -> socket.socket:
 
 
 def _connect(
-    greeting: dict[str, Any], heads: Sequence[str], ports: Sequence[int], wait_s: float
+    greeting: dict[str, Any], heads: Sequence[str], ports: Sequence[int], wait_s: float, key: bytes
 ) -> Connection:
     started = time.monotonic()
     remind = started + REMIND_S
@@ -373,7 +485,11 @@ def _connect(
                 problems.append(f"the name {head} does not resolve here: {error.strerror}")
         for address in dict.fromkeys(addresses):
             for port in ports:
-                connection = _greeted(greeting, address, port)
+                try:
+                    connection = _greeted(greeting, address, port, key)
+                except _WrongKey:
+                    problems.append(f"what listens at port {port} there has another key")
+                    continue
                 if connection is not None:
                     return connection
         waited = time.monotonic() - started
@@ -396,16 +512,25 @@ def _resolve(name: str) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
-def _greeted(greeting: dict[str, Any], address: str, port: int) -> Connection | None:
-    """A connection to node 0 of this job; None if something else, or nothing, listens there."""
+class _WrongKey(Exception):
+    """What listens speaks as a job's node 0 does, and does not have the key."""
+
+
+def _greeted(greeting: dict[str, Any], address: str, port: int, key: bytes) -> Connection | None:
+    """A connection to node 0 of this job; None if something else, or nothing, listens there.
+    Raises _WrongKey."""
     try:
         sock = socket.create_connection((address, port), timeout=CONNECT_S)
     except OSError:
         return None
-    connection = Connection(sock)
+    connection = Connection(sock, key, MEMBER)
     try:
-        connection.send(greeting)
-        while not connection.inbox and connection.receive():
+        connection.open()
+        while not connection.has_peer and connection.receive_before_deadline():
+            pass
+        if connection.has_peer:
+            connection.send(greeting)
+        while not connection.inbox and connection.receive_before_deadline():
             pass
     except OSError:
         pass
@@ -414,6 +539,8 @@ def _greeted(greeting: dict[str, Any], address: str, port: int) -> Connection | 
         raise JobError(str(welcome["end"]), is_of_others=True)
     if welcome.get("job") != greeting["job"]:
         connection.close()
+        if connection.has_peer:
+            raise _WrongKey
         return None
     return connection
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 from .comparison import visible_gpus
-from .node import JobOptions
+from .node import KEY_VARIABLE, JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 # Where engines say which node of the job this is: Slurm, an Indexed Job of Kubernetes.
 NODE_VARIABLES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK")
 NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
+# Of the job's key, in characters: 128 bits in hexadecimal; and of the line that is read.
+SHORTEST_KEY, LONGEST_KEY = 32, 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--port", type=_port, help="where node 0 listens  [default: one that follows from --id]"
+    )
+    parser.add_argument(
+        "--key-stdin",
+        action="store_true",
+        help="read the job's key, the same on every node, from the first line of standard input  "
+        f"[default: from {KEY_VARIABLE}]",
     )
     parser.add_argument(
         "--ranks",
@@ -89,6 +98,15 @@ def options_of(
     names = tuple(namespace.names.split(",")) if namespace.names else ()
     if names and len(names) != namespace.nodes:
         parser.error(f"--names has {len(names)} names for {namespace.nodes} nodes")
+    key = (
+        sys.stdin.readline(LONGEST_KEY) if namespace.key_stdin else variables.get(KEY_VARIABLE, "")
+    )
+    key = key.strip()
+    if namespace.nodes > 1 and len(key) < SHORTEST_KEY:
+        parser.error(
+            f"the job's key is missing, or has less than {SHORTEST_KEY} characters: set "
+            f"{KEY_VARIABLE} to a random text, the same on every node (openssl rand -hex 32)"
+        )
     name = namespace.name or (names[node] if names else None)
     for variable in NAME_VARIABLES:
         name = name or variables.get(variable)
@@ -107,6 +125,7 @@ def options_of(
         wait_s=namespace.wait,
         saves=namespace.saves,
         shares_log="SLURM_STEP_ID" in variables,
+        key=key.encode(),
     )
 
 

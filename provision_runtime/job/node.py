@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PR_SET_PDEATHSIG = 1
+# Has the job's key, by which its nodes know each other.
+KEY_VARIABLE = "PROVISION_JOB_KEY"
 # How long torchrun may take to end its ranks (it gives them 30 s after SIGTERM).
 ENDING_S = 45.0
 # torch's own rendezvous starts when every node has imported torch, so it takes moments; the slowest
@@ -45,7 +47,7 @@ class JobOptions:
     """What each node is told.
 
     id: of this start of the job. names: of all nodes, in the order of their numbers; () means the
-    numbers. ranks: processes of this node; 0 runs the command once, without torch. wait_s: for the
+    numbers. key: by which they know each other. ranks: processes of this node; 0 runs the command once, without torch. wait_s: for the
     other nodes. saves: the ranks save a checkpoint and end when they get USR1. shares_log: all
     nodes write to one log, so that one of them says what is true of all.
     """
@@ -64,6 +66,7 @@ class JobOptions:
     wait_s: float = 300.0
     saves: bool = False
     shares_log: bool = False
+    key: bytes = b""
 
     @property
     def script(self) -> str | None:
@@ -105,12 +108,19 @@ def _raise_stopped(number: int, _: object) -> None:
 def _open(options: JobOptions) -> Channel:
     if options.nodes == 1:
         return Channel()
-    ports = candidate_ports(options.id, options.port)
+    ports = candidate_ports(options.key, options.id, options.port)
     if options.node == 0:
         numbers = tuple(f"node {number}" for number in range(options.nodes))
-        return Head(options.id, options.names or numbers, ports)
+        return Head(options.id, options.names or numbers, ports, options.key)
     return Member(
-        options.id, options.node, options.nodes, options.name, options.heads, ports, options.wait_s
+        options.id,
+        options.node,
+        options.nodes,
+        options.name,
+        options.heads,
+        ports,
+        options.wait_s,
+        options.key,
     )
 
 
@@ -230,6 +240,8 @@ def _torchrun_arguments(options: JobOptions, decision: dict[str, Any]) -> list[s
 def _variables(options: JobOptions, channel: Channel) -> dict[str, str]:
     """The environment of the command: what activation would set, and how to reach the others."""
     variables = dict(os.environ)
+    # The command needs no key, and may print its environment into a log that others read.
+    variables.pop(KEY_VARIABLE, None)
     variables["CONDA_PREFIX"] = sys.prefix
     programs = str(Path(sys.executable).parent)
     if variables.get("PATH", "").split(":")[0] != programs:
@@ -388,7 +400,7 @@ class _Supervisor:
             elif "end" in message:
                 self._end_with(str(message["end"]))
             elif "stop" in message:
-                self._stop(int(message["stop"]))
+                self._stop(message["stop"])
 
     def _end_with(self, reason: str) -> None:
         """End because another node did."""

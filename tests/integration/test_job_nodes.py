@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from provision_runtime.job import channel
+from provision_runtime.job.node import KEY_VARIABLE
 from tests.conftest import ROOT
 from tests.integration.waiting import PATIENCE_S, eventually
 
@@ -30,6 +31,9 @@ if "saves" in sys.argv:
 print("running", flush=True)
 time.sleep(600)
 """
+
+
+KEY = "0123456789abcdef" * 4
 
 
 class Nodes:
@@ -59,7 +63,8 @@ class Nodes:
                 "--",
                 *words,
             ]
-            env = {**os.environ, "PYTHONPATH": str(ROOT), **(variables or {}).get(number, {})}
+            more = {KEY_VARIABLE: KEY, **(variables or {}).get(number, {})}
+            env = {**os.environ, "PYTHONPATH": str(ROOT), **more}
             self.processes.append(
                 subprocess.Popen(
                     command,
@@ -134,6 +139,36 @@ def test_a_node_without_the_gpus_or_the_script_ends_the_job_by_name(nodes: Nodes
         assert f"n0: there is no {nodes.folder}/train.py" in messages
 
 
+def test_nodes_without_a_key_do_not_start(nodes: Nodes) -> None:
+    nodes.start(2, "echo", "ran", variables=dict.fromkeys((0, 1), {KEY_VARIABLE: KEY[:16]}))
+    for status, out, messages in nodes.ends():
+        assert (status, out) == (2, "")
+        assert KEY_VARIABLE in messages
+
+
+def test_the_command_does_not_get_the_key(nodes: Nodes) -> None:
+    nodes.start(2, "env")
+    for status, out, _ in nodes.ends():
+        assert status == 0
+        assert "NNODES=2" in out
+        assert KEY not in out
+
+
+def test_strangers_end_no_job_and_are_counted(nodes: Nodes) -> None:
+    """With the job's id too, which squeue shows, and where the port would be known."""
+    nodes.start(2, "echo", "ran", only=(0,))
+    port = channel.candidate_ports(KEY.encode(), str(nodes.folder))[0]
+    eventually(lambda: listens(port))
+    greeting = {"job": str(nodes.folder), "node": 1, "nodes": 2, "name": "n1"}
+    for text in (b"[" * 200_000 + b"\n", json.dumps(greeting).encode() + b"\n"):
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(text)
+    nodes.start(2, "echo", "ran", only=(1,))
+    ends = nodes.ends()
+    assert [(status, out) for status, out, _ in ends] == [(0, "ran\n")] * 2
+    assert "without the job's key dropped, from 127.0.0.1" in ends[0][2]
+
+
 def test_a_missing_node_is_named(nodes: Nodes) -> None:
     nodes.start(2, "echo", "ran", options=("--names=n0,n1,n2",), variables={})
     for status, _, messages in nodes.ends():
@@ -205,7 +240,7 @@ def test_a_node_that_is_stopped_while_it_waits_starts_nothing(
 ) -> None:
     nodes.start(2, "echo", "ran", only=(0,))
     [process] = nodes.processes
-    eventually(lambda: listens(channel.candidate_ports(str(nodes.folder))[0]))
+    eventually(lambda: listens(channel.candidate_ports(KEY.encode(), str(nodes.folder))[0]))
     process.send_signal(number)
     [(exit_code, out, messages)] = nodes.ends()
     assert (exit_code, out) == (status, "")
@@ -226,7 +261,7 @@ def start_training(
             "--", ROOT / "examples" / "train.py", *words,
         ],
         cwd=folder,
-        env={**env, "OMP_NUM_THREADS": "1"},
+        env={**env, "OMP_NUM_THREADS": "1", KEY_VARIABLE: KEY},
         text=True,
         stdout=subprocess.PIPE,
     )  # fmt: skip

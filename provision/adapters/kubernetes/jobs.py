@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,15 +33,56 @@ class KubernetesJob:
     reason: str
 
 
-def submit(manifest: Path, context: str = "", namespace: str | None = None) -> None:
-    """Create the objects of a manifest, after the API server itself has checked all of them.
+@dataclass(frozen=True, kw_only=True)
+class JobKey:
+    """The key of a job's nodes, and the name of the Secret that holds it."""
+
+    secret: str
+    key: str
+
+
+def submit(
+    manifest: Path,
+    name: str,
+    key: JobKey | None,
+    context: str = "",
+    namespace: str | None = None,
+) -> None:
+    """Create the objects of a manifest, after the API server itself has checked all of them; then
+    the Secret with the job's key, for which its pods wait, and which goes when the job goes.
 
     Raises InvalidSpec if it refuses one, or is too old for Indexed Jobs.
     """
     require_indexed_jobs(context)
     create = ["create", "-f", str(manifest)]
+    create_secret = ["create", "-f", "-"]
     run_kubectl([*create, "--dry-run=server"], context, namespace)
+    if key is not None:
+        document = _secret(key, [])
+        run_kubectl([*create_secret, "--dry-run=server"], context, namespace, stdin=document)
     run_kubectl(create, context, namespace)
+    if key is None:
+        return
+    try:
+        created = ask_kubectl(
+            "created", ["get", "-f", str(manifest), "-o", "json"], context, namespace
+        )
+        owners = []
+        for each in created.get("items", [created]):
+            if each["kind"] in ("Job", "JobSet"):
+                metadata = each["metadata"]
+                owner = {"name": metadata["name"], "uid": metadata["uid"]}
+                owners.append({"apiVersion": each["apiVersion"], "kind": each["kind"], **owner})
+        run_kubectl(create_secret, context, namespace, stdin=_secret(key, owners))
+    except BaseException:
+        cancel(name, context, namespace)  # it would wait for its key for ever
+        raise
+
+
+def _secret(key: JobKey, owners: list[dict[str, str]]) -> str:
+    metadata = {"name": key.secret, "ownerReferences": owners}
+    document = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True}
+    return json.dumps({**document, "stringData": {"key": key.key}})
 
 
 def require_indexed_jobs(context: str = "") -> None:
