@@ -140,7 +140,8 @@ def test_a_node_without_the_gpus_or_the_script_ends_the_job_by_name(nodes: Nodes
 
 
 def test_nodes_without_a_key_do_not_start(nodes: Nodes) -> None:
-    nodes.start(2, "echo", "ran", variables=dict.fromkeys((0, 1), {KEY_VARIABLE: KEY[:16]}))
+    short = {KEY_VARIABLE: KEY[:16]}
+    nodes.start(2, "echo", "ran", variables={0: short, 1: short})
     for status, out, messages in nodes.ends():
         assert (status, out) == (2, "")
         assert KEY_VARIABLE in messages

@@ -285,7 +285,7 @@ def test_more_silent_strangers_than_wait_at_once_keep_nobody_out() -> None:
 def test_who_does_not_greet_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets the time of a greeting, however many bytes it sends."""
     monkeypatch.setattr(channel, "GREETING_S", 0.0)
-    with listening("slow", ("n1", "n2")) as (head, ports), peers(head, 1) as [stranger]:
+    with listening("slow", ("n1", "n2")) as (head, _), peers(head, 1) as [stranger]:
         stranger.socket.sendall(b"0")
         with pytest.raises(JobError, match="no answer from n2"):
             head.exchange("test", 0, list, 0.2)
@@ -361,7 +361,7 @@ def test_who_stands_between_can_change_nothing() -> None:
         ):
             between = [door.getsockname()[1]]
             node = InThread(lambda: joined(job, between, 1, nodes=2))  # noqa: B023
-            run = InThread(lambda: head.exchange("t", 0, list, WAIT_S))  # noqa: B023
+            run = InThread(lambda: head.exchange("t", 0, list, WAIT_S))
             sock, _ = door.accept()
             with contextlib.closing(Peer(sock)) as of_node, peers(head, 1) as [of_head]:
                 of_head.socket.sendall(of_node.line() + b"\n")

@@ -392,7 +392,8 @@ def test_an_indexed_job_with_a_headless_service() -> None:
         "--head=toy-0.toy.$(POD_NAMESPACE).svc", "--nodes=4", "--ranks=8", "--gpus=8", "--",
         "train.py", "--data", "/d/a b", "$$HOME",
     ]  # fmt: skip
-    assert [variable["name"] for variable in container["env"]] == ["POD_NAMESPACE", "NODE_NAME"]
+    names = [variable["name"] for variable in container["env"]]
+    assert names == ["POD_NAMESPACE", "NODE_NAME", "PROVISION_JOB_KEY"]
     [term] = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
 

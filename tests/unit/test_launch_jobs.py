@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import PurePosixPath
 from typing import Any
@@ -203,17 +204,20 @@ def test_the_plan_of_hosts_runs_the_same_command_on_each() -> None:
         ssh=launch.SshOptions(hosts=hosts, head=("10.0.0.1", "d1")),
     )
     script = rendered("ssh", job)
-    # What ssh would give to the host's shell, as that shell splits it.
-    stub = f"ssh() {{ printf '%s\\n' \"$2\"; eval \"printf '[%s]' $3\"; echo; }}\n{script}"
+    # What ssh would give to the host's shell, as that shell splits it; and its standard input.
+    stub = f"ssh() {{ printf '%s\\n' \"$2\"; cat; eval \"printf '[%s]' $3\"; echo; }}\n{script}"
     completed = subprocess.run(["bash", "-c", stub], capture_output=True, text=True, check=True)
     common = "[-s][-m][provision_runtime][job][--detach][--id=toy]"
     rest = (
         "[--folder=/home/u/my project][--nodes=2][--ranks=1][--gpus=1][--names=d1,d2]"
-        "[--head=10.0.0.1,d1][--][train.py][a b]"
+        "[--head=10.0.0.1,d1][--key-stdin][--][train.py][a b]"
     )
     lines = completed.stdout.splitlines()
-    assert [lines[0], lines[2]] == ["d1", "d2"]
-    for number, line in enumerate((lines[1], lines[3])):
+    assert [lines[0], lines[3]] == ["d1", "d2"]
+    assert lines[1] == lines[4]
+    assert re.fullmatch("[0-9a-f]{64}", lines[1])
+    assert lines[1] not in script
+    for number, line in enumerate((lines[2], lines[5])):
         assert line.endswith(
             f"[PYTHONNOUSERSITE=1][/shared/prefixes/toy/bin/python]{common}[--node={number}]"
             f"[--name=d{number + 1}]{rest}"

@@ -41,9 +41,16 @@ echo "$@" >> {folder}/calls
 case "$*" in
   *"get nodes"*) cat {folder}/nodes.json ;;
   *"get jobs"*) cat {folder}/jobs.json ;;
+  *"get -f"*) cat {folder}/created.json ;;
   *"version -o json"*) cat {folder}/version.json ;;
   *"create -f"*)
     if [ -e {folder}/refusal ]; then cat {folder}/refusal >&2; exit 1; fi
+    case "$*" in
+      *"create -f - --dry-run"*) cat >/dev/null ;;
+      *"create -f - "*)
+        if [ -e {folder}/no-secrets ]; then echo forbidden >&2; exit 1; fi
+        cat > {folder}/secret.json ;;
+    esac
     for word in "$@"; do case $word in */job.yaml) cp "$word" {folder}/created.yaml ;; esac; done ;;
   *api-versions*) cat {folder}/api-versions ;;
   *"auth can-i"*jobsets.jobset.x-k8s.io*) cat {folder}/can-i; grep -q yes {folder}/can-i ;;
@@ -65,6 +72,9 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script.chmod(0o755)
     (folder / "nodes.json").write_text(json.dumps(NODES))
     (folder / "jobs.json").write_text(json.dumps(JOBS))
+    (folder / "created.json").write_text(
+        json.dumps({"items": [created("Service"), created("Job")]})
+    )
     (folder / "api-versions").write_text("batch/v1\n")
     server_version(folder, "31")
     (tmp_path / "envs" / "toy").mkdir(parents=True)
@@ -73,6 +83,12 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     return folder
+
+
+def created(kind: str) -> dict[str, object]:
+    """An object of a manifest, as the server has it."""
+    metadata = {"name": "lab-train", "uid": f"uid-of-{kind}"}
+    return {"apiVersion": "batch/v1" if kind == "Job" else "v1", "kind": kind, "metadata": metadata}
 
 
 def server_version(folder: Path, minor: str) -> None:
@@ -92,7 +108,8 @@ def test_a_job_is_checked_by_the_server_and_created(kubectl: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("submitted: job k8s:lab-train-")
     calls = (kubectl / "calls").read_text().splitlines()
-    assert ["--dry-run=server" in call for call in calls if "create -f" in call] == [True, False]
+    creations = [call for call in calls if "create -f" in call]
+    assert ["--dry-run=server" in call for call in creations] == [True, True, False, False]
     assert all("--namespace lab" in call for call in calls if "create -f" in call)
     service, job = yaml.safe_load_all((kubectl / "created.yaml").read_text())
     assert service["metadata"]["name"] == job["metadata"]["name"]
@@ -100,6 +117,41 @@ def test_a_job_is_checked_by_the_server_and_created(kubectl: Path) -> None:
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": "pool", "operator": "In", "values": ["h100"]}]
+
+
+def test_the_pods_get_their_key_from_a_secret_that_the_job_owns(kubectl: Path) -> None:
+    run(*LAUNCH, "--", "-m", "lab.train")
+    secret = json.loads((kubectl / "secret.json").read_text())
+    key = secret["stringData"]["key"]
+    assert len(key) == 64
+    assert secret["metadata"]["ownerReferences"] == [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "lab-train", "uid": "uid-of-Job"}
+    ]
+    manifest = (kubectl / "created.yaml").read_text()
+    *_, job = yaml.safe_load_all(manifest)
+    variables = job["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert variables[-1] == {
+        "name": "PROVISION_JOB_KEY",
+        "valueFrom": {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "key"}},
+    }
+    assert key not in manifest + (kubectl / "calls").read_text()
+    run(*LAUNCH, "--", "-m", "lab.train")
+    assert json.loads((kubectl / "secret.json").read_text())["stringData"]["key"] != key
+
+
+def test_a_job_whose_key_cannot_be_stored_is_deleted(kubectl: Path) -> None:
+    (kubectl / "no-secrets").touch()
+    result = run(*LAUNCH, "--", "-m", "lab.train")
+    assert result.exit_code == 3
+    assert "forbidden" in result.output
+    assert "delete jobs,services" in (kubectl / "calls").read_text().splitlines()[-1]
+
+
+def test_a_job_of_one_node_has_no_key(kubectl: Path) -> None:
+    result = run(*LAUNCH[:-2], "--", "-m", "lab.train")
+    assert result.exit_code == 0, result.output
+    assert not (kubectl / "secret.json").exists()
+    assert "PROVISION_JOB_KEY" not in (kubectl / "created.yaml").read_text()
 
 
 def test_dry_run_prints_and_creates_nothing(kubectl: Path, tmp_path: Path) -> None:
