@@ -77,8 +77,8 @@ def node_facts(
     elif digests:
         try:
             values["files"] = prefix_digests(str(folder), deep)["root"]
-        except OSError as error:
-            unread["files"] = f"{error.filename}: {error.strerror}"
+        except Exception as error:  # a damaged record must not cost the other facts
+            unread["files"] = f"{type(error).__name__}: {error}"
     return {
         "facts": values,
         "unread": unread,

@@ -84,7 +84,7 @@ def read_within(
     def read(name: str, reader: Callable[[], Any]) -> None:
         try:
             facts[name] = reader()
-        except (OSError, ValueError, NodeError, subprocess.SubprocessError) as error:
+        except Exception as error:  # one fact's mistake must not cost the others
             unread[name] = f"{type(error).__name__}: {error}"
 
     threads = {}
@@ -220,10 +220,10 @@ def gpus() -> dict[str, Any]:
     )
     text = child.stdout.decode(errors="replace")
     facts["devices"] = parse_devices(text)
-    if facts["devices"]:
-        facts["driver"] = facts["devices"][0].pop("driver")
-        for device in facts["devices"][1:]:
-            del device["driver"]
+    drivers = [device.pop("driver") for device in facts["devices"]]
+    # Of a GPU that does not answer nvidia-smi prints words instead.
+    if drivers and re.fullmatch(r"[\d.]+", drivers[0]):
+        facts["driver"] = drivers[0]
     if child.returncode != 0 or not facts["devices"]:
         facts["problem"] = " ".join(text.split()) or f"nvidia-smi: status {child.returncode}"
     return facts

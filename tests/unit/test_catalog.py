@@ -391,6 +391,8 @@ def test_glibc() -> None:
     build = wheel("2.15.0", "cu132")
     assert catalog.runs_on_machine(build, "2.28") == "yes"
     assert catalog.runs_on_machine(build, "2.17") == "no"
+    assert catalog.runs_on_machine(build, "2.9") == "no"
+    assert catalog.runs_on_machine(build, "2.100") == "yes"
     channel = catalog.releases()["2.3.1"].pytorch[0]
     assert catalog.runs_on_machine(channel, "2.35") == "unknown"
 

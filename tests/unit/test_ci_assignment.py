@@ -87,6 +87,7 @@ def test_first_fitting_runner_in_file_order() -> None:
         (runner(gpu="sm_120"), "sm_120; this build has sm_50"),
         (runner(platform="linux-aarch64"), "linux-aarch64, and this is for linux-64"),
         (runner(glibc="2.17"), "glibc 2.17; 2.28 is needed"),
+        (runner(glibc="2.9"), "glibc 2.9; 2.28 is needed"),
     ],
 )
 def test_reasons_a_runner_does_not_fit(unfit: Runner, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,6 +148,12 @@ def test_less_than_the_minimum_deviates_although_all_have_it() -> None:
     assert fact("driver", {"n1": "535.54", "n2": "535.54"}, expectation).deviations == ()
     [deviation] = fact("driver", {"n1": None}, expectation).deviations
     assert (deviation.value, deviation.is_below) == ("none", True)
+
+
+@pytest.mark.parametrize(("glibc", "is_below"), [("2.9", True), ("2.17", False), ("2.100", False)])
+def test_the_minimum_is_compared_by_its_numbers(glibc: str, is_below: bool) -> None:
+    expectation = Expectation(source="passport.json", minimum={"glibc": "2.17"})
+    assert bool(fact("glibc", {"n1": glibc}, expectation).deviations) == is_below
 
 
 def test_settings_and_distributions_follow_the_known_facts() -> None:

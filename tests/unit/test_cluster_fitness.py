@@ -206,9 +206,33 @@ def test_unread_fact_that_decides_nothing() -> None:
     assert judge(answer(document)).verdict == "fit"
 
 
+@pytest.mark.parametrize("fact", ["system", "store", "gpus"])
+def test_a_fact_that_a_node_does_not_say_is_unknown(fact: str) -> None:
+    document = facts()
+    del document[fact]
+    report = judge(answer(document))
+    assert report.verdict == "unknown"
+    assert [problem.reason for problem in report.problems] == ["unread"]
+    assert judge(answer({"unread": {}, "time": 1000.5})).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("glibc", "needed", "verdict"),
+    [("2.9", "2.17", "unfit"), ("2.100", "2.28", "fit"), ("2.28", "2.28", "fit")],
+)
+def test_glibc_is_compared_by_its_numbers(glibc: str, needed: str, verdict: str) -> None:
+    needs = EnvironmentNeeds(name="train", platforms=("linux-64",), glibc=needed)
+    assert judge(answer(facts(system={"glibc": glibc})), needs).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("reason", "verdict"),
-    [("timed-out", "unknown"), ("refused", "unfit"), ("same-node", "same")],
+    [
+        ("timed-out", "unknown"),
+        ("bad-answer", "unknown"),
+        ("refused", "unfit"),
+        ("same-node", "same"),
+    ],
 )
 def test_verdict_of_a_failure(reason: str, verdict: str) -> None:
     failure = NodeFailure(stage="check", reason=reason, message="words")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime.doctor import account
+from provision_runtime.doctor import account, runner
 from provision_runtime.doctor.catalog import PROBES
 from provision_runtime.doctor.machine import Machine
 from provision_runtime.doctor.probe import Answer, Limitation, Probe, observation, observe
@@ -25,6 +26,10 @@ from provision_runtime.report.findings.scripts import SCRIPTS
 def finds(machine: Machine) -> Iterator[Answer]:
     yield observation("shm-small", "too small", "statvfs", 1)
     yield Limitation("root sees more", "sudo look")
+
+
+def finds_only(machine: Machine) -> Iterator[Answer]:
+    yield observation("shm-small", "too small", "statvfs", 1)
 
 
 def hangs(machine: Machine) -> Iterator[Answer]:
@@ -53,20 +58,34 @@ HEALTHY = Probe("healthy", ("shm-small",), finds)
 
 
 @pytest.mark.parametrize(
-    ("probe", "id"),
+    ("probe", "id", "words"),
     [
-        (Probe("hanging", (), hangs, deadline_s=0.2), "probe-late"),
-        (Probe("waiting", (), starts_a_child_that_hangs, deadline_s=0.2), "probe-late"),
-        (Probe("dying", (), dies), "probe-failed"),
-        (Probe("failing", (), fails), "probe-failed"),
+        (Probe("hanging", (), hangs, deadline_s=0.2), "probe-late", "no answer within 0.2 s"),
+        (Probe("waiting", (), starts_a_child_that_hangs, deadline_s=0.2), "probe-late", ""),
+        (Probe("dying", (), dies), "probe-failed", "was killed"),
+        (Probe("failing", (), fails), "probe-failed", "ValueError: no such number"),
+        (Probe("undeclared", (), finds), "probe-failed", "AssertionError: shm-small"),
     ],
 )
-def test_a_probe_that_gives_no_answer_costs_only_itself(probe: Probe, id: str) -> None:
+def test_a_probe_that_gives_no_answer_costs_only_itself(probe: Probe, id: str, words: str) -> None:
     result = diagnose(Machine(), [probe, HEALTHY])
     assert [finding.id for finding in result.findings] == [id, "shm-small"]
     assert probe.name in result.findings[0].message
+    assert words in result.findings[0].message
     assert result.verdict == "fail"
     assert result.notes == [["root sees more", "sudo look"]]
+
+
+def test_half_an_answer_costs_only_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a probe that is killed while it writes."""
+    whole = json.dumps
+
+    def dumps(answer: dict[str, object]) -> str:
+        return whole(answer)[: 20 if answer["notes"] else None]
+
+    monkeypatch.setattr(runner.json, "dumps", dumps)
+    result = diagnose(Machine(), [HEALTHY, Probe("quiet", ("shm-small",), finds_only)])
+    assert [finding.id for finding in result.findings] == ["probe-failed", "shm-small"]
 
 
 def test_several_that_hang_are_one_finding() -> None:

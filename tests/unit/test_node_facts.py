@@ -67,15 +67,20 @@ def test_late_and_failed_facts_are_unread_and_the_others_are_reported() -> None:
     def fail() -> Any:
         raise PermissionError(13, "Permission denied", "/x")
 
+    def mistake() -> Any:
+        return {}["serial"]
+
     readers: dict[str, Callable[[], Any]] = {
         "kernel": lambda: "6.1",
         "store": forever.wait,
         "gpus": fail,
+        "host": mistake,
     }
     values, unread = facts.read_within(readers, 0.05)
     forever.set()
     assert values == {"kernel": "6.1"}
-    assert sorted(unread) == ["gpus", "store"]
+    assert sorted(unread) == ["gpus", "host", "store"]
+    assert unread["host"] == "KeyError: 'serial'"
     assert "no answer" in unread["store"]
     assert "/x" in unread["gpus"]
 
