@@ -262,6 +262,11 @@ def _worker_class(worker: Worker, most_bytes: float) -> Any:
             self._counts[sname] = count + len(data)
             return data
 
+        def _handle_read(self, sname: str) -> None:
+            # ClusterShell makes an event of each line, which takes a minute for a megabyte of short
+            # ones.
+            self.worker.eh.add(self.key, sname, self._read(sname))
+
     class OneAtATime(WorkerSsh if is_ssh else ExecWorker):  # type: ignore[misc]
         SHELL_CLASS = Client
 
@@ -315,7 +320,7 @@ def _collector(
             self.outputs: dict[str, NodeOutput] = {}
             self.running: dict[str, Any] = {}
             self._started: dict[str, float] = {}
-            self._lines: dict[tuple[str, str], list[bytes]] = {}
+            self._pieces: dict[tuple[str, str], list[bytes]] = {}
             self._late: set[str] = set()
             self._label_counts: dict[tuple[str, bytes], int] = {}
             # The nodes that printed more than was read.
@@ -325,13 +330,19 @@ def _collector(
             self._started[node] = time.time()
             self.running[node] = worker
 
-        def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
-            if label_bytes is not None:
-                label = (sname, msg.partition(b":")[0].strip()[:LABEL_LENGTH])
-                self._label_counts[label] = self._label_counts.get(label, 0) + len(msg)
-                if self._label_counts[label] > label_bytes:
-                    return
-            self._lines.setdefault((node, sname), []).append(msg)
+        def add(self, node: str, sname: str, data: bytes) -> None:
+            pieces = self._pieces.setdefault((node, sname), [])
+            if label_bytes is None:
+                pieces.append(data)
+                return
+            # The last piece is a line that has not ended.
+            *lines, rest = ((pieces.pop() if pieces else b"") + data).split(b"\n")
+            for line in lines:
+                label = (sname, line.partition(b":")[0].strip()[:LABEL_LENGTH])
+                self._label_counts[label] = self._label_counts.get(label, 0) + len(line)
+                if self._label_counts[label] <= label_bytes:
+                    pieces.append(line + b"\n")
+            pieces.append(rest[:label_bytes])
 
         def ev_hup(self, worker: Any, node: str, rc: int) -> None:
             # At a time limit ClusterShell drops output that it has not read. If the command has
@@ -359,11 +370,11 @@ def _collector(
 
         def _add(self, node: str, status: int | None) -> None:
             del self.running[node]
-            errors = b"\n".join(self._lines.pop((node, "stderr"), []))
+            errors = self._printed(node, "stderr")
             output = NodeOutput(
                 node=node,
                 status=status,
-                stdout=b"\n".join(self._lines.pop((node, "stdout"), [])),
+                stdout=self._printed(node, "stdout"),
                 stderr=errors.decode(errors="replace"),
                 started=self._started.pop(node),
                 ended=time.time(),
@@ -372,6 +383,10 @@ def _collector(
             self.outputs[node] = output
             if on_output is not None:
                 on_output(output)
+
+        def _printed(self, node: str, sname: str) -> bytes:
+            text = b"".join(self._pieces.pop((node, sname), []))
+            return text.replace(b"\r\n", b"\n").removesuffix(b"\n")
 
     return Collector()
 

@@ -148,6 +148,8 @@ def location(document: Any, path: Sequence[str | int]) -> str:
     text, name = "", ""
     value = document
     for step in path:
+        if isinstance(value, Mapping):
+            step = str(step)  # jsonschema-rs has a key of digits as a number
         value = value[step]
         text += f"[{step}]" if isinstance(step, int) else f".{step}"
         if (

@@ -113,13 +113,13 @@ def test_a_ship_goes_on_without_nodes_that_lie(
 ) -> None:
     """From their first question on, or from a later one: check, copy, install, activate."""
     lies = {f"lie{number}": MALFORMED[lie] for number, lie in enumerate(SOME_LIES)}
-    faults = {}
+    faults: dict[str, str] = {}
     for name, lie in lies.items():
         count = f"{tmp_path}/{name}.count"
         honest = f"[ $(cat {count} 2>/dev/null | wc -l) -lt {question} ]"
         faults[name] = f"if {honest}; then echo >>{count}; else {lie}; exit 0; fi"
-    nodes = SimulatedNodes(root=tmp_path / "nodes", names=f"ok[1-2],lie[0-{len(lies) - 1}]")
-    nodes.faults.update(faults)  # type: ignore[attr-defined]
+    names = f"ok[1-2],lie[0-{len(lies) - 1}]"
+    nodes = SimulatedNodes(root=tmp_path / "nodes", names=names, faults=faults)
     monkeypatch.setenv("PATH", nodes.path)
     toy = pack_toy(tmp_path, "1")
     shipped = shipment(nodes, write_image(tmp_path, toy), minimum="2", retries=0, deadline_s=20)
@@ -140,7 +140,7 @@ def test_a_ship_goes_on_without_nodes_that_lie(
 
 def test_a_smoke_test_of_nodes_that_lie_is_no_success(user: Home) -> None:
     (user.envs / "lab").mkdir(parents=True)
-    (user.envs / "lab" / "spec.yml").write_text("torch: '2.3'\ncuda: cpu\npython: '3.11'\n")
+    (user.envs / "lab" / "spec.yml").write_text("torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n")
     nodes = lying(user, {lie: MALFORMED[lie] for lie in SOME_LIES})
     result = run(user, nodes, "smoke", "lab", "--json")
     rows = {row["node"]: row for row in json.loads(result.stdout)["nodes"]}
