@@ -48,8 +48,8 @@ LOOPBACK_S = 15.0
 REMIND_S = 10.0
 # No message of ours is longer, and no greeting is.
 LONGEST_LINE, LONGEST_GREETING = 1 << 20, 4096
-# More connections than this do not wait for their greeting at once: the oldest is dropped, and if it
-# is a node's, it comes again.
+# More connections than nodes and these do not wait for their greeting at once: the oldest is
+# dropped, and if it is a node's, it comes again.
 MOST_STRANGERS = 128
 HEAD, MEMBER = b"head", b"member"
 NONCE_BYTES = 16
@@ -290,7 +290,7 @@ class Head(Channel):
             return
         connection = Connection(sock, self._key, HEAD)
         connection.address = _plain(address[0])
-        if len(self._strangers) >= MOST_STRANGERS:
+        if len(self._strangers) >= MOST_STRANGERS + len(self._names):
             self._drop(self._strangers[0])
         self._strangers.append(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)

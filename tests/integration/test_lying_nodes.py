@@ -16,7 +16,7 @@ from provision.cluster.activation import Activation
 from provision.cluster.stages import StageOptions
 from provision_runtime.comm import processes
 from tests.integration.conftest import Home, first_in_ci, make_home
-from tests.lying_nodes import MALFORMED, write_python
+from tests.lying_nodes import MALFORMED, with_result, write_python
 from tests.node_stores import NAME, pack_toy
 from tests.ship_runs import SOURCE, Notes, SimulatedNodes, shipment, write_image
 
@@ -86,6 +86,42 @@ def test_every_verb_keeps_the_others(user: Home, lies: tuple[str, ...]) -> None:
     jobs = run(user, nodes, "jobs", "list", "--json")
     assert json.loads(jobs.stdout) == {"hosts": []}
     assert all(f"{node}: " in jobs.stderr for node in nodes)
+
+
+def test_what_a_node_leaves_out_is_unknown(user: Home) -> None:
+    """An answer that is right but for its facts."""
+    nothing = '{"facts": {}, "unread": {}, "settings": {}, "started": 1, "ended": 1}'
+    nodes = lying(user, {"nothing": with_result(nothing)})
+    prefix = user.root / "prefix"
+    (prefix / "bin").mkdir(parents=True)
+    drift = json.loads(run(user, nodes, "drift", "lab", "--prefix", str(prefix), "--json").stdout)
+    [said_nothing] = [each for each in drift["nodes"] if each["name"] == "n03"]
+    assert said_nothing["verdict"] == "drift"  # of its clock
+    assert {"environment", "files", "driver", "kernel"} <= set(said_nothing["unread"])
+
+    nodes = lying(user, {"nothing": with_result('{"unread": {}, "time": 1}')})
+    check = json.loads(run(user, nodes, "nodes", "check", "--json").stdout)
+    [unfit] = [each for each in check["nodes"] if each["name"] == "n03"]
+    problems = [problem["reason"] for problem in unfit["problems"]]
+    assert problems == ["clock-skew", "unread", "unread", "unread"]
+
+
+def test_a_diagnosis_that_contradicts_itself_is_no_success(user: Home) -> None:
+    """It says pass, and has a finding that is a fault."""
+    finding = dict.fromkeys(("message", "breaks", "advice", "command", "source"), "x")
+    document = {
+        "schema": 1,
+        "kind": "doctor",
+        "verdict": "pass",
+        "host": "n1",
+        "prefix": None,
+        "duration_s": 1,
+        "notes": [],
+        "probes": [],
+        "findings": [{**finding, "id": "shm-small", "verdict": "fail", "evidence": []}],
+    }
+    nodes = lying(user, {"nothing": with_result(json.dumps(document))})
+    assert "shm-small" in run(user, nodes, "doctor", "--only", "nccl-setting").stdout
 
 
 def test_a_job_of_a_node_that_lies_is_neither_read_nor_canceled_in_silence(user: Home) -> None:
