@@ -107,8 +107,8 @@ class SimulatedNodes:
         folder.mkdir(parents=True, exist_ok=True)
         cases = "".join(f"{name}) {line} ;;\n" for name, line in self.faults.items())
         shell = f"#!/bin/bash\ncase $PROVISION_NODE_NAME in\n{cases}esac\n"
-        _write_program(folder / "sh", shell + 'exec $WRAP /bin/sh "$@"\n')
-        python = f'shift\nexec $WRAP {shlex.quote(sys.executable)} "$@"\n'
+        _write_program(folder / "sh", shell + """eval "exec $WRAP" /bin/sh '"$@"'\n""")
+        python = f"""shift\neval "exec $WRAP" {shlex.quote(shlex.quote(sys.executable))} '"$@"'\n"""
         _write_program(folder / "node-python", shell + python)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -166,8 +167,8 @@ def interrupting(tmp_path: Path, call: int, moment: str) -> str:
     after = tmp_path / "after"
     after.write_text(f'#!/bin/sh\n"$@"\nstatus=$?\n{interrupt}\nexit $status\n')
     after.chmod(0o755)
-    action = interrupt if moment == "begin" else f"WRAP={after}"
-    calls = tmp_path / "calls"
+    action = interrupt if moment == "begin" else f"WRAP={shlex.quote(shlex.quote(str(after)))}"
+    calls = shlex.quote(str(tmp_path / "calls"))
     return f'echo >>{calls}; if [ "$(wc -l <{calls})" = {call} ]; then {action}; fi'
 
 
