@@ -249,7 +249,7 @@ def _worker_class(worker: Worker, most_bytes: float) -> Any:
 
     class Client(client_class):  # type: ignore[misc, valid-type]
         def _start(self) -> Any:
-            self._counts = {}
+            self._counts: dict[str, int] = {}
             with start_lock:
                 return super()._start()
 

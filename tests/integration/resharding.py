@@ -31,7 +31,7 @@ if not hasattr(dtensors, "DTensor"):
     from torch.distributed import _tensor as dtensors
 
 from provision_runtime import checkpoint
-from provision_runtime.checkpoint import items, plan
+from provision_runtime.checkpoint import items, nested
 
 warnings.simplefilter("ignore")
 items.pieces.__defaults__ = (200,)
@@ -227,7 +227,7 @@ def fsdp_read() -> list[str]:
 
 
 def tensors_of(states: Any) -> list[tuple[str, Any]]:
-    leaves = plan.values({"model": states[0], "optimizer": states[1]})
+    leaves = nested.values({"model": states[0], "optimizer": states[1]})
     return [
         (".".join(path), value) for path, value in leaves if isinstance(value, dtensors.DTensor)
     ]

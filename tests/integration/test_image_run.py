@@ -461,9 +461,9 @@ def test_jupyter_requires_its_token_listens_on_loopback_and_saves_as_its_caller(
         child.send_signal(signal.SIGINT)
         child.communicate(timeout=60)
     assert remaining(client, toy) == []
-    for path in (work / "a.txt", work / "envs" / "b.txt"):
-        assert path.read_text() == "saved"
-        assert (path.stat().st_uid, path.stat().st_gid) == (work.stat().st_uid, work.stat().st_gid)
+    for file in (work / "a.txt", work / "envs" / "b.txt"):
+        assert file.read_text() == "saved"
+        assert (file.stat().st_uid, file.stat().st_gid) == (work.stat().st_uid, work.stat().st_gid)
 
 
 def answer(

@@ -26,6 +26,6 @@ def eventually(
     while not holds():
         for daemon in daemons:
             status = daemon.poll()
-            assert status is None, f"{daemon.args} ended with status {status}:\n{explain()}"
+            assert status is None, f"{daemon.args!r} ended with status {status}:\n{explain()}"
         assert time.monotonic() < end, explain()
         time.sleep(every_s)

@@ -240,6 +240,7 @@ def test_package_init_imports_nothing() -> None:
     assert {imported for imported, _ in imports("provision_runtime")} <= {"__future__"}
 
 
+@pytest.mark.needs("git")
 def test_no_index_address_or_machine_path_in_the_tree() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")

@@ -23,7 +23,7 @@ from provision.cli.main import cli
 from provision_runtime.checkpoint import layout, manifest, prune
 from provision_runtime.checkpoint.backends import FileBackend
 from provision_runtime.checkpoint.inspection import audit, contents, inventory
-from provision_runtime.checkpoint.inspection.contents import element_bytes
+from provision_runtime.checkpoint.manifest import element_bytes
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
 from provision_runtime.cli import main as runtime_cli
 from tests.checkpoints import big, save

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime.doctor import account, runner
+from provision_runtime.doctor import account
 from provision_runtime.doctor.catalog import PROBES
 from provision_runtime.doctor.machine import Machine
 from provision_runtime.doctor.probe import Answer, Limitation, Probe, observation, observe
@@ -83,7 +83,7 @@ def test_half_an_answer_costs_only_its_probe(monkeypatch: pytest.MonkeyPatch) ->
     def dumps(answer: dict[str, object]) -> str:
         return whole(answer)[: 20 if answer["notes"] else None]
 
-    monkeypatch.setattr(runner.json, "dumps", dumps)
+    monkeypatch.setattr("json.dumps", dumps)
     result = diagnose(Machine(), [HEALTHY, Probe("quiet", ("shm-small",), finds_only)])
     assert [finding.id for finding in result.findings] == ["probe-failed", "shm-small"]
 

@@ -68,7 +68,8 @@ def test_late_and_failed_facts_are_unread_and_the_others_are_reported() -> None:
         raise PermissionError(13, "Permission denied", "/x")
 
     def mistake() -> Any:
-        return {}["serial"]
+        facts: dict[str, str] = {}
+        return facts["serial"]
 
     readers: dict[str, Callable[[], Any]] = {
         "kernel": lambda: "6.1",
