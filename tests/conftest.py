@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import os
 import shutil
 import signal
@@ -54,6 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     a clone. pytest's own folders stay there."""
     if hasattr(config, "workerinput"):
         return
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # no entry in the user database; `provision` does the same
+        os.environ["LOGNAME"] = str(os.getuid())
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     for variable, place in (("PROVISION_TEST_SHARED", None), ("TMPDIR", "/tmp")):
         folder = tempfile.mkdtemp(prefix="provision-test-", dir=place)

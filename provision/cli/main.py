@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import getpass
 import importlib
 import keyword
 import os
@@ -85,6 +86,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     streams.prepare()
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # no entry in the user database, as in a container with --user
+        os.environ["LOGNAME"] = str(os.getuid())
     status = _run()
     # What a verb printed is written; this is the object of an error.
     with contextlib.suppress(OSError, SystemExit):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -52,6 +54,18 @@ def test_the_folders_of_the_lab(
     monkeypatch.setenv("PROVISION_DATA", "/variable")
     folders = default_folders()
     assert (folders.data, folders.envs) == (Path("/variable"), tmp_path / "envs")
+
+
+@pytest.mark.mounts
+def test_the_folders_of_a_user_without_a_name(configuration: Path, tmp_path: Path) -> None:
+    """As in a container with --user: no entry in the user database, and no variables."""
+    (configuration / settings.FILE).write_text(f"data: {tmp_path}/{{user}}\n")
+    nameless = ["unshare", "--user", "--map-user=12345", "env"]
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "PROVISION_DATA"):
+        nameless += ["-u", name]
+    command = [Path(sys.executable).parent / "provision", "env", "list"]
+    result = subprocess.run([*nameless, *command], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(
