@@ -160,7 +160,15 @@ def test_unprivileged_offline_build_gives_the_same_image(
     assert result.stdout.split() == [toy_image.manifest_digest], result.stderr
 
 
-@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "oci",
+        # skopeo 1.9 gives what it unpacks to the owner that the archive names.
+        pytest.param("oci-archive", marks=pytest.mark.root),
+        "docker-archive",
+    ],
+)
 @pytest.mark.needs("skopeo")
 def test_skopeo_reads_the_layout(toy_image: Image, tmp_path: Path, kind: str) -> None:
     export.export_image(toy_image, export.parse_output(f"{kind}:{tmp_path / 'out'}"), Watching())
@@ -196,11 +204,9 @@ def test_skopeo_decompresses_the_layers(
     toy_image: Image, packed_folder: Path, tmp_path: Path, method: image.Compression
 ) -> None:
     packed = image.compress_image(toy_image, method, packed_folder, Watching())
-    export.export_image(packed, export.parse_output(f"oci-archive:{tmp_path / 'out'}"), Watching())
+    export.export_image(packed, export.parse_output(f"oci:{tmp_path / 'out'}"), Watching())
     copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
-    subprocess.run(
-        [*copy, f"oci-archive:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True
-    )
+    subprocess.run([*copy, f"oci:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True)
     rows = json.loads((tmp_path / "plain" / "manifest.json").read_text())["layers"]
     assert [row["digest"] for row in rows] == [layer.digest for layer in toy_image.layers]
 

@@ -63,7 +63,7 @@ def test_the_folders_of_a_user_without_a_name(configuration: Path, tmp_path: Pat
     nameless = ["unshare", "--user", "--map-user=12345", "env"]
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "PROVISION_DATA"):
         nameless += ["-u", name]
-    command = [Path(sys.executable).parent / "provision", "env", "list"]
+    command = [str(Path(sys.executable).parent / "provision"), "env", "list"]
     result = subprocess.run([*nameless, *command], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
