@@ -416,8 +416,8 @@ def run(
         return
     if not server and all(mount.mode == "ro" for mount in run_options.mounts):
         console.say(
-            "what is written in the container goes with it; --mount keeps it, for example "
-            f"--mount {Path.cwd()}:{WORKSPACE}"
+            "what is written in the container goes with it; "
+            f"--mount FOLDER:{WORKSPACE} keeps what is written there"
         )
     if server and all(mount.target != WORKSPACE for mount in run_options.mounts):
         console.say(f"Jupyter saves in {folder}")
