@@ -412,9 +412,7 @@ def _raise_if_vanished(
     be saved again.
     """
     is_present = folder in backend.folders()
-    current = catalog.manifest_if_intact(backend, folder) if is_present else None
-    # By their digests: their metadata may have a NaN, which is no NaN's equal.
-    if not is_present or (current and current.digest) != (content and content.digest):
+    if not is_present or catalog.manifest_if_intact(backend, folder) != content:
         raise Vanished(f"{folder} was replaced or pruned while it was read") from error
 
 

@@ -106,6 +106,13 @@ def mutated(document: dict[str, Any], draw: random.Random) -> tuple[Any, dict[st
     return [how, path], document
 
 
+def with_other_type(document: dict[str, Any], name: str, dtype: str) -> tuple[Any, dict[str, Any]]:
+    """The same bytes would be other numbers."""
+    document = copy.deepcopy(document)
+    document["tensors"][name]["dtype"] = dtype
+    return ["type", [name, dtype]], document
+
+
 def main(folder: Path) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     root = folder / "run"
@@ -118,8 +125,11 @@ def main(folder: Path) -> dict[str, Any]:
     draw = random.Random(33)
     ends: collections.Counter[str] = collections.Counter()
     wrong = []
-    for _ in range(MUTATIONS):
-        what, changed = mutated(document, draw)
+    cases = [mutated(document, draw) for _ in range(MUTATIONS)]
+    for name in ("big", "floats", "same as more"):
+        for dtype in ("torch.int32", "torch.float16", "torch.bool"):
+            cases.append(with_other_type(document, name, dtype))
+    for what, changed in cases:
         rest = json.dumps(changed)[1:].encode() + b"\n"
         digest = hashlib.sha256(rest).hexdigest().encode()
         path.write_bytes(manifest.HEAD + digest + manifest.AFTER + rest)

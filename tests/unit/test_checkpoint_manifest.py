@@ -8,13 +8,12 @@ import json
 import math
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision_runtime.checkpoint import catalog, errors, loader, manifest, metadata, verify
+from provision_runtime.checkpoint import catalog, errors, manifest, verify
 from provision_runtime.checkpoint.backends import FileBackend
 from provision_runtime.checkpoint.saver import _check_metadata
 from tests.checkpoints import save
@@ -234,15 +233,3 @@ def test_no_save_writes_what_no_reader_accepts(
         deep = {"a": deep}
     with pytest.raises(ValueError, match="nested more than 100 deep"):
         _check_metadata(deep)
-
-
-def test_damage_beside_nan_in_metadata_is_damage(tmp_path: Path) -> None:
-    """A NaN equals nothing, so two readings of one manifest seemed to be of two checkpoints."""
-    folder = tmp_path / save(tmp_path, 1, {"a": b"1"}).folder
-    content = catalog.read_manifest(FileBackend(tmp_path), folder.name)
-    with_nan = replace(content, metadata={"loss": math.nan})
-    (folder / manifest.NAME).write_bytes(manifest.dumps(with_nan))
-    assert math.isnan(metadata(tmp_path)["loss"])
-    backend = FileBackend(tmp_path)
-    first = catalog.read_manifest(backend, folder.name)
-    loader._raise_if_vanished(backend, folder.name, first, OSError())
