@@ -106,11 +106,19 @@ def mutated(document: dict[str, Any], draw: random.Random) -> tuple[Any, dict[st
     return [how, path], document
 
 
-def with_other_type(document: dict[str, Any], name: str, dtype: str) -> tuple[Any, dict[str, Any]]:
-    """The same bytes would be other numbers."""
-    document = copy.deepcopy(document)
-    document["tensors"][name]["dtype"] = dtype
-    return ["type", [name, dtype]], document
+def consistent(document: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
+    """What only the files contradict: the same bytes would be other numbers."""
+    cases = []
+    for name in ("big", "floats", "same as more"):
+        for dtype in ("torch.int32", "torch.float16", "torch.bool"):
+            other = copy.deepcopy(document)
+            other["tensors"][name]["dtype"] = dtype
+            cases.append(([name, dtype], other))
+        for shift in (-4, 4):
+            other = copy.deepcopy(document)
+            other["tensors"][name]["records"][0][4] += shift
+            cases.append(([name, shift], other))
+    return cases
 
 
 def main(folder: Path) -> dict[str, Any]:
@@ -126,10 +134,7 @@ def main(folder: Path) -> dict[str, Any]:
     ends: collections.Counter[str] = collections.Counter()
     wrong = []
     cases = [mutated(document, draw) for _ in range(MUTATIONS)]
-    for name in ("big", "floats", "same as more"):
-        for dtype in ("torch.int32", "torch.float16", "torch.bool"):
-            cases.append(with_other_type(document, name, dtype))
-    for what, changed in cases:
+    for what, changed in cases + consistent(document):
         rest = json.dumps(changed)[1:].encode() + b"\n"
         digest = hashlib.sha256(rest).hexdigest().encode()
         path.write_bytes(manifest.HEAD + digest + manifest.AFTER + rest)
