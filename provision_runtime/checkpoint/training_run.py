@@ -78,15 +78,18 @@ class CheckpointManager:
                 raise ValueError(f"{name}={count!r}: it must be a whole number of 1 or more")
         if best_mode not in ("min", "max"):
             raise ValueError(f"best_mode={best_mode!r}: pass 'min' or 'max'")
+        signal_ranks = ranks
         if ranks is None:
             from ..comm.ranks import of_default_group
 
             ranks = of_default_group(deadline_s)
+            # A save in the background exchanges values meanwhile.
+            signal_ranks = of_default_group(deadline_s, "signals")
         if background and ranks.uses_collectives:
             raise ValueError("background=True cannot use ranks that exchange by collectives")
         self.state_dict = state_dict
         self._open = partial(open_root, root, **options)
-        self._ranks = ranks
+        self._ranks, self._signal_ranks = ranks, signal_ranks or ranks
         self._every, self._keep, self._agree_every = every, keep, agree_every
         self._best, self._best_mode = best, best_mode
         self._background = background
@@ -222,9 +225,11 @@ class CheckpointManager:
 
     def _agree(self) -> set[str]:
         """The signals that came to any rank since they last agreed."""
+        if self._signal_ranks is self._ranks:
+            self.finish()  # the caller's ranks exchange values in one thread at a time
         own, self._received = self._received, set()
         requested: set[str] = set()
-        for names in self._ranks.exchange("checkpoint/signals", sorted(own)):
+        for names in self._signal_ranks.exchange("checkpoint/signals", sorted(own)):
             requested.update(names)
         return requested
 

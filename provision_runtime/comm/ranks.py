@@ -66,18 +66,18 @@ def through_store(
     return Ranks(rank, world_size, exchange)
 
 
-def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
+def of_default_group(timeout_s: float = TIMEOUT_S, channel: str = "") -> Ranks:
     """Ranks of the default process group, through its store; a single process if there is no group.
 
     All ranks must call it, and use the result, in the same order and in one thread at a time:
-    exchanges are counted per group. A TCPStore gets a second connection, so exchanges work
+    exchanges are counted per group and channel. A TCPStore gets a second connection, so exchanges work
     while another thread waits in the store.
     """
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
         return single_process()
-    group = _default_group()
+    group = _default_group(channel)
 
     def exchange(name: str, payload: Any) -> list[Any]:
         return group.exchange(name, payload, timeout_s)
@@ -86,12 +86,13 @@ def of_default_group(timeout_s: float = TIMEOUT_S) -> Ranks:
 
 
 class _Group:
-    """The ranks of one process group while it is the default one.
+    """One channel of the ranks of a process group while it is the default one.
 
     References the store weakly: a store that stays alive keeps the server's port.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+    def __init__(self, store: Any, rank: int, world_size: int, channel: str) -> None:
+        self._prefix = f"provision/ranks/{channel}" if channel else "provision/ranks"
         self.store = weakref.ref(store)
         self.rank = rank
         self.world_size = world_size
@@ -115,24 +116,26 @@ class _Group:
         store = self.store()
         if store is None:
             raise RuntimeError("the process group of these ranks was destroyed")
-        client = StoreClient(PrefixStore("provision/ranks", store))
+        client = StoreClient(PrefixStore(self._prefix, store))
         nonce = negotiate_nonce(client, self.rank, self.world_size, timeout_s)
-        own = PrefixStore(f"provision/ranks/{nonce}", _second_connection(store))
+        own = PrefixStore(f"{self._prefix}/{nonce}", _second_connection(store))
         return StoreAllGather(StoreClient(own), self.rank, self.world_size)
 
 
-_default: _Group | None = None
+# By channel.
+_default: dict[str, _Group] = {}
 
 
-def _default_group() -> _Group:
-    global _default
+def _default_group(channel: str) -> _Group:
     from torch import distributed
     from torch.distributed import distributed_c10d
 
     store = distributed_c10d._get_default_store()
-    if _default is None or _default.store() is not store:
-        _default = _Group(store, distributed.get_rank(), distributed.get_world_size())
-    return _default
+    group = _default.get(channel)
+    if group is None or group.store() is not store:
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        group = _default[channel] = _Group(store, rank, world_size, channel)
+    return group
 
 
 def _second_connection(store: Any) -> Any:

@@ -60,6 +60,11 @@ def test_signal_to_one_rank_saves_on_all_at_the_same_step(
     assert [outcome["signalled"] for outcome in rank_results] == [[8, True, [4, 8], True]] * 2
 
 
+def test_signals_are_agreed_on_while_a_save_runs(rank_results: list[dict[str, Any]]) -> None:
+    outcomes = [outcome["signalled_in_the_background"] for outcome in rank_results]
+    assert outcomes == [[7, [6, 7]]] * 2
+
+
 def test_checkpoints_of_torch_can_be_taken_over(rank_results: list[dict[str, Any]]) -> None:
     same, refusals, trusted, dcp_same, *leftovers = rank_results[0]["migrated"]
     assert same and trusted == "1/2"

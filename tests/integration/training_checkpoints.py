@@ -147,7 +147,12 @@ def managed() -> list[Any]:
         best = manager.best_step()
     fresh, fresh_optimizer = made("adamw", 2)
     with checkpoint.CheckpointManager(
-        root, {"model": fresh, "optim": fresh_optimizer}, every=1, background=True, ranks=US
+        root,
+        {"model": fresh, "optim": fresh_optimizer},
+        every=1,
+        background=True,
+        agree_every=1,
+        ranks=US,
     ) as manager:
         again = manager.restore()
         same = train(fresh, fresh_optimizer, 1) == train(model, optimizer, 1)
@@ -174,6 +179,25 @@ def signalled() -> list[Any]:
                 break
     restored = handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
     return [len(stops), stops[-1], checkpoint.list_steps(root), restored]
+
+
+def signalled_in_the_background() -> list[Any]:
+    """With the ranks of the default group: they agree on signals while a save exchanges values."""
+    distributed.init_process_group("gloo", store=STORE, rank=RANK, world_size=WORLD_SIZE)
+    root = FOLDER / "signalled_in_the_background"
+    state = {"a": torch.zeros(1_000_000)}
+    with checkpoint.CheckpointManager(
+        root, state, every=2, keep=2, background=True, agree_every=1, deadline_s=20
+    ) as manager:
+        for step in range(1, 20):
+            state["a"] += 1
+            if step == 7 and RANK == 1:
+                signal.raise_signal(signal.SIGTERM)
+            if manager.after_step(step):
+                break
+    distributed.destroy_process_group()
+    US.exchange("signalled/pruned", None)  # rank 0 prunes; the other does not wait for it
+    return [step, checkpoint.list_steps(root)]
 
 
 def migrated() -> list[Any]:
@@ -219,7 +243,16 @@ def migrated() -> list[Any]:
     return [same, refusals, trusted, dcp_same, sorted(path.name for path in FOLDER.glob(".plain*"))]
 
 
-CASES = (two_lines, loose, descriptions, warned, managed, signalled, migrated)
+CASES = (
+    two_lines,
+    loose,
+    descriptions,
+    warned,
+    managed,
+    signalled,
+    signalled_in_the_background,
+    migrated,
+)
 
 
 def main() -> None:
