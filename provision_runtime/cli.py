@@ -60,6 +60,7 @@ def _verb_parser(arguments: Sequence[str], description: str) -> argparse.Argumen
 def _facts(arguments: Sequence[str]) -> int:
     from . import fs
     from .facts import environment
+    from .report.credentials import public_document
 
     parser = _verb_parser(arguments, "Print facts about this environment as JSON.")
     parser.add_argument(
@@ -72,7 +73,7 @@ def _facts(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments[1:])
     facts = environment.collect() if options.in_process else environment.collect_in_child()
-    text = json.dumps(facts, indent=2, sort_keys=True) + "\n"
+    text = json.dumps(public_document(facts), indent=2, sort_keys=True) + "\n"
     if options.out is None:
         sys.stdout.write(text)
     else:

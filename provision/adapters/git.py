@@ -20,7 +20,6 @@ from provision.core.errors import (
     ToolMissing,
     Unreachable,
 )
-from provision.core.mirrors import without_login
 from provision.core.system_errors import tool_without_space
 
 ANSWER_TIMEOUT_S = 30.0
@@ -114,7 +113,7 @@ def remote_head(folder: Path, url: str) -> str:
     listed = _git(["ls-remote", "--", url, f"refs/heads/{branch}"], url)
     commit = listed.split()
     if not commit:
-        raise InvalidSpec(f"{without_login(url)} has no branch `{branch}` any more.")
+        raise InvalidSpec(f"{url} has no branch `{branch}` any more.")
     return commit[0]
 
 
@@ -125,7 +124,7 @@ def fast_forward(folder: Path, url: str) -> None:
     if changed.strip():
         files = ", ".join(line[3:] for line in changed.splitlines()[:3])
         raise IntegrityError(
-            f"{folder} was changed ({files}), and {without_login(url)} has too.",
+            f"{folder} was changed ({files}), and {url} has too.",
             advice="Bring your change to the lab, or undo it: "
             f"git -C {shlex.quote(str(folder))} checkout .",
         )
@@ -135,7 +134,6 @@ def fast_forward(folder: Path, url: str) -> None:
 
 def _git(arguments: Sequence[str], url: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
     """What git printed. url: what the error names."""
-    place = without_login(url)
     try:
         # The user's whole environment: ssh agents, Kerberos, certificates, proxies.
         variables = {**os.environ, **_VARIABLES}
@@ -152,17 +150,17 @@ def _git(arguments: Sequence[str], url: str, timeout_s: float = ANSWER_TIMEOUT_S
         ) from error
     except TimedOut as error:
         raise Unreachable(
-            f"{place} did not answer within {timeout_s:.0f} s.", advice="Try again later."
+            f"{url} did not answer within {timeout_s:.0f} s.", advice="Try again later."
         ) from error
     except ToolFailed as error:
-        raise _error(error, place) from error
+        raise _error(error, url) from error
 
 
 def _error(error: ToolFailed, place: str) -> ProvisionError:
     text = error.tail
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:"))]
-    reason = without_login((telling or lines or ["git printed nothing"])[0])
+    reason = (telling or lines or ["git printed nothing"])[0]
     if no_space := tool_without_space(text):
         return no_space
     for pattern, kind, message, advice in _FAILURES:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from provision.core.credentials import without_credentials
 from provision.core.json_text import parse_json
-from provision.core.mirrors import without_credentials
 
 # Files that installers write for themselves, and files that differ between hosts: a cache marker,
 # the origin of a wheel.

@@ -25,9 +25,10 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters.conda import RepodataRow
 from provision.core.atomic import atomic_write
+from provision.core.credentials import without_login
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
-from provision.core.mirrors import MANIFEST, SIMPLE, without_login
+from provision.core.mirrors import MANIFEST, SIMPLE
 from provision.core.schema import schema_error
 from provision.core.types import Manager
 
@@ -63,7 +64,7 @@ def mirror_file(manager: Manager, name: str, url: str, sha256: str) -> MirrorFil
     if not is_safe_name or not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise IntegrityError(
             f"{name} cannot be mirrored: the lock has no well-formed sha256 or no file name for "
-            f"it ({without_login(url)}).",
+            f"it ({url}).",
             advice="`provision lock verify` lists what is wrong with the lock.",
         )
     path = f"{WHEELS}/{sha256}/{filename}"
@@ -99,7 +100,7 @@ def unique_files(files: Iterable[MirrorFile]) -> list[MirrorFile]:
         first = by_path.setdefault(file.path, file)
         if first.sha256 != file.sha256:
             raise IntegrityError(
-                f"The locks disagree about {without_login(file.url)}: its sha256 is "
+                f"The locks disagree about {file.url}: its sha256 is "
                 f"{first.sha256[:16]}… in one and {file.sha256[:16]}… in another.",
                 advice=(
                     "Its channel replaced the file: relock the older one, or mirror them into "

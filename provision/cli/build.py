@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    build_env_option,
     build_request,
     common_options,
     context_of,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.command()
 @name_argument
 @request_options
+@build_env_option
 @prefix_option
 @click.option(
     "--image/--no-image",

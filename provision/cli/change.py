@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    build_env_option,
     common_options,
     context_of,
     dry_run_option,
@@ -28,6 +29,7 @@ change_options = option_group(
     dry_run_option,
     no_wait_option,
     mirror_options,
+    build_env_option,
     common_options,
 )
 

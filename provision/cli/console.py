@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from provision.cli import streams
+from provision.core.credentials import public_document, without_credentials
 from provision.core.errors import ProvisionError
 from provision.core.system_errors import from_system
 from provision.core.types import MeterContext
@@ -90,7 +91,8 @@ class Console:
     """The output of one command.
 
     With --json only results and errors are printed, unless -v is given; with -q results, warnings
-    and errors. On a terminal, paths in the user's home folder begin with `~`.
+    and errors. On a terminal, paths in the user's home folder begin with `~`. Credentials in
+    addresses are taken out, but for the token of a server that we start (`shows_token`).
     """
 
     def __init__(
@@ -123,9 +125,9 @@ class Console:
 
         return RichConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, shows_token: bool = False) -> None:
         if self.is_narrating:
-            text = _wrapped(for_stream(text, sys.stderr), SAY_INDENT)
+            text = _wrapped(for_stream(text, sys.stderr, shows_token=shows_token), SAY_INDENT)
             # One write, so that lines of several threads stay lines.
             sys.stderr.write(f"{' ' * SAY_INDENT}{text}\n")
             sys.stderr.flush()
@@ -139,7 +141,7 @@ class Console:
         # One bar at a time: of work within other work, the outer one shows that it goes on.
         if self._bar is not None and self._bar.is_shown:
             is_visible = False
-        bar = Bar(title, total, self._rich() if is_visible else None)
+        bar = Bar(without_credentials(title), total, self._rich() if is_visible else None)
         if is_visible:
             self._bar = bar
         return bar
@@ -155,11 +157,11 @@ class Console:
                 "message": error.message,
                 "advice": error.advice,
             }
-            print(json.dumps(document))
+            print(json.dumps(public_document(document)))
         text = _wrapped(for_stream(_tidy(str(error)), sys.stderr), len("error: "))
         self._rich().print(f"[red]error:[/red] {_escape(text)}")
         if self.verbose and error.details:
-            print(escape_terminal(error.details), file=sys.stderr)
+            print(for_stream(error.details, sys.stderr), file=sys.stderr)
 
     def system_error(self, error: OSError) -> int:
         """Print an error of the operating system in our terms; returns its exit code."""
@@ -167,14 +169,15 @@ class Console:
         self.error(system_error, as_object=error.filename != streams.STANDARD_OUTPUT)
         return system_error.exit_code
 
-    def result(self, value: Any, text: str | Iterable[str]) -> None:
+    def result(self, value: Any, text: str | Iterable[str], *, shows_token: bool = False) -> None:
         """Print a result: its value as JSON, or the text that describes it."""
         if self.as_json:
-            print(json.dumps(to_json(value), indent=1))
+            document = to_json(value)
+            print(json.dumps(document if shows_token else public_document(document), indent=1))
             return
         lines = text if isinstance(text, str) else "\n".join(text)
         if lines:
-            print(for_stream(lines, sys.stdout))
+            print(for_stream(lines, sys.stdout, shows_token=shows_token))
 
     def document(self, value: Any, text: str) -> None:
         """Print a result whose text is a file: byte for byte, unless a terminal shows it."""
@@ -186,12 +189,12 @@ class Console:
         sys.stdout.write(text)
 
 
-def for_stream(text: str, stream: IO[str]) -> str:
+def for_stream(text: str, stream: IO[str], *, shows_token: bool = False) -> str:
     """Text as it is safe to print; on a terminal with `~` for the user's home folder.
 
     Only where a shell also reads `~` so: at the beginning of a word, without quotes.
     """
-    text = escape_terminal(text)
+    text = escape_terminal(text if shows_token else without_credentials(text))
     home = os.environ.get("HOME", "").rstrip("/")
     if len(home) < 2 or not stream.isatty():
         return text

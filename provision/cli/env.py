@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    build_env_option,
     build_request,
     common_options,
     confirm,
@@ -38,6 +39,7 @@ def env() -> None:
 @env.command("create")
 @name_argument
 @request_options
+@build_env_option
 @prefix_option
 @relock_option
 @dry_run_option

@@ -437,5 +437,5 @@ def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
             f"other machines can reach Jupyter at {server.address}, over plain HTTP: whoever "
             "sees the traffic sees the token"
         )
-    console.say(f"Jupyter will be at {server.url(token)}")
+    console.say(f"Jupyter will be at {server.url(token)}", shows_token=True)
     return {TOKEN_VARIABLE: token}

@@ -71,6 +71,7 @@ def _offer(console: Console, proposal: Proposal, *, yes: bool, dry_run: bool) ->
     """Show a proposal, and write it if the user agrees."""
     import sys
 
+    from provision.cli.console import for_stream
     from provision.cli.format.init import proposal_lines, written_lines
     from provision.cli.format.inventory import home_path
     from provision.commands import init as command
@@ -85,7 +86,7 @@ def _offer(console: Console, proposal: Proposal, *, yes: bool, dry_run: bool) ->
                 "Nobody can be asked here whether to write the file.",
                 advice="--yes writes it, --dry-run shows it.",
             )
-        click.echo("\n".join(proposal_lines(proposal)))
+        click.echo(for_stream("\n".join(proposal_lines(proposal)), sys.stdout))
         if not click.confirm(f"Write {home_path(proposal.path)}?", default=True):
             return
         command.write(proposal)

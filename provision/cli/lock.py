@@ -9,6 +9,7 @@ import click
 
 from provision.cli.options import (
     all_option,
+    build_env_option,
     build_request,
     common_options,
     context_of,
@@ -79,6 +80,7 @@ class DefaultCommandGroup(click.Group):
 @click.command("lock")
 @name_argument
 @request_options
+@build_env_option
 @relock_option
 @click.option(
     "--update",

@@ -15,6 +15,7 @@ import keyword
 import os
 import signal
 import sys
+from types import TracebackType
 
 import click
 
@@ -90,11 +91,23 @@ def main() -> None:
         getpass.getuser()
     except (KeyError, OSError):  # no entry in the user database, as in a container with --user
         os.environ["LOGNAME"] = str(os.getuid())
+    sys.excepthook = _print_traceback
     status = _run()
     # What a verb printed is written; this is the object of an error.
     with contextlib.suppress(OSError, SystemExit):
         sys.stdout.flush()
     os._exit(status)
+
+
+def _print_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    import traceback
+
+    from provision.core.credentials import without_credentials
+
+    lines = traceback.format_exception(kind, error, trace)
+    sys.stderr.write(without_credentials("".join(lines)))
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -108,6 +121,9 @@ def _run() -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except click.ClickException as error:
+        from provision.core.credentials import without_credentials
+
+        error.message = without_credentials(error.message)
         error.show()
         if "--json" in sys.argv:
             import json

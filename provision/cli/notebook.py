@@ -59,11 +59,11 @@ def notebook(
             number = urlsplit(server.address).port
             tunnel = f"ssh -N -L {number}:127.0.0.1:{number} {platform.node()}"
             lines.append(f"from your own machine, first: {tunnel}")
-        console.result(server, [*lines, "Ctrl-C stops it."])
+        console.result(server, [*lines, "Ctrl-C stops it."], shows_token=True)
 
     def log(line: str) -> None:
         if console.verbose:
-            console.say(line)
+            console.say(line, shows_token=True)
 
     context = context_of(console, envs, options)
     started: list[RunningNotebook] = []

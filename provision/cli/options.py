@@ -138,6 +138,14 @@ mirror_options = option_group(
     ),
 )
 
+build_env_option = click.option(
+    "--build-env",
+    multiple=True,
+    metavar="NAME",
+    help="Let code that builds packages (of a git address, a project's folder, an sdist) see this "
+    "variable. Repeatable.",
+)
+
 SPEC_OPTIONS = tuple(key.name for key in SPEC_KEYS)
 QUERY_OPTIONS = tuple(key.name for key in QUERY_KEYS)
 # Kinds of keys that have only some values.
@@ -419,6 +427,13 @@ def context_of(
     from provision.core.paths import default_folders
 
     options = options or {}
+    if options.get("build_env"):
+        from provision.adapters.uv.build_environment import BUILD_ENV, chosen_variables
+
+        # A variable, because uv runs below many functions.
+        names = os.environ.get(BUILD_ENV, "").split()
+        os.environ[BUILD_ENV] = " ".join([*names, *options["build_env"]])
+        chosen_variables(os.environ)
     mirrors: Sequence[MirrorSetting] = ()
     if "mirrors" in options:
         mirrors = settings.mirror_settings(options["mirrors"], options["alias"], os.environ)

@@ -33,6 +33,7 @@ from provision.commands.ensure import (
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.commands.smoke import smoke_in
 from provision.core.atomic import atomic_write
+from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, LOCK, SPEC, VIRTUAL_PACKAGES
 from provision.core.similar_names import did_you_mean
@@ -84,6 +85,8 @@ def add(
 ) -> ChangeResult:
     """`provision add`: arguments are requirements, wheels, projects' folders, git addresses, and
     editables (`-e FOLDER`)."""
+    if problems := list(credential_problems(arguments)):
+        raise InvalidSpec("\n".join(problems))
     if conda:
         changes = Change(conda=tuple(arguments))
         return change(context, name, changes, smoke=smoke, dry_run=dry_run)

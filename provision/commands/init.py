@@ -176,7 +176,7 @@ def _proposal(
     context: Context, foreign: ForeignSpec, source: str, machine: HostGpus, name: str
 ) -> Proposal:
     options = foreign.options()
-    notes = [f"left out: {reason}" for reason in foreign.left_out]
+    notes = [*foreign.credentials, *(f"left out: {reason}" for reason in foreign.left_out)]
     for requirement in foreign.unnamed:
         command = shlex.join(["provision", "add", name, requirement])
         notes.append(f"left out: `{requirement}`: `{command}` adds it")

@@ -21,7 +21,6 @@ from provision.core.errors import (
     SystemRefused,
 )
 from provision.core.file_locks import environment_lock
-from provision.core.mirrors import without_login
 from provision.core.paths import Folders, make_private_directory
 from provision.core.system_errors import FREE_SPACE, disk_full_raises
 from provision.core.tempdirs import temporary_directory
@@ -121,7 +120,7 @@ def join(request: JoinRequest, progress: Progress) -> JoinReport:
         results.append(StepResult(step="summary", notes=()))
         return JoinReport(
             lab=lab.name,
-            source=without_login(source),
+            source=source,
             acted=request.act,
             steps=tuple(results),
             earlier=earlier.steps,
@@ -182,7 +181,7 @@ def _source(request: JoinRequest, labs: Path) -> str:
             "You have not joined a lab yet.",
             advice="Name the lab's repository: provision join ADDRESS, or a folder.",
         )
-    listed = ", ".join(map(without_login, sources))
+    listed = ", ".join(sources)
     raise InvalidSpec(f"You joined several labs: {listed}.", advice="Name the one that you mean.")
 
 
@@ -214,22 +213,21 @@ def _read_repository(
         lab = read_lab(Path(source))
         return lab, [Note(status="done", message=f"{lab.name}, from {source}")], False
     clone = folder / records.REPOSITORY
-    address = without_login(source)
     if clone.is_dir():
         return _refresh_clone(source, clone, request)
     if not request.act:
         clone = stack.enter_context(temporary_directory("join")) / records.REPOSITORY
         git.clone(source, clone)
         lab = read_lab(clone)
-        note = Note(status="pending", message=f"{lab.name}: would clone {address} into {folder}")
+        note = Note(status="pending", message=f"{lab.name}: would clone {source} into {folder}")
         return lab, [note], False
-    progress.say(f"cloning {address}")
+    progress.say(f"cloning {source}")
     remove_leftovers(clone)
     git.clone(source, staging_path(clone))
     read_lab(staging_path(clone))  # a clone without a usable lab.yml does not stay
     replace_directory(clone)
     lab = read_lab(clone)
-    return lab, [Note(status="done", message=f"{lab.name}, cloned from {address} to {clone}")], True
+    return lab, [Note(status="done", message=f"{lab.name}, cloned from {source} to {clone}")], True
 
 
 def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab, list[Note], bool]:

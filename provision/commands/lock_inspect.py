@@ -18,7 +18,6 @@ from provision.adapters import conda, http, uv
 from provision.commands.context import Context, missing_file
 from provision.core import prefix_registry
 from provision.core.errors import InvalidSpec, Unreachable
-from provision.core.mirrors import without_login
 from provision.core.requirement_urls import is_source
 from provision.core.sbom import prefix_licenses
 from provision.resolver import spec as specs
@@ -78,7 +77,7 @@ def _remote_answers(context: Context, files: Sequence[locks.LockFile]) -> locks.
     wheel_urls = {entry.url for entry in entries if entry.manager == "pip"}
     records, unanswered = conda.published_rows(conda_urls, context.mirrors)
     for channel, reason in unanswered.items():
-        context.progress.say(f"{without_login(channel)} did not answer: {reason}")
+        context.progress.say(f"{channel} did not answer: {reason}")
     constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
     with http.HttpClient(uv.pip_settings()) as web:
 

@@ -55,7 +55,7 @@ def prepare(
                 context.progress.say(f"looking up {argument}")
                 name = uv.source_name(argument, mirrors=context.mirrors)
                 requirements.append(f"{name} @ {argument}")
-            elif argument.startswith(_PATH_STARTS) or argument.endswith(".whl"):
+            elif _is_path(argument):
                 wheel = _place_wheel(context, _existing(argument), folder, python_of, placed)
                 name = wheel.name.split("-")[0].replace("_", "-").lower()
                 requirements.append(f"{name} @ file:{WHEELS}/{wheel.name}")
@@ -66,6 +66,12 @@ def prepare(
         take_back(placed)
         raise
     return Requirements(pip=tuple(requirements), placed=placed)
+
+
+def _is_path(argument: str) -> bool:
+    if argument.startswith(_PATH_STARTS):
+        return True
+    return argument.endswith(".whl") and "://" not in argument
 
 
 def _check_requirement(argument: str, earlier: Sequence[str], name: str) -> None:

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from provision.core.credentials import without_credentials
+
 
 class ProvisionError(Exception):
     """Base of all errors we raise on purpose: one line for the user, and what to do next.
 
     A message of several lines is a list of mistakes; advice of several lines is a list too. Advice
-    next to a list begins on a line of its own.
+    next to a list begins on a line of its own. Credentials in addresses are taken out.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, advice: str = "", details: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.advice = advice
-        self.details = details  # printed with -v only: the solver's or tool's own message
+        self.message = without_credentials(message)
+        self.advice = without_credentials(advice)
+        super().__init__(self.message)
+        self.details = without_credentials(
+            details
+        )  # printed with -v only: the solver's or tool's own message
 
     def __str__(self) -> str:
         has_list = "\n" in self.message or "\n" in self.advice
@@ -95,7 +99,7 @@ class ToolFailed(ProvisionError):
         )
         self.command = command
         self.status = status
-        self.tail = tail
+        self.tail = self.details
 
 
 class OutputTooLong(ToolFailed):

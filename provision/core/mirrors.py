@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from provision.core.credentials import without_login
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
 from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
@@ -127,8 +128,7 @@ class Mirrors:
         is_local = url.startswith("file:") and path_from_url(url).exists()
         if self.is_closed and not is_local:
             raise Unreachable(
-                f"{' and '.join(map(without_login, self.folders))} does not hold "
-                f"{without_login(url)}.",
+                f"{' and '.join(self.folders)} does not hold {url}.",
                 advice="`provision channel mirror NAME DIR` adds what a lock needs; or leave out "
                 "--mirror.",
             )
@@ -180,7 +180,7 @@ def parse_mirror(text: str, directory: Path) -> MirrorSetting:
     if not separator or "/" in name.partition("://")[0]:
         return MirrorSetting(name=None, url=_folder_url(text.strip(), directory))
     if not name.strip() or not url.strip():
-        raise InvalidSpec(f"`{without_login(text)}` is not a mirror.", advice=_SYNTAX)
+        raise InvalidSpec(f"`{text}` is not a mirror.", advice=_SYNTAX)
     return MirrorSetting(name=name.strip(), url=_folder_url(url.strip(), directory))
 
 
@@ -191,7 +191,7 @@ def _folder_url(text: str, directory: Path) -> str:
         has_location = host or (scheme.lower() == "file" and path)
         if scheme.lower() not in SCHEMES or not has_location:
             raise InvalidSpec(
-                f"`{without_login(text)}` is not the URL of a mirror.",
+                f"`{text}` is not the URL of a mirror.",
                 advice=f"Known: {', '.join(SCHEMES)}, or a path.",
             )
         return text.rstrip("/") + "/"
@@ -205,17 +205,6 @@ def path_from_url(url: str) -> Path:
     from urllib.request import url2pathname
 
     return Path(url2pathname(urlsplit(url).path))
-
-
-def without_login(text: str) -> str:
-    """URLs without user names and passwords, for messages and files."""
-    # A user's name may be an e-mail address, so up to the last @.
-    return re.sub(r"://[^/\s]*@", "://", text)
-
-
-def without_credentials(text: str) -> str:
-    """URLs without logins, and without the tokens that channels have in their paths (/t/TOKEN/)."""
-    return re.sub(r"/t/[^/\s]+(?=/|$)", "", without_login(text))
 
 
 def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ...]:
@@ -260,7 +249,7 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
 
 def _not_a_manifest(folder: str, problem: str) -> IntegrityError:
     return IntegrityError(
-        f"{without_login(folder)}{MANIFEST} is not the manifest of a mirror: {problem}.",
+        f"{folder}{MANIFEST} is not the manifest of a mirror: {problem}.",
         advice="Make the folder again: provision channel mirror.",
     )
 

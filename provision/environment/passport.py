@@ -19,6 +19,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from provision import __version__
+from provision.core.credentials import public_document
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
@@ -317,4 +318,4 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 def to_text(passport: Mapping[str, Any]) -> str:
     """The content of the file."""
-    return json.dumps(passport, indent=1, sort_keys=False) + "\n"
+    return json.dumps(public_document(passport), indent=1, sort_keys=False) + "\n"

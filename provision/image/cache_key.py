@@ -10,7 +10,7 @@ from typing import Any
 from provision.adapters.installed_files import without_folder
 from provision.catalog import required_glibc
 from provision.core.container import PREFIX
-from provision.core.mirrors import without_credentials
+from provision.core.credentials import without_credentials
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.image import config, layers, oci_layout
 from provision.image.base import BaseImage

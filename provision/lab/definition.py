@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from provision.adapters import clustershell
+from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
 from provision.core.schema import location, schema_violations
@@ -127,6 +128,9 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
                 mistakes.append((line, f"{section}: `{name}` is repeated."))
     if mistakes:
         return mistakes
+    for key, value in document.items():
+        for problem in credential_problems(value):
+            mistakes.append((lines.line((key,)), f"{key}: {problem}"))
     for name, cluster in document.get("clusters", {}).items():
         if "login" in cluster:
             problem = _refusal(lambda text=cluster["login"]: clustershell.expand(text))

@@ -10,7 +10,7 @@ from typing import Any
 
 from provision.adapters import clustershell
 from provision.adapters.slurm.nodes import SlurmNode
-from provision.core.mirrors import without_credentials
+from provision.core.credentials import without_credentials
 
 NAME = re.compile(r"[^A-Za-z0-9._-]+")
 

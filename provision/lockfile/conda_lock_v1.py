@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from provision.core.credentials import public_document, without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import ENVIRONMENT, LOCK
 from provision.core.platforms import PLATFORMS, Platform, host_platform
@@ -85,7 +86,11 @@ class LockEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class LockFile:
-    """A lock file of any tool, as written: all platforms, well-formed or not."""
+    """A lock file of any tool, as written but for credentials in its addresses: all platforms,
+    well-formed or not.
+
+    credentials: where they were, as platform and package.
+    """
 
     path: Path
     sha256: str  # of the file's bytes
@@ -95,6 +100,7 @@ class LockFile:
     content_hash: Mapping[str, str]
     sources: tuple[str, ...]
     custom_metadata: Mapping[str, str]
+    credentials: tuple[tuple[str, str], ...] = ()
 
     def for_platform(self, platform: str) -> tuple[LockEntry, ...]:
         return tuple(entry for entry in self.entries if entry.platform == platform)
@@ -123,7 +129,13 @@ def read_file(path: Path) -> LockFile:
     content, document = _load(path)
     metadata = document["metadata"]
     entries = []
-    for entry in document["package"]:
+    credentials = []
+    if public_document(metadata) != metadata:
+        credentials.append(("", path.name))
+    for raw_entry in document["package"]:
+        entry = public_document(raw_entry)
+        if entry != raw_entry:
+            credentials.append((entry["platform"], entry["name"]))
         hashes = entry["hash"]
         depends = entry.get("dependencies") or {}
         url = absolute_url(entry["url"], path.parent)
@@ -150,6 +162,7 @@ def read_file(path: Path) -> LockFile:
         content_hash=metadata["content_hash"],
         sources=tuple(metadata.get("sources") or ()),
         custom_metadata=metadata.get("custom_metadata") or {},
+        credentials=tuple(credentials),
     )
 
 
@@ -265,13 +278,14 @@ def _choose_platform(
 def _channels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     channels = []
     for channel in metadata.get("channels") or ():
-        channels.append(channel if isinstance(channel, str) else channel["url"])
+        url = channel if isinstance(channel, str) else channel["url"]
+        channels.append(without_credentials(url))
     return tuple(channels)
 
 
 def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platform) -> LockedPackage:
     name, version = entry["name"], entry["version"]
-    url = absolute_url(entry["url"], path.parent)
+    url = without_credentials(absolute_url(entry["url"], path.parent))
     sha256, md5 = entry["hash"].get("sha256"), entry["hash"].get("md5")
     malformed = ""
     is_unhashed = is_commit(url) or url.endswith(EDITABLE)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from provision.adapters import conda
-from provision.core.mirrors import without_login
 from provision.core.requirement_urls import is_source
 from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import AS_OF, LockEntry, LockFile
@@ -119,12 +118,12 @@ def _file_hash(entry: LockEntry) -> str:
 def _origin(entry: LockEntry) -> str:
     """What tells two builds of one version apart."""
     if is_source(entry.url):
-        return without_login(entry.url)
+        return entry.url
     return f"sha256 {entry.sha256[:8]}"
 
 
 def _folder_url(entry: LockEntry) -> str:
-    return without_login(entry.url).rpartition("/")[0]
+    return entry.url.rpartition("/")[0]
 
 
 def _is_newer(entry: LockEntry, other: LockEntry) -> bool:
@@ -157,7 +156,7 @@ def _as_of(lock: LockFile) -> tuple[str, ...]:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    return ", ".join(without_login(text) for text in texts) or "none"
+    return ", ".join(texts) or "none"
 
 
 def describe_diff(diff: LockDiff) -> list[str]:

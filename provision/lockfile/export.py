@@ -14,8 +14,8 @@ from urllib.parse import unquote
 from packaging.utils import canonicalize_name
 
 from provision.core import sbom
+from provision.core.credentials import without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.mirrors import without_credentials
 from provision.core.platforms import PLATFORM
 from provision.core.sbom import Sbom, SbomPackage
 from provision.core.types import Manager
@@ -161,7 +161,7 @@ def explicit(lock: LockFile, platform: str) -> str:
         # Only conda-lock's code runs here; this is what its models raise for locks that they
         # refuse.
         raise _explicit_refusal(lock, error) from error
-    return "\n".join(lines) + "\n"
+    return without_credentials("\n".join(lines) + "\n")
 
 
 def _explicit_refusal(lock: LockFile, error: Exception) -> IntegrityError:
@@ -225,7 +225,7 @@ def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, Any]:
     if locked:
         package["dependencies"] = [{"name": name} for name in locked]
     filename = unquote(entry.filename)
-    url = without_credentials(entry.url.partition("#")[0])
+    url = entry.url.partition("#")[0]
     file = {"name": filename, "url": url, "hashes": {"sha256": entry.sha256}}
     if filename.endswith(".whl"):
         package["wheels"] = [file]
@@ -279,8 +279,7 @@ def sbom_parts(
     for entry in entries:
         url = ""  # nobody else can download a file of this machine's disk
         if not entry.url.startswith("file:"):
-            # Queries may be signatures; logins and channel tokens are secrets.
-            url = without_credentials(entry.url.partition("#")[0].partition("?")[0])
+            url = entry.url.partition("#")[0].partition("?")[0]
         part = SbomPackage(
             key=entry.url,
             manager=entry.manager,
@@ -305,7 +304,7 @@ def package_url(entry: LockEntry) -> str:
     if entry.manager == "pip":
         return PackageURL("pypi", None, entry.name, entry.version).to_string()
     channel, subdir = "", ""
-    folders = without_credentials(entry.url).rsplit("/", 2)
+    folders = entry.url.rsplit("/", 2)
     if len(folders) == 3:
         channel, subdir = folders[0].rsplit("/", 1)[-1], folders[1]
     kind = "conda" if entry.filename.endswith(".conda") else "tar.bz2"

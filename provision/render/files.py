@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from provision.core.atomic import atomic_write
+from provision.core.credentials import without_credentials
 from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import ENVIRONMENT, SPEC, VIRTUAL_PACKAGES
 from provision.core.types import Resolution
@@ -157,7 +158,8 @@ def render_contract(
     """How to run a job, for one kind of engine or scheduler."""
     file = CONTRACTS[format]
     origin = templates.origin(file).replace(" and ", " from ", 1)
-    made_by = f"Made by provision{origin}; remake with: {as_command(remake)}"
+    command = without_credentials(as_command(remake))
+    made_by = f"Made by provision{origin}; remake with: {command}"
     return templates.render(file, {**values, "made_by": made_by})
 
 

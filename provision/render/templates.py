@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import TEMPLATES
+from provision.core.credentials import without_credentials
 from provision.core.errors import InvalidSpec, TimedOut
 from provision.core.process import run
 
@@ -84,16 +85,26 @@ class Templates:
     def render(self, name: str, values: Mapping[str, Any]) -> str:
         """The text of a file.
 
-        Raises InvalidSpec, with file and line, for a lab's template that cannot be rendered.
+        Raises InvalidSpec, with file and line, for a lab's template that cannot be rendered, and
+        for a text with a credential.
         """
         path = self.lab_file(name)
         if path is None:
             environment = _with_github_brackets(_our_environment(), name)
-            return environment.get_template(f"{name}.j2").render(values)
-        if self._notify and name not in self._notified:
-            self._notified.add(name)
-            self._notify(f"{name} is rendered from {path}")
-        return _render_apart(path, name, values)
+            text = environment.get_template(f"{name}.j2").render(values)
+        else:
+            if self._notify and name not in self._notified:
+                self._notified.add(name)
+                self._notify(f"{name} is rendered from {path}")
+            text = _render_apart(path, name, values)
+        if without_credentials(text) != text:
+            raise InvalidSpec(
+                f"{name} would hold an address with a password or token in it, for all who may "
+                "read it.",
+                advice="Take it out of the command or template. Programs read it from a file of "
+                "yours, or from a variable that is set where they run.",
+            )
+        return text
 
 
 def require_inside(path: Path, folder: Path) -> None:
@@ -109,7 +120,7 @@ def require_inside(path: Path, folder: Path) -> None:
 def render_page(name: str, values: Mapping[str, Any], *, escaped: bool = False) -> str:
     """A page of evidence, by our own template, which a lab cannot replace."""
     environment = _our_environment().overlay(autoescape=escaped)
-    return environment.get_template(f"{name}.j2").render(values)
+    return without_credentials(environment.get_template(f"{name}.j2").render(values))
 
 
 def _render_apart(path: Path, name: str, values: Mapping[str, Any]) -> str:

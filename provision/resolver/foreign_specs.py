@@ -13,6 +13,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from provision.core.credentials import credential_problem, public_request, without_login
+
 # conda packages that choose or belong to a build of PyTorch, which provision chooses itself.
 _BUILD_PACKAGES = re.compile(
     r"pytorch|torch|pytorch-gpu|pytorch-cpu|pytorch-cuda|pytorch-mutex|cpuonly|cudatoolkit|"
@@ -23,7 +25,7 @@ _COMPANIONS = ("torchvision", "torchaudio")
 _COME_ANYWAY = ("pip", "setuptools", "wheel", "python_abi", "ipykernel", "xxhash", "python-xxhash")
 # Channels that provision adds where a build needs them, or that are no channel.
 _KNOWN_CHANNELS = ("defaults", "nodefaults", "pytorch", "nvidia", "conda-forge")
-_CONDA = re.compile(r"(?:[^\s:]+::)?([A-Za-z0-9_][A-Za-z0-9._-]*)\s*(.*)")
+_CONDA = re.compile(r"(?:\S+::)?([A-Za-z0-9_][A-Za-z0-9._-]*)\s*(.*)")
 _CUDA_IN_BUILD = re.compile(r"cuda_?(\d{2})\.?(\d)")
 _CUDA_TAG = re.compile(r"\+cu(\d{2})(\d)\b|/cu(\d{2})(\d)/?$")
 _CUDA_RUNTIME = re.compile(r"nvidia-cuda-runtime-cu\d+\s*==\s*(\d+\.\d+)")
@@ -36,7 +38,8 @@ _ANY = ("", "*")
 class ForeignSpec:
     """What a file requests, in keys of spec.yml.
 
-    left_out: what it has beyond, with reasons. unnamed: pip requirements without a package name
+    left_out: what it has beyond, with reasons. credentials: what was taken out of addresses, and
+    where it belongs. unnamed: pip requirements without a package name
     (an address or a path), which spec.yml cannot hold; `provision add` reads the name.
     """
 
@@ -50,6 +53,7 @@ class ForeignSpec:
     pip: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    credentials: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
 
     def options(self) -> dict[str, Any]:
@@ -75,6 +79,7 @@ def from_environment(document: Mapping[str, Any]) -> ForeignSpec:
     is_export = bool(conda_lines) and all(line.count("=") == 2 for line in conda_lines)
     dropped = []
     for line in conda_lines:
+        line = _public(spec, line)
         match = _CONDA.fullmatch(line.strip())
         if match is None:
             spec.left_out.append(f"`{line}`: it is not understood")
@@ -97,7 +102,7 @@ def from_environment(document: Mapping[str, Any]) -> ForeignSpec:
             _take_requirements(spec, lines)
     for channel in document.get("channels") or ():
         if str(channel) not in _KNOWN_CHANNELS:
-            spec.channels.append(str(channel))
+            spec.channels.append(_public(spec, str(channel)))
     if spec.channels:
         spec.channels.append("conda-forge")
     return spec
@@ -130,12 +135,15 @@ def _take_requirements(spec: ForeignSpec, lines: Iterable[str]) -> None:
     """Requirements of pip; torch and its CUDA go into the keys of their own."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    for line in lines:
+    for text in lines:
+        line = _public(spec, text)
         spec.cuda = spec.cuda or _cuda_tag(line) or _runtime_version(line)
         spec.cpu = spec.cpu or line.rstrip("/").endswith("/whl/cpu")
         if line.startswith("-"):
             if not _TORCH_INDEX.search(line):
                 spec.left_out.append(f"`{line}`: an option of pip, which belongs in its settings")
+            continue
+        if line != text and without_login(text) == text:  # a file, which the token opens
             continue
         try:
             requirement = Requirement(line)
@@ -147,6 +155,14 @@ def _take_requirements(spec: ForeignSpec, lines: Iterable[str]) -> None:
         if _takes_build_package(spec, name, constraint) or name in _COME_ANYWAY:
             continue
         spec.pip.append(line)
+
+
+def _public(spec: ForeignSpec, text: str) -> str:
+    """A requirement or channel as it may be recorded; the spec says what was taken out."""
+    problem = credential_problem(text)
+    if problem:
+        spec.credentials.append(problem)
+    return public_request(text)
 
 
 def _takes_build_package(spec: ForeignSpec, name: str, constraint: str) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from provision import sources
+from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
@@ -236,6 +237,8 @@ def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str |
         if isinstance(value, bool):
             return None
         return f"`{key.name}` is true or false, not `{value}`."
+    if problems := list(credential_problems(value)):
+        return f"`{key.name}`: {' '.join(problems)}"
     if key.is_list:
         return _list_problem(key, value)
     if isinstance(value, str):

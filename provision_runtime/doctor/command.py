@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..report import diagnosis as reports
 from ..report import model
+from ..report.credentials import public_document
 from ..report.findings import CATALOG
 from ..report.table import terminal_width
 from . import catalog, machine, runner, scripts
@@ -75,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
         document = examine(
             options.prefix, options.only or (), options.deep, options.peers, options.root
         )
+    document = public_document(document)
     if options.json:
         print(json.dumps(document, indent=1))
     elif options.nagios:

@@ -9,6 +9,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..report.credentials import without_credentials
 from ..report.diagnosis import Evidence
 from ..report.findings import Finding
 from .probe import Observation, Probe
@@ -145,8 +146,7 @@ def conda(machine: Machine) -> Iterator[Setting]:
 
 
 def _setting(source: str, option: str, value: str, command: str) -> Setting:
-    # An address may hold a password.
-    return Setting(source, option, re.sub(r"//[^/@\s]*@", "//***@", value), command)
+    return Setting(source, option, without_credentials(value), command)
 
 
 def build_settings(machine: Machine) -> Iterator[Observation]:

@@ -14,6 +14,7 @@ import socket
 import sys
 from typing import Any
 
+from ..report.credentials import public_document
 from .errors import NodeError, of_system_error
 
 MARK = "provision-node: "
@@ -62,7 +63,7 @@ def main(request: dict[str, Any]) -> None:
         system_error = of_system_error(error)
         answer["error"] = {"reason": system_error.reason, "message": system_error.message}
     # It begins with a line end: what was printed before may not have ended its line.
-    sys.stdout.write("\n" + MARK + json.dumps(answer) + "\n")
+    sys.stdout.write("\n" + MARK + json.dumps(public_document(answer)) + "\n")
     sys.stdout.flush()
 
 

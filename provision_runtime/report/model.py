@@ -9,6 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from .credentials import public_document
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -164,7 +166,7 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def dumps(report: Report) -> str:
-    return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
+    return json.dumps(public_document(document(report)), indent=2, allow_nan=False) + "\n"
 
 
 def loads(text: str) -> Report:

@@ -48,7 +48,7 @@ def test_settings_are_one_finding_without_passwords(machine: Machine) -> None:
     assert len(found) == 1
     document = found[0].reported().as_json()
     assert "secret" not in str(document)
-    assert "https://***@host/simple" in document["message"]
+    assert "= https://host/simple (" in document["message"]
     lines = diagnosis.finding_lines(document, None)
     assert [line.strip() for line in lines if "$ " in line] == [
         "$ unset PIP_EXTRA_INDEX_URL",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from provision.core import settings
+from provision.core.credentials import without_credentials, without_login
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
 from provision.core.mirrors import (
     NO_MIRRORS,
@@ -13,8 +14,6 @@ from provision.core.mirrors import (
     MirrorSetting,
     merge_settings,
     parse_mirror,
-    without_credentials,
-    without_login,
 )
 
 DIRECTORY = Path("/desk")

@@ -274,7 +274,6 @@ def test_uv_gets_no_variable_that_changes_what_is_installed() -> None:
         "PATH",
         "UV_CACHE_DIR",
         "UV_HTTP_TIMEOUT",
-        "UV_INDEX_LAB_PASSWORD",
     ]
     assert uv_environment({"UV_LINK_MODE": "copy"}) == {"UV_LINK_MODE": "copy"}
 

@@ -24,7 +24,7 @@ from provision.adapters.http import (
     connection_variables,
     read_timeout_s,
 )
-from provision.core.mirrors import without_login
+from provision.core.credentials import without_credentials
 from provision.core.paths import make_private_directory
 from provision.core.system_errors import require_address_space
 
@@ -136,8 +136,8 @@ def innermost_cause(error: BaseException) -> str:
 
 
 def details(error: BaseException) -> str:
-    """rattler's whole message, without a mirror's password."""
-    return without_login(str(error))
+    """rattler's whole message, without credentials."""
+    return without_credentials(str(error))
 
 
 class Stalled(Exception):

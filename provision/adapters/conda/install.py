@@ -30,7 +30,7 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.json_text import parse_json
-from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url, without_login
+from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
 from provision.core.paths import make_private_directory
 from provision.core.platforms import PLATFORM
 from provision.core.system_errors import tool_without_space
@@ -148,7 +148,7 @@ def _refusal(guard: PathGuard) -> IntegrityError | None:
 def _install_error(error: Exception, target: Path) -> Exception:
     """rattler's error as one of ours, by the texts of py-rattler 0.28; unrecognized ones become
     ToolFailed."""
-    text = without_login(str(error))
+    text = str(error)
     lowercase = text.lower()
     if no_space := tool_without_space(text):
         return no_space

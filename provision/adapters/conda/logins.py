@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from provision.core.mirrors import without_login
+from provision.core.credentials import without_login
 from provision.core.tempdirs import temporary_directory
 
 AUTH_FILE = "RATTLER_AUTH_FILE"

@@ -19,8 +19,9 @@ from provision.adapters.conda.calls import (
 from provision.adapters.conda.logins import login_count, public_url
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.http import read_timeout_s, retry
+from provision.core.credentials import without_credentials, without_login
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
-from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.types import LockedPackage
 
@@ -178,9 +179,8 @@ class Solver:
                 details=details(error),
             ) from error
         except GatewayError as error:
-            channels = ", ".join(map(without_login, request.channels))
             raise Unreachable(
-                f"A channel among {channels} did not answer: {innermost_cause(error)}.",
+                f"A channel among {', '.join(request.channels)} did not answer: {innermost_cause(error)}.",
                 advice=network_advice(error),
                 details=details(error),
             ) from error
@@ -295,11 +295,11 @@ def _canonical_url(record: rattler.RepoDataRecord, channel_urls: Mapping[str, st
     """A package's URL under its channel's own, wherever a mirror says that its packages lie;
     without a mirror, the record's own.
 
-    Never with a password: rattler leaves it in a record's URL, and hides it in the channel's
+    Never with a credential: rattler leaves it in a record's URL, and hides it in the channel's
     (tried).
     """
     read_at = without_login((record.channel or "").rstrip("/") + "/")
     for actual_url, own_url in channel_urls.items():
         if without_login(actual_url) == read_at and own_url != actual_url:
-            return without_login(f"{own_url}{record.subdir}/{record.file_name}")
-    return without_login(record.url)
+            return without_credentials(f"{own_url}{record.subdir}/{record.file_name}")
+    return without_credentials(record.url)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable
-from provision.core.mirrors import path_from_url, without_login
+from provision.core.mirrors import path_from_url
 from provision.core.system_errors import from_system
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class HttpClient:
         try:
             return self.content(url).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise Unreachable(f"{without_login(url)} is not a text.") from error
+            raise Unreachable(f"{url} is not a text.") from error
 
     def content(self, url: str) -> bytes:
         """A small file of a server. Raises Unreachable."""
@@ -101,8 +101,7 @@ class HttpClient:
                 )
                 if response.status_code != 206 or not sent_range or int(sent_range[1]) >= end:
                     raise Unreachable(
-                        f"{without_login(url)} could not be read in parts: the server sends "
-                        "whole files only."
+                        f"{url} could not be read in parts: the server sends whole files only."
                     )
                 return self._body(response), int(sent_range[2])
 
@@ -115,7 +114,7 @@ class HttpClient:
             rate.received(len(piece))
             body += piece
             if len(body) > TEXT_LIMIT:
-                raise Unreachable(f"{without_login(response.url)} is larger than a text should be.")
+                raise Unreachable(f"{response.url} is larger than a text should be.")
         return bytes(body)
 
     def availability(self, url: str, sha256: str) -> Availability:
@@ -248,9 +247,9 @@ def _require_success(response: requests.Response, url: str) -> None:
     if status in PASSING_STATUSES:
         raise requests.exceptions.HTTPError(f"HTTP {status}")
     if status in GONE_STATUSES:
-        raise Unreachable(f"{without_login(url)} is gone: the server answers HTTP {status}.")
+        raise Unreachable(f"{url} is gone: the server answers HTTP {status}.")
     raise Unreachable(
-        f"{without_login(url)} could not be fetched: the server answers HTTP {status}.",
+        f"{url} could not be fetched: the server answers HTTP {status}.",
         advice=ADVICE,
     )
 
@@ -274,7 +273,7 @@ def _check_hash(download: Download, partial: Path) -> None:
     if sha256 != download.sha256:
         partial.unlink()
         raise IntegrityError(
-            f"{without_login(download.url)} is not the file that the lock names: its sha256 is "
+            f"{download.url} is not the file that the lock names: its sha256 is "
             f"{sha256[:16]}…, not {download.sha256[:16]}….",
             advice="A mirror may be damaged, or a login page may answer in its place. The file was "
             "deleted.",

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from provision.core.credentials import without_credentials
 from provision.core.errors import Unreachable
-from provision.core.mirrors import without_login
 
 READ_TIMEOUT_S = 30.0
 TIMEOUT_VARIABLE = "PROVISION_HTTP_TIMEOUT"  # seconds, instead of READ_TIMEOUT_S
@@ -130,7 +130,7 @@ def retry_request(work: Callable[[], T], url: str, *, received: Callable[[], int
         return retry(work, errors, _is_about_connection, received=received)
     except errors as error:
         raise Unreachable(
-            f"{without_login(url)} could not be fetched: {_reason(error)}.", advice=ADVICE
+            f"{url} could not be fetched: {_reason(error)}.", advice=ADVICE
         ) from error
 
 
@@ -167,7 +167,7 @@ def _reason(error: BaseException) -> str:
     if any(isinstance(cause, (Timeout, TimeoutError)) for cause in chain):
         return f"the server was silent for too long ({TIMEOUT_VARIABLE} sets the seconds)"
     message = " ".join(str(chain[-1]).split()).rstrip(".?")
-    return without_login(message)[:300]
+    return without_credentials(message)[:300]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

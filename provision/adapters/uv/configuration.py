@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from provision.adapters.uv.build_environment import is_for_builds
 from provision.core.errors import InvalidSpec
 
 # Keys of uv.toml, top level or [pip], that say where packages are and how to reach them
@@ -133,12 +135,28 @@ def uv_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that uv may see: all but those of its own that are not honored."""
+    """The variables that uv may see, and with it the code that it runs to build packages: of its
+    own those that are honored, but for logins."""
     variables = {}
     for name, value in environ.items():
-        if not name.startswith("UV_") or is_honored_variable(name, value):
+        is_login = _LOGIN_VARIABLE.fullmatch(name) is not None
+        is_visible = is_honored_variable(name, value) and not is_login
+        if is_visible or is_for_builds(name):
             variables[name] = value
     return variables
+
+
+def with_login(index: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """An index with the login of its variables in its address: uv reads UV_INDEX_NAME_USERNAME and
+    UV_INDEX_NAME_PASSWORD."""
+    name = re.sub(r"[^A-Z0-9]", "_", str(index.get("name", "")).upper())
+    user, password = (environ.get(f"UV_INDEX_{name}_{word}") for word in ("USERNAME", "PASSWORD"))
+    if not name or (user is None and password is None):
+        return dict(index)
+    scheme, separator, rest = str(index["url"]).partition("://")
+    login = f"{quote(user or '', safe='')}:{quote(password or '', safe='')}"
+    host, slash, path = rest.partition("/")
+    return {**index, "url": f"{scheme}{separator}{login}@{host.rpartition('@')[2]}{slash}{path}"}
 
 
 def is_honored_variable(name: str, value: str) -> bool:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.adapters.uv.configuration import read_uv_settings
-from provision.core.mirrors import NO_MIRRORS, Mirrors, without_login
+from provision.adapters.uv.configuration import read_uv_settings, with_login
+from provision.core.credentials import without_credentials
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
 
 TORCH_INDEX = "PROVISION_TORCH_INDEX"
@@ -69,11 +70,11 @@ class IndexSettings:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where wheels come from, without logins, for messages."""
-        addresses = [without_login(str(index["url"])) for index in self.indexes]
+        """Where wheels come from, for messages."""
+        addresses = [without_credentials(str(index["url"])) for index in self.indexes]
         if self.default_index is None:
             addresses.append("uv's default index")
-        addresses += [without_login(location) for location in self.find_links]
+        addresses += [without_credentials(location) for location in self.find_links]
         return tuple(addresses)
 
     def to_toml(self) -> str:
@@ -88,7 +89,7 @@ class IndexSettings:
         if self.find_links:
             content["find-links"] = list(self.find_links)
         if self.indexes:
-            content["index"] = [dict(index) for index in self.indexes]
+            content["index"] = [with_login(index, os.environ) for index in self.indexes]
         return tomlkit.dumps(content)
 
 

@@ -16,6 +16,7 @@ from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, ind
 from provision.adapters.uv.source_packages import parse_toml, static_version
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import version_key
+from provision.core.credentials import without_credentials
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM, Platform
@@ -329,7 +330,7 @@ def _locked_package(
         manager="pip",
         name=entry["name"],
         version=entry["version"],
-        url=canonical_file_url(url, sha256, request.mirrors),
+        url=without_credentials(canonical_file_url(url, sha256, request.mirrors)),
         sha256=sha256,
         depends=dependencies.get(entry["name"], ()),
         direct="archive" in entry,
@@ -344,7 +345,7 @@ def _source_package(
     version = entry.get("version")
     if "vcs" in entry:
         vcs = entry["vcs"]
-        url = f"{GIT}{vcs['url']}@{vcs['commit-id']}"
+        url = without_credentials(f"{GIT}{vcs['url']}@{vcs['commit-id']}")
         if vcs.get("subdirectory"):
             url += f"#subdirectory={vcs['subdirectory']}"
     else:

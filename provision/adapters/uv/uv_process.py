@@ -15,6 +15,7 @@ from provision.adapters.http import (
     connection_variables,
     read_timeout_s,
 )
+from provision.adapters.uv.build_environment import chosen_variables, write_wrappers
 from provision.adapters.uv.configuration import uv_environment
 from provision.adapters.uv.indexes import IndexSettings, pip_settings
 from provision.core.errors import (
@@ -78,6 +79,7 @@ def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool 
     uv runs in a folder of ours and reads one configuration file of ours: neither the working folder
     nor variables that we do not know can change what it does. Addresses of indexes may hold
     passwords, so they are in that file, which only this user can read, and not on the command line.
+    Code that builds packages sees few of the user's variables (`build_environment.py`).
     """
     require_address_space()
     with temporary_directory("uv-settings") as folder:
@@ -87,10 +89,13 @@ def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool 
             file.write(indexes.to_toml())
         try:
             command = [*command, "--config-file", settings]
+            variables = _uv_variables()
+            write_wrappers(folder, clean_environment(), variables)
+            variables["PATH"] = f"{folder}:{variables.get('PATH', os.defpath)}"
             # uv's cache is what later environments are made of.
             return run(
                 command,
-                env=_uv_variables(),
+                env=variables,
                 cwd=folder,
                 show=show,
                 hidden=SUMMARY,
@@ -104,7 +109,7 @@ def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool 
 
 
 def _uv_variables() -> dict[str, str]:
-    variables = uv_environment(clean_environment())
+    variables = {**uv_environment(clean_environment()), **chosen_variables(os.environ)}
     if variables.get(CACHE_VARIABLE):  # uv would start from its own folder, which goes with it
         variables[CACHE_VARIABLE] = str(Path(variables[CACHE_VARIABLE]).absolute())
     if not sys.stderr.isatty():

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from provision.adapters.http import TEXT_LIMIT, HttpClient
 from provision.core.errors import Unreachable
-from provision.core.mirrors import path_from_url, without_login
+from provision.core.mirrors import path_from_url
 
 # Bytes of an archive per request: enough for the end of most, where the list of their files is.
 RANGE_BYTES = 1 << 16
@@ -65,9 +65,7 @@ def _read_archive(archive: Path | IO[bytes], url: str) -> bytes:
             with wheel.open(member) as file:
                 return file.read(TEXT_LIMIT)
     except UNREADABLE as error:
-        raise Unreachable(
-            f"{without_login(url)} holds no readable metadata: {type(error).__name__}."
-        ) from error
+        raise Unreachable(f"{url} holds no readable metadata: {type(error).__name__}.") from error
 
 
 def _parse(content: bytes, url: str) -> WheelMetadata:
@@ -77,7 +75,7 @@ def _parse(content: bytes, url: str) -> WheelMetadata:
     fields, _ = parse_email(content)
     if "name" not in fields or "version" not in fields:
         raise Unreachable(
-            f"The metadata of {without_login(url)} could not be read: the server sends something "
+            f"The metadata of {url} could not be read: the server sends something "
             "else in its place."
         )
     return WheelMetadata(

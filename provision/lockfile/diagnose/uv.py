@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import uv
 from provision.core.errors import ProvisionError, Unsolvable
-from provision.core.mirrors import without_login
 from provision.lockfile.diagnose.unsat_core import (
     Budget,
     OutOfTime,
@@ -143,7 +142,7 @@ class _WheelConflict:
         index = uv.torch_index_url(build_path)
         if index:
             return (
-                f"{uv.TORCH_INDEX} leads to {without_login(index)}: check there which builds it "
+                f"{uv.TORCH_INDEX} leads to {index}: check there which builds it "
                 "has for this Python and platform, or correct the address, which ends before the "
                 f"folder {build_path}. "
             )

@@ -19,6 +19,7 @@ from provision.lockfile.conda_lock_v1 import LockFile
 from provision.lockfile.verify.entries import (
     FindingKind,
     LockFinding,
+    credential_findings,
     duplicate_findings,
     entry_findings,
     server_findings,
@@ -65,7 +66,11 @@ def verify_lock(lock: LockFile, answers: RemoteAnswers, name: str) -> VerifyRepo
     """All findings, by platform and package. name: the lock's, for the report."""
     machines = assumed_machines(lock)
     hashes = input_hashes(lock)
-    findings = {*duplicate_findings(lock), *input_findings(lock, hashes)}
+    findings = {
+        *credential_findings(lock),
+        *duplicate_findings(lock),
+        *input_findings(lock, hashes),
+    }
     wheel_checks: dict[str, WheelCheck] = {}
     for platform in sorted({entry.platform for entry in lock.entries}):
         # conda-lock repeats a package for each of its categories.

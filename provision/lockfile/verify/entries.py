@@ -15,7 +15,6 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.http import Availability
-from provision.core.mirrors import without_credentials, without_login
 from provision.core.requirement_urls import EDITABLE, is_commit
 from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
@@ -103,10 +102,15 @@ def entry_findings(entry: LockEntry, lock: LockFile) -> Iterator[LockFinding]:
         file_problem, channel_problem = _wheel_file_problem(entry), None
     if file_problem:
         yield finding(entry, "file", file_problem)
-    if without_credentials(entry.url) != entry.url:
-        yield finding(entry, "file", "has an address with a password or token in it")
     if channel_problem:
         yield finding(entry, "channel", channel_problem)
+
+
+def credential_findings(lock: LockFile) -> Iterator[LockFinding]:
+    """Whoever may read the lock may use them."""
+    message = "has an address with a password or token in it"
+    for platform, package in lock.credentials:
+        yield LockFinding(platform=platform, package=package, kind="file", message=message)
 
 
 def _conda_file_problem(entry: LockEntry) -> str | None:
@@ -141,13 +145,13 @@ def _wheel_file_problem(entry: LockEntry) -> str | None:
 def _channel_problem(entry: LockEntry, lock: LockFile) -> str | None:
     if entry.url.startswith("file:") and lock.custom_metadata.get(PYTHON_FROM) == "host":
         return None  # this machine's Python replaced the channels; the lock's metadata says so
-    url = without_login(entry.url)
+    url = entry.url
     for channel in lock.channels:
         if channel == "defaults" and DEFAULTS.search(url):
             return None
-        if url.startswith(without_login(conda.channel_url(channel))):
+        if url.startswith(conda.channel_url(channel)):
             return None
-    channels = ", ".join(without_login(channel) for channel in lock.channels)
+    channels = ", ".join(lock.channels)
     folder = url.rsplit("/", 2)[0]
     return (
         f"is from {folder}, which is not one of the lock's channels ({channels or 'it has none'})"
@@ -211,4 +215,4 @@ def server_findings(
         answer = answers.get(entry.url)
         if answer is not None and answer.state in SERVER_PROBLEMS:
             kind, problem = SERVER_PROBLEMS[answer.state]
-            yield finding(entry, kind, f"{problem}: {without_login(entry.url)} ({answer.detail})")
+            yield finding(entry, kind, f"{problem}: {entry.url} ({answer.detail})")

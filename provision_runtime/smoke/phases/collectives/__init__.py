@@ -21,6 +21,7 @@ from .... import fs
 from ....checks import expectation
 from ....comm.addresses import interface_with
 from ....facts import libraries, nccl_log, wires
+from ....report.credentials import public_document
 from ... import bandwidth, baseline, measurement, network, transport
 from ...outcome import Finding, Outcome, combine
 from ...wire_limit import HostWires, WireLimit, wire_limit
@@ -393,4 +394,4 @@ def _write_nccl_tests(
             [[by_row[index] for index in chosen] for by_row in measured],
         )
         path = context.options.out / nccl_tests.file_name(collective, dtype)
-        fs.atomic_write(path, (json.dumps(document, indent=1) + "\n").encode())
+        fs.atomic_write(path, (json.dumps(public_document(document), indent=1) + "\n").encode())

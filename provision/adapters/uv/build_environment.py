@@ -1,0 +1,101 @@
+"""Which variables code sees that uv runs to build packages: git repositories, projects, sdists.
+
+It is code of strangers that runs as this user. uv gives it all variables that uv itself has, so uv
+gets these few, and logins of indexes in its configuration file. git and keyring, which need more to
+log in, are started through a wrapper that gives them the user's own variables. This is no sandbox:
+such code can read the user's files, and those of /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from provision.core.errors import InvalidSpec
+
+# Names of more variables that such code may see.
+BUILD_ENV = "PROVISION_BUILD_ENV"
+# `*` stands for any ending.
+BUILD_VARIABLES = (
+    # Who and where. HOME: uv and compilers have caches and settings there, netrc lies there.
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_*"),
+    *("TMPDIR", "TMP", "TEMP", "XDG_*", "NO_COLOR", "SOURCE_DATE_EPOCH", "NETRC"),
+    # How the network is reached.
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("PIP_CERT", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH"),
+    # Compilers and what they are told.
+    *("CC", "CXX", "CPP", "FC", "F77", "F90", "LD", "AR", "AS", "NM", "RANLIB", "STRIP"),
+    *("CFLAGS", "CXXFLAGS", "CPPFLAGS", "FFLAGS", "FCFLAGS", "LDFLAGS", "LDSHARED", "ARCHFLAGS"),
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "PKG_CONFIG*"),
+    *("MPICC", "MPICXX", "MPI_HOME", "MKLROOT", "CARGO_HOME", "RUSTUP_HOME", "RUSTFLAGS"),
+    *("MAKEFLAGS", "MAX_JOBS", "NINJAFLAGS", "CMAKE_*", "CCACHE_DIR", "SCCACHE_DIR"),
+    # CUDA and PyTorch's extensions.
+    *("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDACXX", "CUDAHOSTCXX", "CUDAARCHS"),
+    *("CUDA_VISIBLE_DEVICES", "CUDNN_*", "NCCL_HOME", "NCCL_ROOT", "NVCC_*", "FORCE_CUDA"),
+    *("TORCH_CUDA_ARCH_LIST", "TORCH_NVCC_FLAGS", "TORCH_EXTENSIONS_DIR", "SETUPTOOLS_SCM_*"),
+)
+# Programs with which uv fetches and logs in.
+_PROGRAMS = ("git", "keyring")
+# uv clears these, because they point git at another repository.
+_OF_A_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
+# The variables come from our process, so that no file holds them. Build code that starts git gets
+# no more than it has.
+_WRAPPER = """\
+import os, sys
+names, ours, program, *arguments = sys.argv[1:]
+with open(f"/proc/{os.getppid()}/comm") as file:
+    is_uv = file.read() == "uv\\n"
+if is_uv:
+    with open(f"/proc/{ours}/environ", "rb") as file:
+        pairs = file.read().split(b"\\0")
+    for pair in pairs:
+        name, _, value = pair.partition(b"=")
+        if name.decode() in names.split():
+            os.environb.setdefault(name, value)
+os.execv(program, [program, *arguments])
+"""
+
+
+def is_for_builds(name: str) -> bool:
+    """Whether build code always sees a variable."""
+    return any(fnmatchcase(name, pattern) for pattern in BUILD_VARIABLES)
+
+
+def chosen_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the user lets build code see. Raises InvalidSpec for one that is not set,
+    or that would configure uv."""
+    variables = {}
+    for name in environ.get(BUILD_ENV, "").split():
+        if name.startswith("UV_"):
+            raise InvalidSpec(
+                f"--build-env {name}: uv's own variables decide what is installed.",
+                advice="docs/mirrors.md says which of them are honored.",
+            )
+        if name not in environ:
+            raise InvalidSpec(
+                f"--build-env {name}: this variable is not set.",
+                advice="Name a variable of your shell, and export it.",
+            )
+        variables[name] = environ[name]
+    return variables
+
+
+def write_wrappers(folder: Path, environ: Mapping[str, str], visible: Mapping[str, str]) -> None:
+    """Write programs into a folder that give git and keyring what uv does not see. environ: what
+    they may have. visible: what uv has."""
+    names = [name for name in environ if name not in visible and name not in _OF_A_REPOSITORY]
+    for program in _PROGRAMS:
+        path = shutil.which(program, path=environ.get("PATH"))
+        if path is not None:
+            command = [sys.executable, "-I", "-S", "-c", _WRAPPER]
+            command += [" ".join(names), str(os.getpid()), path]
+            wrapper = folder / program
+            wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
+            wrapper.chmod(0o700)

@@ -1,0 +1,207 @@
+"""Credentials, as users have them: refused where they would be recorded, used from where the error
+says that they belong, and in no file and no output. And what build code sees of the user's variables.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.faulty import Server, served
+from tests.integration.conftest import Home
+from tests.integration.test_change import (
+    BACKEND,
+    NAME,
+    commit,
+    contents,
+    environment,
+    git,
+    imports,
+    pip_requirements,
+    prefix,
+)
+from tests.integration.test_change import built as built
+from tests.integration.test_change import folder as folder
+from tests.integration.test_change import lab as lab
+from tests.integration.test_change import project as project
+from tests.integration.test_change import world as world
+from tests.small import write_wheel
+
+pytestmark = [pytest.mark.index, pytest.mark.needs("git")]
+
+USER, PASSWORD = "ann@lab.example", "pw+Zq7/9f=4c"
+LOGIN = f"{USER}:{PASSWORD}"
+ENCODED = f"{quote(USER, safe='')}:{quote(PASSWORD, safe='')}"
+FORMS = tuple(
+    form.encode()
+    for text in (PASSWORD, LOGIN)
+    for form in (
+        text,
+        quote(text, safe=""),
+        quote(quote(text, safe=""), safe=""),
+        base64.b64encode(text.encode()).decode(),
+        json.dumps(text)[1:-1],
+    )
+)
+
+
+@pytest.fixture
+def private(project: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server of a git repository and a wheel, for one user alone."""
+    place = tmp_path / "private"
+    place.mkdir()
+    git(project, "clone", "-q", "--bare", ".", str(place / "mine.git"))
+    git(place / "mine.git", "update-server-info")
+    write_wheel(place, "side", "1.0")
+    with served(place) as server:
+        server.authorization = f"Basic {base64.b64encode(LOGIN.encode()).decode()}"
+        yield server
+
+
+def holds_secret(content: bytes) -> bool:
+    return any(form in content for form in FORMS)
+
+
+def test_a_login_is_recorded_nowhere_and_used_from_netrc(
+    lab: Home, private: Server, tmp_path: Path
+) -> None:
+    outputs = []
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def run(status: int, *words: str) -> str:
+        result = lab.run(*words, HOME=str(home))
+        assert result.returncode == status, result.stdout + result.stderr
+        outputs.append(result.stdout + result.stderr)
+        return outputs[-1]
+
+    before = contents(lab)
+    addresses = {}
+    for name, path in (("git", "mine.git@main"), ("wheel", "side-1.0-py3-none-any.whl")):
+        addresses[name] = f"{private.url}/{path}"
+    repository = f"git+{addresses['git']}"
+    wheel = f"side @ {addresses['wheel']}"
+    for request, status, option in ((repository, 3, "--json"), (wheel, 1, "--debug")):
+        with_login = request.replace("://", f"://{ENCODED}@")
+        refusal = run(status, "add", NAME, with_login, option)
+        assert request in refusal
+    assert contents(lab) == before and not private.log
+    # What the error says works.
+    line = re.search(r"`(machine \S+ login USER password PASSWORD)`", refusal)
+    assert line
+    netrc = home / ".netrc"
+    netrc.write_text(line[1].replace("USER", USER).replace("PASSWORD", PASSWORD) + "\n")
+    netrc.chmod(0o600)
+    run(0, "add", NAME, repository, wheel)
+    assert imports(lab, "mine") and imports(lab, "side")
+    assert pip_requirements(lab) == [f"mine @ {repository}", wheel]
+    # Where it is read again: a lock from nothing, and from a requirements file.
+    lines = [f"--index-url {private.url.replace('://', f'://{ENCODED}@')}/simple"]
+    lines += [f"mine @ {repository}", wheel, f"{repository}?private_token={quote(PASSWORD)}"]
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("\n".join(lines).replace("://", f"://{ENCODED}@"))
+    run(0, "import", str(requirements), "--name", "imported", "--yes")
+    run(3, "add", NAME, "-r", str(requirements))
+    # Every product.
+    run(0, "lock", NAME, "--relock")
+    run(0, "lock", "verify", NAME)
+    for kind in ("explicit", "cyclonedx", "spdx"):
+        run(0, "lock", "export", NAME, "--format", kind)
+    run(0, "build", NAME, "--no-image", "--no-smoke", "--no-kernel")
+    run(0, "passport", "show", NAME, "--json")
+    run(0, "report", NAME, "-o", str(lab.root / "work" / "report.html"))
+    run(0, "env", "show", NAME, "--json")
+    run(0, "render", NAME)
+    run(0, "env", "diff", NAME, "--files")
+    # A lock that another tool made with the login.
+    foreign = tmp_path / "foreign"
+    shutil.copytree(environment(lab), foreign / NAME)
+    lock = foreign / NAME / "conda-lock.yml"
+    lock.write_text(
+        lock.read_text().replace(f"://{private.url[7:]}", f"://{ENCODED}@{private.url[7:]}")
+    )
+    assert holds_secret(lock.read_bytes())
+    findings = run(1, "lock", "verify", str(lock), "--offline")
+    for package in ("mine", "side"):
+        assert f" {package} has an address with a password or token in it" in findings
+    run(0, "lock", "export", str(lock), "--format", "spdx")
+    options = ("--envs", str(foreign), "--prefix", str(tmp_path / "prefix"))
+    run(0, "env", "create", NAME, *options)
+    run(0, "lock", "diff", NAME, str(lock))
+    lock.unlink()
+    places = (lab.root, foreign, home, tmp_path / "prefix")
+    for path in (path for place in places for path in place.rglob("*")):
+        if path.is_file() and path != netrc:
+            assert not holds_secret(path.read_bytes()), path
+    for output in outputs:
+        assert not holds_secret(output.encode()), output
+
+
+# Writes the variables that it sees into the module that it builds.
+DUMPING_BACKEND = BACKEND.replace("{version}", "1.0").replace(
+    'open("mine.py").read()', '"VARIABLES = " + repr(dict(__import__("os").environ))'
+)
+UNSEEN = {
+    "AWS_SECRET_ACCESS_KEY": "unseen-1",
+    "HF_TOKEN": "unseen-2",
+    "WANDB_API_KEY": "unseen-3",
+    "SSH_AUTH_SOCK": "/unseen-4",
+    "UV_INDEX_LAB_PASSWORD": PASSWORD,
+    "PIP_EXTRA_INDEX_URL": "https://ann:unseen-5@h.example/simple",
+}
+SEEN = {"TORCH_CUDA_ARCH_LIST": "9.0", "MAX_JOBS": "3", "CXX": "g++", "NO_PROXY": "127.0.0.1"}
+
+
+def seen_by_build(lab: Home) -> dict[str, str]:
+    code = "import json, mine; print(json.dumps(mine.VARIABLES))"
+    python = prefix(lab) / "bin" / "python"
+    result = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    variables: dict[str, str] = json.loads(result.stdout)
+    return variables
+
+
+def test_build_code_sees_few_variables(
+    lab: Home, world: Server, project: Path, private: Server
+) -> None:
+    """uv and git log in all the same: uv by its own variables, git by its."""
+    authorization = f"Basic {base64.b64encode(LOGIN.encode()).decode()}"
+    variables = {
+        **UNSEEN,
+        **SEEN,
+        "UV_DEFAULT_INDEX": f"lab={world.url}/simple",
+        "UV_INDEX_LAB_USERNAME": USER,
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "http.extraHeader",
+        "GIT_CONFIG_VALUE_0": f"Authorization: {authorization}",
+    }
+    (project / "backend.py").write_text(DUMPING_BACKEND)
+    commit(project)
+    git(project, "push", "-q", "-f", str(private.folder / "mine.git"), "main")
+    git(private.folder / "mine.git", "update-server-info")
+    world.authorization = authorization
+    try:
+        added = lab.run("add", NAME, str(project), **variables)
+        assert added.returncode == 0, added.stderr
+        seen = seen_by_build(lab)
+        assert SEEN.items() <= seen.items() and "PATH" in seen and "HOME" in seen
+        values = " ".join(seen.values())
+        for name, value in {**UNSEEN, "GIT_CONFIG_VALUE_0": authorization}.items():
+            assert name not in seen and value not in values
+        repository = f"git+{private.url}/mine.git@main"
+        refused = lab.run("add", NAME, repository, "--build-env", "NO_SUCH", **variables)
+        assert refused.returncode == 3 and "NO_SUCH" in refused.stderr
+        added = lab.run("add", NAME, repository, "--build-env", "HF_TOKEN", **variables)
+        assert added.returncode == 0, added.stderr
+    finally:
+        world.authorization = None
+    seen = seen_by_build(lab)
+    assert seen["HF_TOKEN"] == "unseen-2"
+    assert not {*UNSEEN, "GIT_CONFIG_VALUE_0"} - {"HF_TOKEN"} & seen.keys()
