@@ -5,6 +5,7 @@ says that they belong, and in no file and no output. And what build code sees of
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 import shutil
@@ -138,9 +139,9 @@ def test_a_login_is_recorded_nowhere_and_used_from_netrc(
     run(0, "lock", "diff", NAME, str(lock))
     lock.unlink()
     places = (lab.root, foreign, home, tmp_path / "prefix")
-    for path in (path for place in places for path in place.rglob("*")):
-        if path.is_file() and path != netrc:
-            assert not holds_secret(path.read_bytes()), path
+    for file in (file for place in places for file in place.rglob("*")):
+        if file.is_file() and file != netrc:
+            assert not holds_secret(file.read_bytes()), file
     for output in outputs:
         assert not holds_secret(output.encode()), output
 
@@ -182,13 +183,14 @@ def test_build_code_sees_few_variables(
         "GIT_CONFIG_KEY_0": "http.extraHeader",
         "GIT_CONFIG_VALUE_0": f"Authorization: {authorization}",
     }
+    user = dataclasses.replace(lab, env={**lab.env, **variables})
     (project / "backend.py").write_text(DUMPING_BACKEND)
     commit(project)
     git(project, "push", "-q", "-f", str(private.folder / "mine.git"), "main")
     git(private.folder / "mine.git", "update-server-info")
     world.authorization = authorization
     try:
-        added = lab.run("add", NAME, str(project), **variables)
+        added = user.run("add", NAME, str(project))
         assert added.returncode == 0, added.stderr
         seen = seen_by_build(lab)
         assert SEEN.items() <= seen.items() and "PATH" in seen and "HOME" in seen
@@ -196,9 +198,9 @@ def test_build_code_sees_few_variables(
         for name, value in {**UNSEEN, "GIT_CONFIG_VALUE_0": authorization}.items():
             assert name not in seen and value not in values
         repository = f"git+{private.url}/mine.git@main"
-        refused = lab.run("add", NAME, repository, "--build-env", "NO_SUCH", **variables)
+        refused = user.run("add", NAME, repository, "--build-env", "NO_SUCH")
         assert refused.returncode == 3 and "NO_SUCH" in refused.stderr
-        added = lab.run("add", NAME, repository, "--build-env", "HF_TOKEN", **variables)
+        added = user.run("add", NAME, repository, "--build-env", "HF_TOKEN")
         assert added.returncode == 0, added.stderr
     finally:
         world.authorization = None

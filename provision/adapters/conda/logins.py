@@ -1,4 +1,4 @@
-"""Logins of channels and mirrors, given to rattler apart from their addresses.
+"""Logins and tokens of channels and mirrors, given to rattler apart from their addresses.
 
 rattler writes the addresses that it reads into its cache, where other users could read a password
 (tried with py-rattler 0.28). It takes logins from an authentication file as well, which it reads
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,17 +23,23 @@ AUTH_FILE = "RATTLER_AUTH_FILE"
 # Where rattler looks for logins by itself.
 DEFAULT_FILE = Path("~/.rattler/credentials.json")
 
-_logins: dict[str, tuple[str, str]] = {}  # host -> user, password
+_logins: dict[str, dict[str, object]] = {}  # by host, as rattler's authentication file has them
 _environment_lock = threading.Lock()
 
 
 def public_url(url: str) -> str:
-    """The address without its login, which is remembered for the clients made from now on."""
+    """The address without its login or token, which is remembered for the clients made from now
+    on. rattler takes one of them for a host."""
     parts = urlsplit(url)
-    if parts.username is None or parts.hostname is None:
-        return url
-    _logins[parts.hostname] = (unquote(parts.username), unquote(parts.password or ""))
-    return without_login(url)
+    token = re.match(r"/t/([^/]+)(?=/)", parts.path)
+    host = parts.hostname or ""
+    if parts.username is not None:
+        login = {"username": unquote(parts.username), "password": unquote(parts.password or "")}
+        _logins[host] = {"BasicHTTP": login}
+        return without_login(url)
+    if token and _logins.setdefault(host, {"CondaToken": token[1]}) == {"CondaToken": token[1]}:
+        return parts._replace(path=parts.path[token.end() :]).geturl()
+    return url
 
 
 def login_count() -> int:
@@ -79,6 +86,4 @@ def _authentication() -> dict[str, object]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(content, dict):
             entries.update(content)
-    for host, (username, password) in _logins.items():
-        entries[host] = {"BasicHTTP": {"username": username, "password": password}}
-    return entries
+    return {**entries, **_logins}
