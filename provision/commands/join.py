@@ -15,6 +15,7 @@ from provision.adapters import git
 from provision.commands import join_account, join_environments
 from provision.commands.join_run import JoinRun, guarded
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
+from provision.core.credentials import credential_problem
 from provision.core.errors import (
     InvalidSpec,
     ProvisionError,
@@ -91,6 +92,8 @@ def join(request: JoinRequest, progress: Progress) -> JoinReport:
     """
     labs = records.labs_folder()
     source = _source(request, labs)
+    if problem := credential_problem(source):
+        raise InvalidSpec(problem)
     folder = records.lab_folder(labs, source)
     with contextlib.ExitStack() as stack:
         if request.act:

@@ -35,7 +35,7 @@ _SECRET_NAME = re.compile(
     r"|^(sig|key|auth|oauth|pass|pat|hmac|sas|session|googleaccessid|keypairid)$"
 )
 _CHANNEL_TOKEN = re.compile(r"/t/(?P<token>[^/\s?#]+)(?=(?:/(?P<next>[^/\s?#]*))?)")
-_REFERENCES = re.compile(r"(\$\w+|\$\{\w+\})+|\.+")
+_REFERENCES = re.compile(r"(\$+(\w+|\{\w+\}))+|\.+")
 
 
 def without_credentials(text: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from provision import lockfile
 from provision.adapters import conda
-from provision.adapters.conda import solver
+from provision.adapters.conda import logins, solver
 from provision.core.errors import IntegrityError, InvalidSpec, Unsolvable
 from provision.core.types import LockedPackage
 from tests.records import alias, make_channel, record
@@ -31,6 +33,27 @@ def test_lock_names_the_channel_not_the_mirror(tmp_path: Path) -> None:
         assert package.url == f"{conda.channel_url('lab')}noarch/six-1-0.conda"
     (package,) = conda.Solver().solve(request("six", channels=(mirror.as_uri(),)))
     assert package.url.startswith("file:///")
+
+
+def test_rattler_gets_logins_and_tokens_apart_from_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cache holds the addresses."""
+    monkeypatch.setattr(logins, "_logins", {})
+    monkeypatch.setenv(logins.AUTH_FILE, str(tmp_path / "credentials.json"))
+    (tmp_path / "credentials.json").write_text('{"own.invalid": {"BearerToken": "x"}}')
+    assert logins.public_url("https://m.invalid/c") == "https://m.invalid/c"
+    assert logins.public_url("https://u:p%40w@m.invalid/c") == "https://m.invalid/c"
+    assert logins.public_url("https://t.invalid:8/t/abc/c") == "https://t.invalid:8/c"
+    # rattler takes one for a host: a second token stays where it is.
+    assert logins.public_url("https://t.invalid:8/t/d/c") == "https://t.invalid:8/t/d/c"
+    with logins.client_environment({}):
+        content = json.loads(Path(os.environ[logins.AUTH_FILE]).read_text())
+    assert content == {
+        "own.invalid": {"BearerToken": "x"},
+        "m.invalid": {"BasicHTTP": {"username": "u", "password": "p@w"}},
+        "t.invalid": {"CondaToken": "abc"},
+    }
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.cli.console import Console
+from provision.commands.join import JoinRequest, join
 from provision.core.credentials import (
     credential_problem,
     public_document,
@@ -16,6 +17,7 @@ from provision.core.credentials import (
     without_credentials,
 )
 from provision.core.errors import InvalidSpec, ToolFailed
+from provision.environment import passport
 from provision.lab.definition import read_lab
 from provision.resolver import spec as specs
 from provision.resolver.foreign_specs import from_environment, from_requirements
@@ -193,6 +195,33 @@ def test_a_lab_gives_its_members_none(tmp_path: Path) -> None:
         read_lab(tmp_path)
     assert ":3: contact:" in str(refusal.value) and ":4: mirrors:" in str(refusal.value)
     assert SECRET not in str(refusal.value)
+
+
+def test_a_lab_is_joined_by_an_address_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the lab and the clone's settings hold the address."""
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
+    request = JoinRequest(source="https://u:s3cr3t@h.invalid/lab.git")
+    with pytest.raises(InvalidSpec, match="machine h") as refusal:
+        join(request, Console())
+    assert SECRET not in str(refusal.value) and not list(tmp_path.iterdir())
+
+
+def test_what_nodes_and_smoke_tests_repeat_of_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from provision_runtime.node import program
+
+    proxy = "http://u:s3cr3t@proxy.example:3128"
+    monkeypatch.setattr(
+        program, "run", lambda action, arguments: {"NCCL_X": proxy, action: [proxy]}
+    )
+    program.main({"action": "facts", "arguments": {}})
+    printed = capsys.readouterr().out
+    assert printed.count("http://proxy.example:3128") == 2 and SECRET not in printed
+    text = passport.to_text({"smoke": {"image": {"report": {"environment": {"NCCL_X": proxy}}}}})
+    assert "http://proxy.example:3128" in text and SECRET not in text
 
 
 def test_errors_and_output_hold_none(capsys: pytest.CaptureFixture[str]) -> None:

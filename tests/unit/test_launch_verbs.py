@@ -161,6 +161,19 @@ def test_dry_run_prints_and_creates_nothing(kubectl: Path, tmp_path: Path) -> No
     assert (tmp_path / "kept.yaml").read_text().rstrip("\n") == result.stdout.rstrip("\n")
 
 
+@pytest.mark.parametrize(
+    "on", [("--on", "k8s:pool=h100", "--image", "h/t:1"), ("--on", "slurm:gpu")]
+)
+def test_a_jobs_text_holds_no_credential(kubectl: Path, on: tuple[str, ...]) -> None:
+    """Whoever may read the queue could read it."""
+    words = ("launch", "toy", *on, "--gpus", "2", "--dry-run", "--", "echo")
+    refused = run(*words, "--data", "https://u:s3cr3t@h.example/x")
+    assert refused.exit_code == 3 and "a password or token" in refused.stderr
+    assert "s3cr3t" not in refused.output
+    allowed = run(*words, "--data", "https://h.example/x?token=${TOKEN}")
+    assert allowed.exit_code == 0 and "${TOKEN}" in allowed.stdout
+
+
 def test_dry_run_needs_no_live_engine(kubectl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a laptop, or while the controller is down, the script can still be read."""
     (kubectl / "kubectl").unlink()

@@ -235,6 +235,34 @@ def test_password_in_a_url_is_not_shown(verified: Verify) -> None:
     assert not any("secret" in finding.message for finding in findings)
 
 
+def test_each_address_with_a_credential_is_named(verified: Verify, tmp_path: Path) -> None:
+    """Of a git repository and of the channels too. What is made from the lock holds none."""
+    content = sound()
+    commit = "0" * 40
+    entry(content, "libz")["url"] += "?token=s3cr3t"
+    row = {"manager": "pip", "platform": "linux-64", "name": "mine", "version": "1.0", "hash": {}}
+    row["url"] = f"git+https://u:s3cr3t@h.example/mine@{commit}"
+    row["source"] = {"type": "url", "url": row["url"]}
+    row["dependencies"] = {}
+    content["package"].append({**row, "category": "main", "optional": False})
+    content["metadata"]["channels"][0]["url"] = "https://h.example/t/s3cr3t/conda-forge"
+    findings = verified(content)
+    message = "has an address with a password or token in it"
+    named = {finding.package for finding in findings if finding.message == message}
+    assert named == {"libz", "mine", lockfile.FILE}
+    path = tmp_path / lockfile.FILE
+    lock = lockfile.read(path)
+    assert "s3cr3t" not in str(findings) + str(lock) + str(lockfile.read_file(path))
+    (url,) = [package.url for package in lock.packages if package.name == "mine"]
+    assert url == f"git+https://h.example/mine@{commit}"
+    # A reference to a variable is what conda-lock writes.
+    content = sound()
+    entry(content, "libz")["url"] = entry(content, "libz")["url"].replace(
+        "://", "://$USER:$PASSWORD@"
+    )
+    assert all(finding.message != message for finding in verified(content))
+
+
 def test_package_locked_twice(verified: Verify) -> None:
     content = sound()
     content["package"].append(conda_entry("libz", "1.3.2", "h9_0"))

@@ -116,6 +116,15 @@ def test_template_mistakes_are_named_with_file_and_line(
     assert not (lab / "envs" / "lab" / "environment.yml").exists()
 
 
+def test_no_generated_file_holds_a_credential(lab: Path) -> None:
+    """A lab's template may not bring one."""
+    address = "https://u:s3cr3t@h.example/x"
+    template(lab, "environment.yml", f"# {address}\n")
+    refused = run("render", "lab")
+    assert refused.exit_code == InvalidSpec.exit_code and "s3cr3t" not in refused.output
+    assert not (lab / "envs" / "lab" / "environment.yml").exists()
+
+
 class BrokenValues(UserDict[str, str]):
     """Fails before a template reads a value."""
 

@@ -15,6 +15,7 @@ import pytest
 
 from provision.adapters import uv
 from provision.adapters.uv import indexes, resolver, source_packages
+from provision.adapters.uv.build_environment import BUILD_ENV, chosen_variables
 from provision.adapters.uv.configuration import (
     UvConfiguration,
     read_uv_settings,
@@ -276,6 +277,77 @@ def test_uv_gets_no_variable_that_changes_what_is_installed() -> None:
         "UV_HTTP_TIMEOUT",
     ]
     assert uv_environment({"UV_LINK_MODE": "copy"}) == {"UV_LINK_MODE": "copy"}
+
+
+def test_build_code_sees_a_few_variables() -> None:
+    secrets = (
+        "AWS_SECRET_ACCESS_KEY",
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "SSH_AUTH_SOCK",
+        "PIP_INDEX_URL",
+    )
+    plain = (
+        "PATH",
+        "HOME",
+        "LC_ALL",
+        "https_proxy",
+        "SSL_CERT_FILE",
+        "CUDA_HOME",
+        "CMAKE_ARGS",
+        "CC",
+    )
+    logins = ("UV_INDEX_LAB_USERNAME", "UV_INDEX_LAB_PASSWORD")
+    environ = dict.fromkeys((*secrets, *plain, *logins), "x")
+    assert sorted(uv_environment(environ)) == sorted(plain)
+    assert chosen_variables({**environ, BUILD_ENV: "HF_TOKEN CC"}) == {"HF_TOKEN": "x", "CC": "x"}
+    for name in ("UV_INDEX_LAB_PASSWORD", "UNSET"):
+        with pytest.raises(InvalidSpec, match=name):
+            chosen_variables({**environ, BUILD_ENV: name})
+
+
+@pytest.mark.parametrize(
+    ("index", "url"),
+    [
+        ({"name": "my-lab.1", "url": "https://h/s"}, "https://a%40b:p%2Fw@h/s"),
+        ({"name": "my-lab.1", "url": "https://old:x@h:8/s"}, "https://a%40b:p%2Fw@h:8/s"),
+        ({"name": "other", "url": "https://h/s"}, "https://h/s"),
+        ({"url": "https://h/s"}, "https://h/s"),
+    ],
+)
+def test_a_login_of_variables_reaches_uv_in_its_file(
+    index: dict[str, Any], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_INDEX_MY_LAB_1_USERNAME", "a@b")
+    monkeypatch.setenv("UV_INDEX_MY_LAB_1_PASSWORD", "p/w")
+    content = tomllib.loads(uv.IndexSettings(indexes=(index,)).to_toml())
+    assert content["index"] == [{**index, "url": url}]
+
+
+@pytest.mark.parametrize(("starter", "seen"), [("uv", "all"), ("python", "small")])
+def test_only_for_uv_git_has_the_users_variables(tmp_path: Path, starter: str, seen: str) -> None:
+    """The starter is a shell under that name, as the kernel knows it."""
+    real, wrappers = tmp_path / "real", tmp_path / "wrappers"
+    for folder in (real, wrappers):
+        folder.mkdir()
+    (real / "git").write_text('#!/bin/sh\necho "$SECRET,$GIT_DIR,$SHARED,$*"\n')
+    (real / "git").chmod(0o755)
+    shell = tmp_path / starter
+    shell.symlink_to("/bin/bash")
+    environ = {"PATH": str(real), "SECRET": "s3cr3t", "GIT_DIR": "/x", "SHARED": "ours"}
+    code = (
+        "import subprocess, sys; from pathlib import Path; "
+        "from provision.adapters.uv.build_environment import write_wrappers; "
+        "import os; visible = {'PATH': os.environ['PATH'], 'SHARED': 'uv'}; "
+        f"write_wrappers(Path({str(wrappers)!r}), os.environ, visible); "
+        f"command = [{str(shell)!r}, '-c', {str(wrappers / 'git')!r} + ' fetch \"a b\"; true']; "
+        "sys.exit(subprocess.run(command, env=visible).returncode)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
+    expected = {"all": "s3cr3t,,uv,fetch a b\n", "small": ",,uv,fetch a b\n"}
+    assert result.stdout == expected[seen], result.stderr
 
 
 def test_a_relative_cache_starts_from_the_working_folder(
