@@ -284,7 +284,9 @@ def log(
     text, problems = command.read_log(kind, job, selection, namespace)
     for problem in problems:
         console.warn(problem)
-    console.result({"job": job, "log": text}, text.rstrip("\n"))
+    # A notebook server in the job prints its token there.
+    console.result({"job": job, "log": text}, text.rstrip("
+"), shows_token=True)
     return 1 if problems else 0
 
 

@@ -17,7 +17,8 @@ from provision_runtime.report.credentials import without_credentials as without_
 from provision_runtime.report.credentials import without_login as without_login
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s`'\"]+?(?=::|$)")
-_ALIAS_TOKEN = re.compile(r"^t/[^/\s]+/")  # of a channel below conda's channel alias
+# Of a channel below conda's channel alias, and no folder of a wheel.
+_ALIAS_TOKEN = re.compile(r"^t/[^/\s]+/(?!.*\.whl$)")
 
 
 def public_request(text: str) -> str:
@@ -75,6 +76,6 @@ def _channel_token_problem(public: str, address: str) -> str:
     address, with_token = parts.geturl(), parts._replace(path=f"/t/...{parts.path}").geturl()
     return (
         f"`{public}` was given with a channel's token in it. Name it without, and write the token "
-        f"into ~/.config/provision/settings.yml (chmod 600), as a mirror: `mirrors: "
-        f'["{address}={with_token}"]`.'
+        "for the `...` into ~/.config/provision/settings.yml (chmod 600), as a mirror: "
+        f'`mirrors: ["{address}={with_token}"]`.'
     )

@@ -25,9 +25,8 @@ class ProvisionError(Exception):
         self.message = without_credentials(message)
         self.advice = without_credentials(advice)
         super().__init__(self.message)
-        self.details = without_credentials(
-            details
-        )  # printed with -v only: the solver's or tool's own message
+        # Printed with -v only: the solver's or tool's own message.
+        self.details = without_credentials(details)
 
     def __str__(self) -> str:
         has_list = "\n" in self.message or "\n" in self.advice

@@ -62,8 +62,10 @@ def main(request: dict[str, Any]) -> None:
     except OSError as error:
         system_error = of_system_error(error)
         answer["error"] = {"reason": system_error.reason, "message": system_error.message}
+    if request["action"] != "job-log":  # the user's own, as the job wrote it
+        answer = public_document(answer)
     # It begins with a line end: what was printed before may not have ended its line.
-    sys.stdout.write("\n" + MARK + json.dumps(public_document(answer)) + "\n")
+    sys.stdout.write("\n" + MARK + json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 

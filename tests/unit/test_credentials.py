@@ -90,6 +90,7 @@ PUBLIC = (
     "https://h.example/t/torch_geometric/torch-geometric-2.5.tar.gz",
     "https://discuss.example/t/ddp-hangs/12345",
     "registry.example:5000/a:b@sha256:00",
+    "t/dist/x-1.0-py3-none-any.whl",
     "mailto:me@lab.example",
     '{"a":"https://h.example","b":"me@x"}',
 )

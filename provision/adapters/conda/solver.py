@@ -180,7 +180,8 @@ class Solver:
             ) from error
         except GatewayError as error:
             raise Unreachable(
-                f"A channel among {', '.join(request.channels)} did not answer: {innermost_cause(error)}.",
+                f"A channel among {', '.join(request.channels)} did not answer: "
+                f"{innermost_cause(error)}.",
                 advice=network_advice(error),
                 details=details(error),
             ) from error

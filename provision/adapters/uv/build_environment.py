@@ -49,16 +49,20 @@ _OF_A_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DI
 # no more than it has.
 _WRAPPER = """\
 import os, sys
-names, ours, program, *arguments = sys.argv[1:]
-with open(f"/proc/{os.getppid()}/comm") as file:
-    is_uv = file.read() == "uv\\n"
-if is_uv:
-    with open(f"/proc/{ours}/environ", "rb") as file:
-        pairs = file.read().split(b"\\0")
-    for pair in pairs:
-        name, _, value = pair.partition(b"=")
-        if name.decode() in names.split():
-            os.environb.setdefault(name, value)
+names, ours, program, *arguments = map(os.fsencode, sys.argv[1:])
+pairs = []
+try:
+    with open(f"/proc/{os.getppid()}/comm") as file:
+        is_uv = file.read() == "uv\\n"
+    if is_uv:
+        with open(b"/proc/%s/environ" % ours, "rb") as file:
+            pairs = file.read().split(b"\\0")
+except OSError:
+    pass  # then it has what uv has
+for pair in pairs:
+    name, _, value = pair.partition(b"=")
+    if name in names.split():
+        os.environb.setdefault(name, value)
 os.execv(program, [program, *arguments])
 """
 

@@ -151,9 +151,9 @@ def with_login(index: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str
     UV_INDEX_NAME_PASSWORD."""
     name = re.sub(r"[^A-Z0-9]", "_", str(index.get("name", "")).upper())
     user, password = (environ.get(f"UV_INDEX_{name}_{word}") for word in ("USERNAME", "PASSWORD"))
-    if not name or (user is None and password is None):
-        return dict(index)
     scheme, separator, rest = str(index["url"]).partition("://")
+    if not name or not separator or (user is None and password is None):
+        return dict(index)
     login = f"{quote(user or '', safe='')}:{quote(password or '', safe='')}"
     host, slash, path = rest.partition("/")
     return {**index, "url": f"{scheme}{separator}{login}@{host.rpartition('@')[2]}{slash}{path}"}
