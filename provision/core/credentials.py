@@ -33,7 +33,7 @@ def credential_problem(text: str) -> str | None:
     if public == text:
         return None
     if _ALIAS_TOKEN.match(text):
-        return _channel_token_problem(public, f"https://conda.anaconda.org/{public}")
+        return _channel_token_problem(public, f"https://HOST/{public}")
     match = _ADDRESS.search(public)
     address = match[0] if match else public
     if without_login(text) != text:

@@ -137,7 +137,7 @@ def test_what_we_render_holds_none() -> None:
             "`https://h.example/lab::a`",
             '["https://h.example/lab=https://h.example/t/.../lab"]',
         ),
-        ("t/s3cr3t/lab", "`lab`", "https://conda.anaconda.org/t/.../lab"),
+        ("t/s3cr3t/lab", "`lab`", "https://HOST/t/.../lab"),
         ("u:s3cr3t@registry.example/a", "`registry.example/a`", "`docker login registry.example`"),
     ],
 )
