@@ -1,11 +1,15 @@
-"""This host: its NVIDIA driver and GPUs (from nvidia-smi), the CPUs that this process
-may use, and processes by an identity that outlives their numbers (from /proc and cgroups)."""
+"""This host: what tells it from others, its NVIDIA driver and GPUs (from nvidia-smi), the CPUs that
+this process may use, and processes by an identity that outlives their numbers (from /proc and
+cgroups)."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import hmac
 import math
 import os
+import platform
 import re
 from pathlib import Path, PurePosixPath
 
@@ -170,3 +174,62 @@ def parse_nvidia_smi(output: str) -> HostGpus:
         capability = re.fullmatch(r"(\d+)\.(\d)", row[1])
         gpus.append(f"sm_{capability[1]}{capability[2]}" if capability else row[-1])
     return HostGpus(driver=rows[0][0], gpus=tuple(dict.fromkeys(gpus)))
+
+
+# The id of this application, by which machine-id(5) has the confidential id of a machine hashed.
+APPLICATION = b"provision: where a verdict was measured"
+CONTAINER_MARKS = (".dockerenv", "run/.containerenv", "run/systemd/container")
+UNKNOWN = "unknown"
+
+
+def identity(root: Path = ROOT) -> dict[str, str]:
+    """This machine, as verdicts name it. No value alone tells it from others: machines that were
+    cloned share the machine id, and others the host name. `unknown` is no value."""
+    driver, gpus = _gpu_identity()
+    return {
+        "host": platform.node(),
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+        "machine_id": _machine_id(root),
+        "gpus": gpus,
+        "driver": driver,
+    }
+
+
+def _machine_id(root: Path) -> str:
+    """The hashed id of this machine. Where an image may have brought /etc/machine-id, or there is
+    none, with that of the running kernel, which lasts until the next boot."""
+    parts = [_read_line(root / "etc/machine-id")]
+    is_valid = re.fullmatch(r"[0-9a-f]{32}", parts[0])
+    if not is_valid or any((root / mark).exists() for mark in CONTAINER_MARKS):
+        parts.append(_read_line(root / "proc/sys/kernel/random/boot_id"))
+    if not parts[-1]:
+        return UNKNOWN
+    return hmac.new("/".join(parts).encode(), APPLICATION, hashlib.sha256).hexdigest()[:32]
+
+
+def _read_line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+@functools.cache
+def _gpu_identity() -> tuple[str, str]:
+    """The driver, and a digest of the names and UUIDs of the GPUs; both empty where none answers."""
+    try:
+        result = process.run(
+            [*COMMAND, "--query-gpu=driver_version,uuid,name"],
+            timeout_s=ANSWER_TIMEOUT_S,
+            check=False,
+        )
+    except ToolMissing:
+        return "", ""
+    except TimedOut:
+        return UNKNOWN, UNKNOWN
+    rows = re.findall(r"^\s*(\d+(?:\.\d+){1,2})\s*,\s*(.+?)\s*$", result.stdout, re.MULTILINE)
+    if not rows:
+        return "", ""
+    gpus = "\n".join(sorted(gpu for _, gpu in rows))
+    return rows[0][0], hashlib.sha256(gpus.encode()).hexdigest()[:32]

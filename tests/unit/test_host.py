@@ -151,3 +151,73 @@ def test_hanging_nvidia_smi_is_abandoned(tmp_path: Path, monkeypatch: pytest.Mon
 def test_failing_nvidia_smi_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, 'echo "Failed to initialize NVML: Unknown Error" >&2; exit 255')
     assert "Unknown Error" in host.this_machine().why
+
+
+MACHINE_ID = "3f2a1c" + "0" * 26
+
+
+def machine_id(root: Path, text: str | None, boot_id: str = "boot-1", *marks: str) -> str:
+    for name, content in (("etc/machine-id", text), ("proc/sys/kernel/random/boot_id", boot_id)):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_text(f"{content}\n")
+    for mark in marks:
+        (root / mark).parent.mkdir(parents=True, exist_ok=True)
+        (root / mark).touch()
+    return host.identity(root)["machine_id"]
+
+
+def test_the_machine_id_lasts_and_is_not_told(tmp_path: Path) -> None:
+    first = machine_id(tmp_path, MACHINE_ID)
+    assert first == machine_id(tmp_path, MACHINE_ID, "boot-2")
+    assert first != machine_id(tmp_path, "1" * 32) and MACHINE_ID not in first
+    assert len(first) == 32
+
+
+@pytest.mark.parametrize("text", [None, "", "uninitialized", "0"])
+def test_without_a_machine_id_the_kernel_is_the_machine(tmp_path: Path, text: str | None) -> None:
+    first = machine_id(tmp_path, text)
+    assert first == machine_id(tmp_path, text)
+    assert first != machine_id(tmp_path, text, "boot-2")
+    assert machine_id(tmp_path, text, "") == host.UNKNOWN
+
+
+@pytest.mark.parametrize("mark", host.CONTAINER_MARKS)
+def test_containers_of_one_image_on_two_machines_differ(tmp_path: Path, mark: str) -> None:
+    first = machine_id(tmp_path, MACHINE_ID, "boot-1", mark)
+    assert first != machine_id(tmp_path, MACHINE_ID, "boot-2", mark)
+
+
+def gpu_facts(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> tuple[str, str]:
+    """What a machine with this nvidia-smi says of itself."""
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    (folder / "nvidia-smi").unlink(missing_ok=True)
+    if script is not None:
+        (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (folder / "nvidia-smi").chmod(0o755)
+    host._gpu_identity.cache_clear()
+    identity = host.identity()
+    host._gpu_identity.cache_clear()
+    return identity["driver"], identity["gpus"]
+
+
+def test_gpus_are_told_apart_by_name_and_uuid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "printf '550.1, GPU-a, H100\\n550.1, GPU-b, H100\\n'"
+    driver, gpus = gpu_facts(tmp_path, monkeypatch, rows)
+    assert driver == "550.1" and len(gpus) == 32
+    swapped = "printf '550.1, GPU-b, H100\\n550.1, GPU-a, H100\\n'"
+    assert gpu_facts(tmp_path, monkeypatch, swapped) == (driver, gpus)
+    updated = rows.replace("550.1", "560.2")
+    assert gpu_facts(tmp_path, monkeypatch, updated) == ("560.2", gpus)
+    replaced = rows.replace("GPU-b", "GPU-c")
+    assert gpu_facts(tmp_path, monkeypatch, replaced)[1] != gpus
+    broken = "echo NVIDIA-SMI has failed; exit 9"
+    assert gpu_facts(tmp_path, monkeypatch, broken) == ("", "")
+    assert gpu_facts(tmp_path, monkeypatch, None) == ("", "")
+    monkeypatch.setattr(host, "ANSWER_TIMEOUT_S", 0.01)
+    silent = gpu_facts(tmp_path, monkeypatch, "exec tail -f /dev/null")
+    assert silent == (host.UNKNOWN, host.UNKNOWN)
