@@ -13,6 +13,7 @@ from pathlib import Path
 from provision import channel, render
 from provision import lockfile as locks
 from provision.adapters import uv
+from provision.commands import change_journal
 from provision.commands.context import Context, warn_once
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
 from provision.commands.resolution import check_host_python
@@ -35,10 +36,12 @@ BOOTSTRAP = "+channel"
 
 @contextlib.contextmanager
 def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
-    """Hold the environment's lock, and plan. The plan sees what other processes did before."""
+    """Hold the environment's lock, and plan. The plan sees what other processes did before, and
+    nothing of a change that was killed."""
     request = with_name(context, request)
     assert request.name is not None
     with environment_lock(context.folders, request.name, context.progress, wait=context.wait):
+        change_journal.take_back_killed_change(context.folders, request.name, context.progress)
         yield make_plan(context, request)
 
 
@@ -180,9 +183,37 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
         for line in locks.describe_diff(diff_with(path, text)):
             context.progress.say(line)
     _warn_of_unwritten_options(context, plan)
-    written = ensure_inputs(plan)
-    atomic_write(path, text)
-    return lock, True, written + ensure_dockerfile(context, plan, lock)
+    with new_lock(context, plan, lock, text) as written:
+        return lock, True, written
+
+
+@contextlib.contextmanager
+def new_lock(
+    context: Context,
+    plan: Plan,
+    lock: Lock,
+    text: str,
+    *,
+    spec_text: str | None = None,
+    replaced: Prefix | None = None,
+) -> Iterator[list[str]]:
+    """Write a lock and the files that belong to it; they stay only if the block succeeds, to which
+    the names of the changed files are passed.
+
+    spec_text: of a spec.yml that the user wrote. replaced: a prefix that the block replaces, and
+    keeps.
+    """
+    inputs = plan.input_texts()
+    texts = {**inputs, locks.FILE: text, **plan.dockerfile_texts(lock)}
+    if spec_text is not None and render.SPEC not in inputs:
+        texts[render.SPEC] = spec_text
+    with change_journal.all_or_nothing(context.folders, plan.folder, texts, replaced):
+        # One that provision wrote, and nobody edited, is written anew as the others are.
+        if render.SPEC not in inputs and render.SPEC in texts:
+            atomic_write(plan.folder / render.SPEC, texts[render.SPEC])
+        written = ensure_inputs(plan)
+        atomic_write(plan.folder / locks.FILE, text)
+        yield written + ensure_dockerfile(context, plan, lock)
 
 
 def diff_with(path: Path, text: str) -> locks.LockDiff:
@@ -272,11 +303,17 @@ def ensure_host_channel(
 
 @owner_writes_only()
 def ensure_prefix(
-    context: Context, plan: Plan, lock: Lock, *, before: Lock | None = None
+    context: Context,
+    plan: Plan,
+    lock: Lock,
+    *,
+    before: Lock | None = None,
+    keep_replaced: bool = False,
 ) -> tuple[Prefix, bool]:
     """The prefix of a lock, and whether it was installed now.
 
     before: the lock that this one replaces, if the present prefix may be of that one.
+    keep_replaced: as for `prefixes.create`.
     """
     locks.require_this_platform(plan.name, lock.platforms)
     # A build killed right after the swap left the old prefix next to a current one.
@@ -305,6 +342,7 @@ def ensure_prefix(
         context.mirrors,
         before=before,
         warnings=[warning.what for warning in plan.resolution.warnings],
+        keep_replaced=keep_replaced,
     )
     prefix_registry.record_prefix(context.folders, plan.name, plan.prefix_path)
     return prefix, True

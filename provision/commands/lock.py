@@ -10,17 +10,15 @@ from provision import lockfile as locks
 from provision.commands.context import Context
 from provision.commands.ensure import (
     diff_with,
-    ensure_dockerfile,
-    ensure_inputs,
     ensure_lock,
     local_python,
     locked_plan,
+    new_lock,
     require_current_lock,
     solve,
     warn_if_day_is_not_over,
 )
 from provision.commands.plan import BuildRequest, Plan, make_plan
-from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import Lock, LockedPackage
@@ -107,11 +105,10 @@ def update(
             local_python=local_python(context, plan, context.folders.channels),
             solver=context.solver,
         )
-        text = locks.lock_text(plan.inputs, packages, python_from=plan.python_from)
+        text, lock = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
         diff = diff_with(path, text)
         is_unchanged = diff.same and plan.lock_is_current
         if not dry_run and not is_unchanged:
-            ensure_inputs(plan)
-            atomic_write(path, text)
-            ensure_dockerfile(context, plan, locks.read(path))
+            with new_lock(context, plan, lock, text):
+                pass
         return diff

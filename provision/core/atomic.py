@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from provision.core.system_errors import named_errors
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 POLL_S = 0.05
+# How the names of files end that `atomic_write` has not finished.
+_UNFINISHED = ".provision-unfinished"
 
 
 def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
@@ -36,7 +39,9 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     make_private_directory(path.parent, mode=0o775)
     with (
         named_errors(path),
-        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file,
+        tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED, delete=False
+        ) as file,
     ):
         try:
             file.write(content)
@@ -47,6 +52,13 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
         except BaseException:
             Path(file.name).unlink()
             raise
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what killed processes wrote of a file with `atomic_write`, and no other process writes
+    now."""
+    for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
+        unfinished.unlink()
 
 
 @contextlib.contextmanager

@@ -66,6 +66,15 @@ class Folders:
         """What the latest smoke tests of an environment left: reports, logs, baselines."""
         return self.data / "smoke" / name
 
+    def passport(self, name: str) -> Path:
+        """The folder with the passport of an environment: it is of this user's prefix and machine,
+        and so does not lie in `envs`, which is shared."""
+        return self.data / "passports" / name
+
+    def change(self, name: str) -> Path:
+        """The journal of a change to an environment that is not finished."""
+        return self.data / "changes" / f"{name}.json"
+
     @property
     def pulled(self) -> Path:
         """Images from registries: base images, and what interrupted pulls left."""

@@ -23,6 +23,7 @@ from provision.core.atomic import (
     backup_path,
     remove_leftovers,
     remove_leftovers_until_quiet,
+    remove_tree,
     replace_directory,
     staging_path,
 )
@@ -113,11 +114,13 @@ def create(
     *,
     before: Lock | None = None,
     warnings: Collection[str] = (),
+    keep_replaced: bool = False,
 ) -> Prefix:
     """Install a lock at `path`, replacing an earlier prefix in one step.
 
     before: the lock of the present prefix, from which unchanged packages may be taken. warnings:
-    the ids of those that were printed about its build.
+    the ids of those that were printed about its build. keep_replaced: leave the earlier prefix, and
+    after an error all that was built, for `put_back`.
 
     The caller holds the environment's lock and has checked the location. folder: the
     environment's folder under envs, which tells two environments of the same name apart.
@@ -185,7 +188,8 @@ def create(
             )
         raise failure from error
     finally:
-        remove_leftovers(path)
+        if not keep_replaced:
+            remove_leftovers(path)
     return Prefix(name=name, path=path, lock_sha256=lock.sha256, wheels=fingerprints)
 
 
@@ -362,6 +366,20 @@ def remove(prefix: Prefix) -> None:
     remove_leftovers(prefix.path)
     prefix.path.rename(backup_path(prefix.path))
     remove_leftovers(prefix.path)
+
+
+def put_back(path: Path, lock_sha256: str) -> None:
+    """Undo a `create` that kept the prefix of this lock, wherever that is between its path and its
+    backup, and remove what it built."""
+    for copy in (backup_path(path), staging_path(path)):
+        marker = read_marker(copy)
+        if marker is not None and marker["lock_sha256"] == lock_sha256:
+            if copy == backup_path(path):
+                remove_tree(staging_path(path))
+                copy.rename(staging_path(path))
+            replace_directory(path)
+            break
+    remove_leftovers(path)
 
 
 def require_interpreter(prefix: Prefix) -> None:
