@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 change_options = option_group(
     click.option(
-        "--smoke", is_flag=True, help="Run the smoke test in the changed prefix.  [default: no]"
+        "--smoke",
+        is_flag=True,
+        help="Run the smoke test in the changed prefix; undo the change if it fails.  [default: no]",
     ),
     dry_run_option,
     no_wait_option,
@@ -68,7 +70,7 @@ def add(
     envs: Path | None,
     dry_run: bool,
     **options: Any,
-) -> int:
+) -> None:
     """Add packages to an environment.
 
     REQUIREMENT is a package with or without a version, a wheel, a project's folder (./mypkg, from
@@ -89,7 +91,7 @@ def add(
         )
     context = context_of(console, envs, options)
     result = command.add(context, name, listed, conda=conda, smoke=smoke, dry_run=dry_run)
-    return _print(console, result, dry_run)
+    _print(console, result, dry_run)
 
 
 @click.command()
@@ -105,7 +107,7 @@ def remove(
     envs: Path | None,
     dry_run: bool,
     **options: Any,
-) -> int:
+) -> None:
     """Remove packages from an environment.
 
     What nothing else needs goes too; all other packages stay as locked. (`provision env remove`
@@ -116,7 +118,7 @@ def remove(
     context = context_of(console, envs, options)
     changes = command.Change(removed=packages)
     result = command.change(context, name, changes, smoke=smoke, dry_run=dry_run)
-    return _print(console, result, dry_run)
+    _print(console, result, dry_run)
 
 
 @click.command()
@@ -132,7 +134,7 @@ def update(
     envs: Path | None,
     dry_run: bool,
     **options: Any,
-) -> int:
+) -> None:
     """Update packages of an environment, all of them if none is named.
 
     They move to the newest versions that fit spec.yml; other packages move only if they cannot
@@ -142,22 +144,10 @@ def update(
 
     context = context_of(console, envs, options)
     result = command.update(context, name, packages, smoke=smoke, dry_run=dry_run)
-    return _print(console, result, dry_run)
+    _print(console, result, dry_run)
 
 
-def _print(console: Console, result: ChangeResult, dry_run: bool) -> int:
-    """Print a change; returns 1 if its smoke test failed."""
+def _print(console: Console, result: ChangeResult, dry_run: bool) -> None:
     from provision.cli.format.change import change_lines
-    from provision.commands.smoke_runner import failures
-    from provision.core.errors import CheckFailed
 
     console.result(result, change_lines(result, dry_run=dry_run))
-    failed = failures(result.smoke)
-    if not failed:
-        return 0
-    error = CheckFailed(
-        f"The smoke test failed. {' '.join(failed)}",
-        advice=f"The change stays. `provision remove {result.name} PACKAGE` undoes an addition.",
-    )
-    console.error(error, as_object=False)
-    return 1

@@ -25,7 +25,7 @@ TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
     "--expect",
     metavar="PASSPORT",
     help=(
-        "Also compare with what nodes must have: PASSPORT is an environment of the envs folder or "
+        "Also compare with what nodes must have: PASSPORT is an environment with a passport or "
         "a passport.json (its lock, the driver and glibc that it needs), or a pack (every file)."
     ),
 )

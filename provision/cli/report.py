@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import common_options, context_of, output_file_option, verb
+from provision.cli.options import common_options, output_file_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -27,9 +27,10 @@ def show(console: Console, name: str, envs: Path | None) -> None:
     """Show a passport: request, reasons, lock, image, smoke verdicts."""
     from provision.cli.console import output_width
     from provision.cli.format.environment import passport_lines
-    from provision.commands.passport import read_passport
+    from provision.commands.passport import judged_passport
+    from provision.core.paths import default_folders
 
-    document = read_passport(context_of(console, envs), name)
+    document = judged_passport(default_folders(envs), name)
     width = output_width()
     lines = passport_lines(document, width=width, sources=console.verbose or width is None)
     console.result(document, lines)
@@ -67,7 +68,7 @@ def report(
 
     It shows what was built and why, what was measured, and how they differ.
 
-    PASSPORT is an environment in the envs folder, a passport.json, or the report.json of a smoke
+    PASSPORT is an environment with a passport, a passport.json, or the report.json of a smoke
     test, from any machine. The page works offline. --json prints its content. The exit code does
     not depend on verdicts.
 
@@ -95,7 +96,7 @@ def report(
     if nodes:
         page, text = command.render_nodes(nodes, remake)
     else:
-        page = command.gather(default_folders(envs).envs, targets)
+        page = command.gather(default_folders(envs), targets)
         if format == "markdown":
             console.document(page, command.markdown(page))
             return

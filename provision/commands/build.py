@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from provision import image as images
-from provision.adapters import uv
 from provision.commands import smoke_runner
 from provision.commands.context import Context, reported_steps
 from provision.commands.ensure import (
@@ -156,26 +156,17 @@ def _run_stages(context: Context, plan: Plan, client: Any | None, stages: Stages
     smoke = _smoke_stage(context, plan, prefix, image, client, stages)
     failed = smoke_runner.failures(smoke)
     kernel = _kernel_stage(plan, lock, prefix, stages, failed)
-    index_settings = None
-    if is_new_lock:
-        # Asking pip for its settings takes 0.2 s, which an environment without wheels can save.
-        index_settings = uv.configured_settings().origins if plan.inputs.pip else ()
-    result = BuildResult(
-        name=plan.name,
-        folder=plan.folder,
-        resolution=plan.resolution,
-        pins=plan.pins_in_environment_file(),
-        lock=lock,
-        prefix=prefix,
+    result = write_passport(
+        context,
+        plan,
+        lock,
+        prefix,
         image=image,
         kernel=kernel,
         smoke=smoke,
-        failed=tuple(failed),
-        stages=tuple(stages.records),
-        index_settings=index_settings,
+        is_new_lock=is_new_lock,
     )
-    write_passport(context, result, plan.spec_content)
-    return result
+    return dataclasses.replace(result, failed=tuple(failed), stages=tuple(stages.records))
 
 
 def _made_or_kept(is_new: bool) -> StageStatus:

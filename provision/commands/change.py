@@ -1,41 +1,38 @@
 """`provision add`, `remove` and `update`: change the packages of an environment.
 
-Everything else stays as locked, and prefix and kernel follow. What fails leaves spec.yml, the lock
-and the prefix as they were.
+Everything else stays as locked, and prefix, kernel and passport follow. What fails, or is killed,
+leaves spec.yml, the lock and the prefix as they were.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from provision import lockfile as locks
 from provision import render
-from provision.commands import requirements
-from provision.commands.context import Context, missing_file, reported_steps
+from provision.commands import requirements, smoke_runner
+from provision.commands.context import Context, missing_file
 from provision.commands.ensure import (
     check_prefix_path,
     check_unedited,
     diff_with,
-    ensure_dockerfile,
-    ensure_inputs,
     ensure_kernel,
     ensure_prefix,
     local_python,
     locked_plan,
+    new_lock,
     report_index_settings,
     require_current_lock,
     solve,
 )
+from provision.commands.passport import write_passport
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.commands.smoke import smoke_in
-from provision.core.atomic import atomic_write
 from provision.core.credentials import credential_problems
-from provision.core.errors import InvalidSpec
-from provision.core.paths import ENVIRONMENT, LOCK, SPEC, VIRTUAL_PACKAGES
+from provision.core.errors import CheckFailed, InvalidSpec
+from provision.core.paths import LOCK, SPEC
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
 from provision.environment import kernel as kernels
@@ -44,8 +41,6 @@ from provision.render.spec_text import with_list
 from provision.resolver import spec as specs
 
 PackageKey = Literal["conda", "pip"]
-# What a change may write in an environment's folder.
-_FILES = (SPEC, ENVIRONMENT, VIRTUAL_PACKAGES, LOCK, render.DOCKERFILE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,38 +228,36 @@ def _apply(
     smoke: bool,
     dry_run: bool,
 ) -> ChangeResult:
-    """Write the new lock, and bring prefix and kernel up to date with it."""
+    """Write the new lock, and bring prefix, kernel and passport up to date with it.
+
+    Raises CheckFailed if the smoke test of the new prefix fails.
+    """
     assert before.lock is not None
     path = before.lock.path
     text, lock = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
     diff = diff_with(path, text)
-    if dry_run or (diff.same and spec_text is None and before.lock_is_current):
-        return ChangeResult(name=plan.name, diff=diff, portable=lock.portable)
     old_prefix = prefixes.find(plan.name, plan.prefix_path)
+    is_stale = old_prefix is not None and old_prefix.lock_sha256 != before.lock.sha256
+    if dry_run or (diff.same and spec_text is None and before.lock_is_current and not is_stale):
+        return ChangeResult(name=plan.name, diff=diff, portable=lock.portable)
     if old_prefix is not None:
         check_prefix_path(plan)
     prefix = None
+    results: tuple[SmokeResult, ...] = ()
     old_text = render.read_text(plan.folder / SPEC)
-    with _restored_on_error(plan.folder):
-        # One that provision wrote, and nobody edited, is written anew as the others are.
-        if spec_text is not None and render.file_state(plan.folder / SPEC) == "edited":
-            atomic_write(plan.folder / SPEC, spec_text)
-        ensure_inputs(plan)
-        atomic_write(path, text)
-        ensure_dockerfile(context, plan, lock)
+    with new_lock(context, plan, lock, text, spec_text=spec_text, replaced=old_prefix):
         if old_prefix is not None:
-            prefix, _ = ensure_prefix(context, plan, lock, before=before.lock)
+            prefix, _ = ensure_prefix(context, plan, lock, before=before.lock, keep_replaced=True)
+            if smoke:
+                results = (smoke_in(context, plan, "prefix", prefix, None, None),)
+                _require_success(results)
     if spec_text is not None:
         for wheel in requirements.unused_wheels(plan.folder, old_text, spec_text):
             requirements.remove_wheel(wheel)
     kernel: Kernel | None = None
-    results: tuple[SmokeResult, ...] = ()
     if prefix is not None:
         kernel = _update_kernel(plan, prefix)
-        if smoke:
-            with reported_steps(context.progress) as steps:
-                steps.append("lock and prefix are changed")
-                results = (smoke_in(context, plan, "prefix", prefix, None, None),)
+        write_passport(context, plan, lock, prefix, kernel=kernel, smoke=results, is_new_lock=True)
     return ChangeResult(
         name=plan.name,
         diff=diff,
@@ -276,6 +269,17 @@ def _apply(
     )
 
 
+def _require_success(results: Sequence[SmokeResult]) -> None:
+    failed = smoke_runner.failures(results)
+    if failed:
+        raise CheckFailed(
+            f"The smoke test of the changed environment failed, so the change was undone. "
+            f"{' '.join(failed)}",
+            advice=f"What the test left is in {results[0].evidence}. Without --smoke the change is "
+            "made untested.",
+        )
+
+
 def _update_kernel(plan: Plan, prefix: Prefix) -> Kernel | None:
     """The kernel, if this environment has one; one that cannot start any more is removed."""
     if all(kernel.name != plan.name for kernel in kernels.list_kernels()):
@@ -285,21 +289,3 @@ def _update_kernel(plan: Plan, prefix: Prefix) -> Kernel | None:
         return None
     kernel, _ = ensure_kernel(prefix, kernels.display_name(plan.resolution))
     return kernel
-
-
-@contextlib.contextmanager
-def _restored_on_error(folder: Path) -> Iterator[None]:
-    """Put an environment's files back if what follows fails."""
-    contents = {}
-    for name in _FILES:
-        path = folder / name
-        contents[path] = path.read_bytes() if path.exists() else None
-    try:
-        yield
-    except BaseException:
-        for path, content in contents.items():
-            if content is None:
-                path.unlink(missing_ok=True)
-            elif path.read_bytes() != content:
-                atomic_write(path, content.decode("utf-8"))
-        raise

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 from provision.commands.context import Context, reported_steps
 from provision.commands.env import remove_image
 from provision.core import disk_usage, prefix_registry, tempdirs
-from provision.core.atomic import backup_path, staging_path
+from provision.core.atomic import backup_path, remove_tree, staging_path
 from provision.core.disk_usage import DiskUsage
 from provision.core.errors import InUse
 from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
@@ -118,6 +118,7 @@ def _remove(context: Context, item: Removable) -> None:
             kernels.remove_kernel_of(prefix)
             prefixes.remove(prefix)
         prefix_registry.forget_prefix(context.folders, item.name)
+        remove_tree(context.folders.passport(item.name))
     else:
         shutil.rmtree(item.path, ignore_errors=True)
 

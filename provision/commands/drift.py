@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from provision import report
 from provision.adapters import clustershell
 from provision.cluster import drift, drift_record, drift_repair, ship_journal
 from provision.cluster import pack as packs
@@ -19,9 +18,9 @@ from provision.cluster.drift import DriftRequest
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.pack import Pack
 from provision.commands.context import Context, refuse_mistyped_name
-from provision.commands.report import evidence_file
+from provision.commands.report import evidence_file, load_evidence
 from provision.core.atomic import atomic_write
-from provision.core.errors import InvalidSpec
+from provision.core.errors import InvalidSpec, StaleLock
 from provision.resolver import spec as specs
 
 if TYPE_CHECKING:
@@ -58,16 +57,23 @@ def read_expectation(context: Context, target: str, *, deep: bool) -> Expectatio
     glibc that it needs.
 
     target: an environment with a passport, a passport's file, or a pack's. Raises InvalidSpec,
-    ToolMissing and IntegrityError for a file that cannot be used.
+    ToolMissing and IntegrityError for a file that cannot be used, StaleLock for a passport of another
+    lock.
     """
     if PACK_FILE.fullmatch(Path(target).name):
         return _expected_of_pack(packs.read_pack(Path(target)), deep)
-    path = evidence_file(context.folders.envs, target)
-    passport = report.load(path).passport
+    path = evidence_file(context.folders, target)
+    evidence = load_evidence(context.folders, path)
+    passport = evidence.passport
     if passport is None:
         raise InvalidSpec(
             f"{path} is a smoke report, and says nothing of a lock.",
             advice="Name an environment, its passport.json or a pack with --expect.",
+        )
+    if evidence.outdated:
+        raise StaleLock(
+            f"{path} does not say what nodes must have now: {evidence.outdated}.",
+            advice=f"`provision build {passport['name']}` writes a new one, or name a pack.",
         )
     environment = passport.get("environment", {})
     minimum = {"driver": environment.get("driver_floor"), "glibc": environment.get("glibc")}

@@ -25,6 +25,7 @@ from provision.commands.ensure import (
     locked_plan,
 )
 from provision.commands.env_list import environments
+from provision.commands.passport import write_passport
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.core import disk_usage, prefix_registry
 from provision.core.atomic import remove_tree
@@ -42,8 +43,10 @@ def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
     """`provision env create`: the prefix, and whether it was installed now."""
     with locked_plan(context, request) as plan:
         check_prefix_path(plan)
-        lock, _, _ = ensure_lock(context, plan)
-        return ensure_prefix(context, plan, lock)
+        lock, is_new_lock, _ = ensure_lock(context, plan)
+        prefix, is_new = ensure_prefix(context, plan, lock)
+        write_passport(context, plan, lock, prefix, is_new_lock=is_new_lock)
+        return prefix, is_new
 
 
 def require_prefix(context: Context, name: str, path: Path | None = None) -> Prefix:
@@ -171,6 +174,7 @@ def remove(
             remove_image(folders.images / name)
             steps.append("removed the image")
             remove_tree(pack_path(folders, name))
+            remove_tree(folders.passport(name))
         return listed
 
 

@@ -6,15 +6,15 @@ compared with the lock, and no tree is walked.
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from provision.commands.change_journal import is_unfinished
 from provision.commands.context import Context
-from provision.core import disk_usage, prefix_registry
+from provision.core import disk_usage, host, prefix_registry
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import LOCK, SPEC
 from provision.core.spec_fields import SPEC_KEYS
@@ -25,8 +25,23 @@ from provision.environment import prefix as prefixes
 from provision.environment.state import State, StateAnswer, quick_state
 
 ImageState = Literal["", "current", "stale"]
-UNREADABLE = "unreadable"
+UNREADABLE, OF_ANOTHER_LOCK = "unreadable", "of another lock"
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceVerdict:
+    """The verdict of the smoke test in one place.
+
+    here: whether it was measured on this machine, with its present GPUs and driver; else
+    `elsewhere` says where. measured_at: seconds since 1970, None if not known.
+    """
+
+    place: str
+    verdict: str
+    here: bool
+    elsewhere: str
+    measured_at: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +50,8 @@ class Environment:
 
     reason: of the state, in words. size: bytes of the prefix when it was installed, None if nobody
     recorded them. installed_at: seconds since 1970. image: whether there is one, and whether it is
-    of the present lock. image_size: bytes of its layout.
+    of the present lock. image_size: bytes of its layout. smoke: the verdicts of the present lock in
+    words, or why there are none.
     """
 
     name: str
@@ -48,6 +64,7 @@ class Environment:
     image_size: int
     kernel: bool
     smoke: str
+    verdicts: tuple[PlaceVerdict, ...] = ()
 
 
 def environments(context: Context) -> list[Environment]:
@@ -75,7 +92,7 @@ def describe_environment(context: Context, name: str) -> tuple[Environment, str 
     reference = None
     if row.image:
         try:
-            passport = passports.read(context.folders.envs / name) or {}
+            passport = passports.find(context.folders, name) or {}
         except IntegrityError:  # `_environment` has said so
             passport = {}
         reference = (passport.get("image") or {}).get("reference")
@@ -89,11 +106,15 @@ def _environment(
     passport: Mapping[str, Any] | None = None
     is_readable = True
     try:
-        passport = passports.read(folder)
+        passport = passports.find(context.folders, name)
     except IntegrityError as error:
         context.progress.warn(error.message)
         is_readable = False
     answer = environment_state(prefix, folder, passport)
+    if is_unfinished(context.folders, name):
+        reason = f"a change of it runs, or was killed: `provision build {name}` takes that back"
+        answer = StateAnswer(state="stale", reason=reason)
+    smoke, verdicts = _verdicts(prefix, passport)
     layout = context.folders.images / name
     return Environment(
         name=name,
@@ -105,7 +126,8 @@ def _environment(
         image=image_state(layout, prefix, passport),
         image_size=disk_usage.measure(layout).size,
         kernel=has_kernel,
-        smoke=_verdicts(prefix, passport) if is_readable else UNREADABLE,
+        smoke=smoke if is_readable else UNREADABLE,
+        verdicts=verdicts,
     )
 
 
@@ -114,8 +136,7 @@ def environment_state(
 ) -> StateAnswer:
     """The state of an environment, with the request as it was at the last build in mind.
 
-    Not if the lock is newer than that build, as after `provision add`: nobody recorded the request
-    that it was made from.
+    Not if the lock is newer than that build: nobody recorded the request that it was made from.
     """
     answer = quick_state(prefix, folder / LOCK)
     path = folder / SPEC
@@ -178,19 +199,27 @@ def image_state(
     return "current"
 
 
-def _verdicts(prefix: Prefix | None, passport: Mapping[str, Any] | None) -> str:
-    """The verdicts of the passport, with the host of those that were measured on another one.
+def _verdicts(
+    prefix: Prefix | None, passport: Mapping[str, Any] | None
+) -> tuple[str, tuple[PlaceVerdict, ...]]:
+    """The verdicts of the passport in words, and one by one.
 
-    Empty for a prefix of another lock, or at another path than the passport's: nobody tested it.
+    None for a prefix of another lock, or at another path than the passport's: nobody tested it.
     """
-    if passport is None or prefix is None:
-        return ""
-    tested_lock, tested_path = passport["lock"]["sha256"], passport["prefix"]["path"]
-    if tested_lock != prefix.lock_sha256 or tested_path != str(prefix.path):
-        return ""
+    if passport is None or prefix is None or passport["prefix"]["path"] != str(prefix.path):
+        return "", ()
+    if passport["lock"]["sha256"] != prefix.lock_sha256:
+        return OF_ANOTHER_LOCK, ()
     verdicts = []
     for place, result in passport["smoke"].items():
-        host = result["measured_on"]["host"]
-        where = "" if host == platform.node() else f" on {host}"
-        verdicts.append(f"{place}: {result['verdict']}{where}")
-    return ", ".join(verdicts)
+        elsewhere = passports.elsewhere(result, host.identity())
+        verdict = PlaceVerdict(
+            place=place,
+            verdict=result["verdict"],
+            here=not elsewhere,
+            elsewhere=elsewhere,
+            measured_at=passports.measured_at(result),
+        )
+        verdicts.append(verdict)
+    words = [f"{each.place}: {each.verdict} {each.elsewhere}".rstrip() for each in verdicts]
+    return ", ".join(words), tuple(verdicts)

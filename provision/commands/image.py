@@ -31,7 +31,7 @@ from provision.core.errors import InvalidSpec
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM
 from provision.core.prefix_registry import prefix_path
-from provision.core.types import BuildResult, Image, Lock, Prefix
+from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 
 # To an engine, for the error without one.
@@ -143,18 +143,7 @@ def build(
             engine_id = images.find_engine_id(image, client)
             for tag in tags:
                 images.tag_image(client, engine_id, tag)
-        result = BuildResult(
-            name=plan.name,
-            folder=plan.folder,
-            resolution=plan.resolution,
-            pins=plan.pins_in_environment_file(),
-            lock=lock,
-            prefix=prefix,
-            image=image,
-            kernel=None,
-            smoke=(),
-        )
-        write_passport(context, result, plan.spec_content)
+        write_passport(context, plan, lock, prefix, image=image)
         with reported_steps(context.progress) as steps:
             for output in outputs:
                 if output.path is not None:

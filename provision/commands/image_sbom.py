@@ -10,7 +10,6 @@ from provision import image as images
 from provision import lockfile as locks
 from provision.commands.context import Context
 from provision.commands.passport import passport_with_image
-from provision.core.errors import StaleLock
 from provision.core.sbom import Sbom, read_licenses
 from provision.core.types import Image
 from provision.environment import passport as passports
@@ -38,13 +37,7 @@ def image_documents(context: Context, name: str, pushed: Image) -> list[tuple[st
 
 def _image_and_lock(context: Context, name: str) -> tuple[Image, locks.LockFile]:
     image = passports.to_image(passport_with_image(context, name))
-    lock = locks.read_file(context.folders.envs / name / locks.FILE)
-    if lock.sha256 != image.lock_sha256:
-        raise StaleLock(
-            f"The image of {name} was not made from {lock.path}.",
-            advice=f"`provision image build {name}` makes it from this lock.",
-        )
-    return image, lock
+    return image, locks.read_file(context.folders.envs / name / locks.FILE)
 
 
 def _sbom(image: Image, lock: locks.LockFile, pushed: Image | None = None) -> Sbom:

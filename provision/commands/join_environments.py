@@ -24,13 +24,14 @@ from provision.commands.plan import BuildRequest, Plan
 from provision.commands.smoke_nodes import NodesRequest, smoke_nodes
 from provision.commands.smoke_nodes_report import NodesResult
 from provision.commands.smoke_runner import SmokeRequest
-from provision.core import prefix_registry, process
+from provision.core import host, prefix_registry, process
 from provision.core.errors import ProvisionError
 from provision.core.json_text import parse_json
 from provision.core.mirrors import path_from_url
 from provision.core.types import Lock, Prefix
 from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
+from provision.environment import passport as passports
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.lab.definition import Cluster, LabEnvironment
@@ -270,14 +271,28 @@ def _is_tested(run: JoinRun, test: str, prefix: Prefix) -> bool:
     return isinstance(document, dict) and model.succeeded(str(document.get("verdict")))
 
 
+def _is_tested_here(run: JoinRun, prefix: Prefix) -> bool:
+    """Whether this prefix has passed on this machine: a home may be shared by several."""
+    passport = passports.find(run.context.folders, prefix.name)
+    if passport is None or passport["prefix"]["path"] != str(prefix.path):
+        return False
+    verdict = passport["smoke"].get("prefix")
+    if verdict is None or passports.elsewhere(verdict, host.identity()):
+        return False
+    if verdict.get("lock_sha256") != prefix.lock_sha256:
+        return False
+    return verdict["verdict"] == model.PASS or (
+        verdict["verdict"] == model.WARN and not _is_strict(run)
+    )
+
+
 def _passed(run: JoinRun, test: str, prefix: Prefix, report: Path) -> None:
     run.tests[test] = {"lock": prefix.lock_sha256, "report": str(report)}
     run.changed = True
 
 
 def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Iterator[Note]:
-    test = f"{environment.name} here"
-    if _is_tested(run, test, prefix):
+    if _is_tested_here(run, prefix):
         yield Note(status="done", message=f"{environment.name} passed the smoke test here")
         return
     if not run.act:
@@ -288,7 +303,7 @@ def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Ite
     [result] = smoke_command.smoke(run.context, request, ["prefix"])
     report = result.evidence / smoke_runner.REPORT
     if model.succeeded(result.verdict):
-        _passed(run, test, prefix, report)
+        run.changed = True
         yield Note(
             status="done", message=f"{environment.name}: the smoke test here: {result.verdict}"
         )

@@ -29,7 +29,7 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
         )
     if not resolution.warnings:
         return
-    printed = accepted | _of_last_build(folder) | marker.printed_warnings(prefix)
+    printed = accepted | _of_last_build(context, folder.name) | marker.printed_warnings(prefix)
     for warning in resolution.warnings:
         if warning.what in printed:
             continue
@@ -42,9 +42,9 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
         warn_once(context, text)
 
 
-def _of_last_build(folder: Path) -> set[str]:
+def _of_last_build(context: Context, name: str) -> set[str]:
     try:
-        passport = passports.read(folder)
+        passport = passports.find(context.folders, name)
     except IntegrityError:
         return set()
     if passport is None:

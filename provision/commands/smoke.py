@@ -25,7 +25,7 @@ from provision.environment.activation import activation_variables
 def smoke(
     context: Context, request: BuildRequest, places: Sequence[Place], junit: Path | None = None
 ) -> list[SmokeResult]:
-    """Test an environment in each place. Its passport, if it has one, gets the verdicts.
+    """Test an environment in each place. Its passport gets the verdicts.
 
     junit: a file for the same results as JUnit XML. An earlier run's file is removed first, or it
     would pass for this one's.
@@ -35,7 +35,6 @@ def smoke(
         junit.unlink(missing_ok=True)
     plan = make_plan(context, request)
     prefix = require_prefix(context, plan.name, request.prefix)
-    passport = passports.read(plan.folder)
     client, image = None, None
     if "image" in places:
         image = passports.to_image(passport_with_image(context, plan.name))
@@ -45,8 +44,8 @@ def smoke(
     results = [smoke_in(context, plan, place, prefix, image, client) for place in places]
     if junit is not None:
         atomic_write(junit, smoke_runner.junit(results))
-    if passport is not None and request.smoke_request.is_whole:
-        record_smoke(plan.folder, passport, prefix, results)
+    if request.smoke_request.is_whole:
+        record_smoke(context, plan, prefix, results)
     return results
 
 

@@ -86,7 +86,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     atomic_write(out / REPORT, json.dumps(document, indent=2) + "\n")
     if request.smoke_request.is_whole:
         facts = (document["report"] or {}).get("facts", {})
-        record_smoke_over_nodes(plan.folder, document, facts.get("lock_hash"))
+        record_smoke_over_nodes(context, plan, document, facts.get("lock_hash"))
     return result
 
 

@@ -1,14 +1,14 @@
 """The passport: request, reasons, lock, prefix, runtime, image, kernel and measured verdicts of
 an environment in one file.
 
-It is evidence: unlike rendered files it says when, where and on which machine.
+It is evidence: unlike rendered files it says when, where and on which machine, and so it lies in the
+user's data folder, not with the files that a lab shares.
 provision/schemas/passport.schema.json defines its content.
 """
 
 from __future__ import annotations
 
 import json
-import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,11 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from provision import __version__
+from provision.core import host, prefix_registry
 from provision.core.credentials import public_document
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
+from provision.core.paths import Folders
 from provision.core.schema import schema_error
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 from provision.environment import runtime_package
@@ -32,6 +34,7 @@ SCHEMA = 1
 # A verdict that is attached to an image in a registry.
 SMOKE_MEDIA_TYPE = "application/vnd.provision.smoke.v1+json"
 SMOKE_SCHEMA = 1
+STARTED_AT = "%Y-%m-%dT%H:%M:%SZ"  # as the smoke report has it
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -55,7 +58,7 @@ def compose(
     if "image" in smoke and not _is_of_image(smoke["image"], image):
         del smoke["image"]
     for smoke_result in result.smoke:
-        smoke[smoke_result.where] = _verdict(smoke_result, image)
+        smoke[smoke_result.where] = _verdict(smoke_result, image, lock.sha256)
     pins = []
     index_settings = result.index_settings
     if index_settings is None:
@@ -139,14 +142,13 @@ def _describe_runtime(runtime: InstalledRuntime | None) -> dict[str, str] | None
     }
 
 
-def _verdict(result: SmokeResult, image: Mapping[str, Any] | None) -> dict[str, Any]:
+def _verdict(
+    result: SmokeResult, image: Mapping[str, Any] | None, lock_sha256: str
+) -> dict[str, Any]:
     verdict: dict[str, Any] = {
         "verdict": result.verdict,
-        "measured_on": {
-            "host": platform.node(),
-            "machine": platform.machine(),
-            "kernel": platform.release(),
-        },
+        "measured_on": host.identity(),
+        "lock_sha256": lock_sha256,
     }
     if image is not None and result.where == "image":
         verdict["image_id"] = image["image_id"]
@@ -157,6 +159,34 @@ def _verdict(result: SmokeResult, image: Mapping[str, Any] | None) -> dict[str, 
 def _is_of_image(verdict: Mapping[str, Any], image: Mapping[str, Any] | None) -> bool:
     """Whether a verdict was measured in this image."""
     return image is not None and verdict.get("image_id") == image["image_id"]
+
+
+def elsewhere(verdict: Mapping[str, Any], machine: Mapping[str, str]) -> str:
+    """Where a verdict was measured, in words; empty if on this machine, as it is now.
+
+    machine: the present `host.identity()`.
+    """
+    tested = verdict["measured_on"]
+
+    def differs(key: str) -> bool:
+        return tested.get(key) != machine[key] or machine[key] == host.UNKNOWN
+
+    if differs("host"):
+        return f"on {tested['host']}"
+    if differs("machine_id"):
+        return f"on a machine called {tested['host']}"
+    if differs("driver"):
+        return f"with driver {tested.get('driver') or 'none'}"
+    return "with other GPUs" if differs("gpus") else ""
+
+
+def measured_at(verdict: Mapping[str, Any]) -> float | None:
+    """When a test began, in seconds since 1970; None if its report does not say."""
+    try:
+        started_at = datetime.strptime(verdict["report"]["started_at"], STARTED_AT)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return started_at.replace(tzinfo=timezone.utc).timestamp()
 
 
 def with_smoke(
@@ -170,7 +200,7 @@ def with_smoke(
     """
     smoke = dict(passport["smoke"])
     for result in results:
-        smoke[result.where] = _verdict(result, passport["image"])
+        smoke[result.where] = _verdict(result, passport["image"], passport["lock"]["sha256"])
     return {
         **passport,
         "runtime": _describe_runtime(runtime),
@@ -293,9 +323,9 @@ def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> di
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The passport of an environment, or None if it has none.
+    """The passport in a folder, which has the name of its environment; None if there is none.
 
-    Ignores a passport that came with a copied folder: it is evidence of another environment.
+    Ignores one of another name, which came with a copied folder.
     Raises IntegrityError for a damaged one.
     """
     path = folder / FILE
@@ -314,6 +344,29 @@ def read(folder: Path) -> dict[str, Any] | None:
     if passport["name"] != folder.name:
         return None
     return dict(passport)
+
+
+def folder_of(folders: Folders, name: str) -> Path:
+    """The folder of an environment's passport: earlier provisions wrote it next to the lock."""
+    folder = folders.passport(name)
+    earlier = folders.envs / name
+    if not (folder / FILE).exists() and (earlier / FILE).exists():
+        return earlier
+    return folder
+
+
+def find(folders: Folders, name: str) -> dict[str, Any] | None:
+    """The passport of an environment, or None if it has none.
+
+    One next to the lock may have come from another user with the lab's repository, and counts only
+    if it is of the prefix of this user. Raises IntegrityError for a damaged one.
+    """
+    folder = folder_of(folders, name)
+    passport = read(folder)
+    if passport is None or folder == folders.passport(name):
+        return passport
+    path = str(prefix_registry.prefix_path(folders, name))
+    return passport if passport["prefix"]["path"] == path else None
 
 
 def to_text(passport: Mapping[str, Any]) -> str:

@@ -44,11 +44,13 @@ class SmokeRun:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceFile:
-    """The content of one file. passport: None for a smoke report without one."""
+    """The content of one file. passport: None for a smoke report without one. outdated: why it is
+    not of the environment as it is now, empty if nothing says so."""
 
     source: str
     passport: dict[str, Any] | None
     runs: tuple[SmokeRun, ...]
+    outdated: str = ""
 
 
 def load(path: Path) -> EvidenceFile:

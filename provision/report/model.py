@@ -34,7 +34,8 @@ class ReasonedPin(ReasonedChoice):
 class EnvironmentRecord:
     """What passports say about an environment.
 
-    Passports of the same lock and request are one environment with several files.
+    Passports of the same lock and request are one environment with several files. outdated: why
+    that is not the environment as it is now; empty if nothing says so.
     """
 
     name: str
@@ -46,6 +47,7 @@ class EnvironmentRecord:
     warnings: tuple[ReasonedChoice, ...]
     pins: tuple[ReasonedPin, ...]
     products: dict[str, str]
+    outdated: str
 
 
 @dataclass(frozen=True, kw_only=True)

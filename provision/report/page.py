@@ -52,6 +52,8 @@ def build_page(evidence: Sequence[EvidenceFile]) -> Page:
             if table is not None:
                 tables.append(table)
     verdicts = {measurement.verdict for measurement in measurements}
+    if any(each.outdated for each in evidence):
+        verdicts.add("unknown")
     worst = next((verdict for verdict in WORST_FIRST if verdict in verdicts), "unknown")
     environments = _environments(evidence)
     differences, same = compare_measurements(measurements)
@@ -105,18 +107,19 @@ def _title(evidence: Sequence[EvidenceFile], measurements: Sequence[Measurement]
 
 def _environments(evidence: Sequence[EvidenceFile]) -> tuple[EnvironmentRecord, ...]:
     """The environments. Passports of the same name, lock and request are one environment."""
-    groups: dict[tuple[str, str, str], list[tuple[str, Mapping[str, Any]]]] = {}
+    groups: dict[tuple[str, str, str], list[EvidenceFile]] = {}
     for each in evidence:
         passport = each.passport
         if passport is not None:
             key = (passport["name"], passport["lock"]["sha256"], repr(passport["request"]))
-            groups.setdefault(key, []).append((each.source, passport))
-    return tuple(_environment(passports) for passports in groups.values())
+            groups.setdefault(key, []).append(each)
+    return tuple(_environment(files) for files in groups.values())
 
 
-def _environment(passports: Sequence[tuple[str, Mapping[str, Any]]]) -> EnvironmentRecord:
-    """passports: with the file of each."""
-    _, newest = max(passports, key=lambda row: str(row[1]["written_at"]))
+def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
+    """files: with passports."""
+    passports = [each.passport for each in files if each.passport is not None]
+    newest = max(passports, key=lambda passport: str(passport["written_at"]))
     pins = []
     for pin in newest["pins"]:
         pins.append(
@@ -130,7 +133,7 @@ def _environment(passports: Sequence[tuple[str, Mapping[str, Any]]]) -> Environm
         )
     return EnvironmentRecord(
         name=newest["name"],
-        files=tuple(source for source, _ in passports),
+        files=tuple(each.source for each in files),
         made_by=newest["made_by"],
         written_at=newest["written_at"],
         request={key: format_value(value) for key, value in newest["request"].items()},
@@ -138,6 +141,7 @@ def _environment(passports: Sequence[tuple[str, Mapping[str, Any]]]) -> Environm
         warnings=tuple(_choice(choice) for choice in newest.get("warnings", [])),
         pins=tuple(pins),
         products=_products(newest),
+        outdated=next((each.outdated for each in files if each.outdated), ""),
     )
 
 
@@ -175,7 +179,7 @@ def _measurement(label: str, evidence: EvidenceFile, run: SmokeRun) -> Measureme
         host=run.host,
         verdict=run.verdict,
         about=_about(report) if report else {},
-        notes=tuple(_notes(run)),
+        notes=tuple(_notes(evidence, run)),
         phases=tuple(_phases(report)) if report else (),
         facts=flatten(report["facts"]) if report else {},
     )
@@ -196,11 +200,13 @@ def _about(report: Mapping[str, Any]) -> dict[str, str]:
     return about
 
 
-def _notes(run: SmokeRun) -> list[str]:
+def _notes(evidence: EvidenceFile, run: SmokeRun) -> list[str]:
     report = run.report
-    if report is None:
-        return [f"Its phases cannot be shown: {run.unread}."]
     notes = []
+    if evidence.outdated:
+        notes.append(f"It does not count for the environment as it is now: {evidence.outdated}.")
+    if report is None:
+        return [*notes, f"Its phases cannot be shown: {run.unread}."]
     if run.verdict != report["verdict"]:
         notes.append(
             f"The report says {report['verdict']}, but the test did not end that way: "
@@ -247,6 +253,11 @@ def _missing(
     """What the evidence lacks, and why."""
     missing = [f"{each.source}: no smoke test was run." for each in evidence if not each.runs]
     for each in evidence:
+        if each.outdated:
+            missing.append(
+                f"{_name(each)} as it is now: {each.outdated}. `provision build {_name(each)}` "
+                "writes a new one."
+            )
         if each.passport is None:
             missing.append(
                 f"{each.source}: a smoke report alone; "

@@ -6,17 +6,24 @@ import dataclasses
 import hashlib
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rattler.shell import ActivationVariables, Shell, activate
 
+from provision.core import host
+from provision.environment.marker import MARKER
 from provision.render import file_state
+from tests import evidence
 from tests.conftest import ROOT
 from tests.faulty import Server, served
 from tests.integration.conftest import Home, make_home, on_terminal
@@ -75,6 +82,36 @@ def built(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, world
     return user
 
 
+def passport_file(lab: Home) -> Path:
+    return lab.root / "data" / "passports" / NAME / "passport.json"
+
+
+def passport(lab: Home) -> dict[str, Any]:
+    result = lab.run("passport", "show", NAME, "--json")
+    assert result.returncode == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def row(lab: Home) -> dict[str, Any]:
+    """What `env list` says."""
+    (listed,) = json.loads(lab.run("env", "list", "--json").stdout)
+    environment: dict[str, Any] = listed
+    return environment
+
+
+def record_pass(lab: Home) -> None:
+    """As if the smoke test had passed here: tiny wheels cannot be tested."""
+    document = json.loads(passport_file(lab).read_text())
+    verdict = evidence.passport(evidence.report(evidence.phase()))["smoke"]["prefix"]
+    verdict = {**verdict, "measured_on": host.identity(), "lock_sha256": lock_sha256(lab)}
+    passport_file(lab).write_text(json.dumps({**document, "smoke": {"prefix": verdict}}))
+
+
+def lock_sha256(lab: Home) -> str:
+    return hashlib.sha256((environment(lab) / "conda-lock.yml").read_bytes()).hexdigest()
+
+
 @pytest.fixture
 def lab(built: Home) -> Iterator[Home]:
     """The same for each test: what it changed is undone by the verbs that it tests."""
@@ -111,7 +148,7 @@ def pip_requirements(lab: Home) -> list[str]:
     import yaml
 
     spec: dict[str, list[str]] = yaml.safe_load((environment(lab) / "spec.yml").read_text())
-    return spec["pip"]
+    return spec.get("pip", [])
 
 
 def imports(lab: Home, module: str) -> bool:
@@ -294,6 +331,150 @@ def test_what_fails_changes_nothing(
     assert prefix(lab).stat().st_ino == inode
 
 
+def test_the_passport_follows_a_change(lab: Home) -> None:
+    record_pass(lab)
+    assert row(lab)["smoke"] == "prefix: pass"
+    for command in (("add", NAME, "toy"), ("update", NAME), ("remove", NAME, "toy")):
+        result = lab.run(*command)
+        assert result.returncode == 0, result.stderr
+        document = passport(lab)
+        assert (document["outdated"], document["lock"]["sha256"]) == ("", lock_sha256(lab))
+        assert ("toy" in document["request"].get("pip", [])) is (command[0] != "remove")
+        assert document["smoke"] == {} and row(lab)["smoke"] == ""
+        assert "toy" in lab.run("report", NAME, "--json").stdout or command[0] == "remove"
+    # What is machine-bound does not lie with what is committed.
+    assert "passport.json" not in {path.name for path in contents(lab)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
+def test_a_pass_on_another_machine_is_not_one_here(lab: Home, tmp_path: Path) -> None:
+    """Two machines with one home: another host name, and another machine id."""
+    record_pass(lab)
+    (tmp_path / "machine-id").write_text(f"{'7' * 32}\n")
+    uts = ("unshare", "--uts", "sh", "-c", 'hostname gpu07; exec "$@"', "sh")
+    mount = f"mount --bind {tmp_path}/machine-id /etc/machine-id"
+    own = ("unshare", "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh")
+    command = (Path(sys.executable).parent / "provision", "env", "list")
+    name = platform.node()
+    for words, text in ((uts, f"pass on {name}, "), (own, f"pass on a machine called {name}, ")):
+        result = subprocess.run(
+            [*words, *command],
+            cwd=lab.root / "work",
+            env=dict(lab.env),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert text in result.stdout
+    assert " pass " in lab.run("env", "list").stdout and row(lab)["verdicts"][0]["here"]
+
+
+def test_a_new_lock_makes_the_passport_one_of_another_lock(lab: Home, folder: Path) -> None:
+    record_pass(lab)
+    publish(folder, "six", "1.17.0")
+    assert lab.run("lock", NAME, "--pip", "six", "--relock").returncode == 0
+    assert "of another lock" in passport(lab)["outdated"]
+    assert "of another lock" in lab.run("passport", "show", NAME).stdout
+    page = json.loads(lab.run("report", NAME, "--json").stdout)
+    assert page["verdict"] == "unknown" and "of another lock" in page["environments"][0]["outdated"]
+    assert row(lab)["state"] == "stale"
+    assert lab.run("env", "create", NAME).returncode == 0
+    assert passport(lab)["outdated"] == "" and passport(lab)["smoke"] == {}
+
+
+def test_a_failed_smoke_test_undoes_the_change(lab: Home) -> None:
+    """The tiny torch passes none."""
+    record_pass(lab)
+    before, inode = contents(lab), prefix(lab).stat().st_ino
+    record = passport_file(lab).read_bytes()
+    result = lab.run("add", NAME, "toy", "--smoke")
+    assert result.returncode == 1, result.stderr
+    assert contents(lab) == before and passport_file(lab).read_bytes() == record
+    assert prefix(lab).stat().st_ino == inode and not imports(lab, "toy")
+    assert [path.name for path in prefix(lab).parent.iterdir()] == [NAME]
+    assert row(lab)["state"] == "current" and row(lab)["smoke"] == "prefix: pass"
+
+
+# Before what a change is killed: an audit event, and what it is about.
+STEPS = {
+    "journal": ("os.rename", "/changes/"),
+    "spec": ("os.rename", "/spec.yml"),
+    "lock": ("os.rename", "/conda-lock.yml"),
+    "swap": ("ctypes.dlsym", "renameat2"),
+    "inputs": ("os.rename", "/environment.yml"),
+    "dockerfile": ("os.rename", "/Dockerfile"),
+    "building": ("os.mkdir", "provision-building"),
+    "swapped": ("os.rename", "provision-replaced"),
+    "end": ("os.remove", "/changes/"),
+    "passport": ("os.rename", "/passports/"),
+}
+VERBS = {
+    "add": ("add", NAME, "toy"),
+    "remove": ("remove", NAME, "toyparts"),
+    "build": ("build", NAME, "--pip", "toy", "--relock", "--no-image", "--no-smoke"),
+    "lock": ("lock", NAME, "--pip", "toy", "--relock"),
+    "env create": ("env", "create", NAME, "--pip", "toy", "--relock"),
+}
+
+
+def kill_cases() -> Iterator[Any]:
+    for verb in VERBS:
+        for step in STEPS:
+            is_in_ci = verb == "add" and step in ("lock", "swapped", "passport")
+            yield pytest.param(verb, step, marks=[] if is_in_ci else pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("verb,step", list(kill_cases()))
+def test_kill_at_any_step(lab: Home, verb: str, step: str) -> None:
+    """Nothing wrong is claimed, and one command heals."""
+    assert lab.run("add", NAME, "toyparts").returncode == 0
+    record_pass(lab)
+    tested = lock_sha256(lab)
+    script = Path(__file__).parent / "killed_verb.py"
+    result = subprocess.run(
+        [sys.executable, script, *STEPS[step], *VERBS[verb]],
+        cwd=lab.root / "work",
+        env=dict(lab.env),
+        capture_output=True,
+        text=True,
+    )
+    # `add` has every step, other verbs have not.
+    expected = (-signal.SIGKILL,) if verb == "add" else (-signal.SIGKILL, 0)
+    assert result.returncode in expected, result.stderr
+    check_claims(lab, tested)
+    assert lab.run("run", NAME, "--", "python", "-c", "import torch").returncode == 0
+    healed = lab.run("build", NAME, "--no-image", "--no-smoke")
+    assert healed.returncode == 0, healed.stderr
+    check_claims(lab, tested)
+    assert row(lab)["state"] == "current" and passport(lab)["outdated"] == ""
+    again = lab.run(*VERBS[verb])
+    assert again.returncode == 0 or (verb == "remove" and again.returncode == 3), again.stderr
+    if verb != "lock":
+        assert row(lab)["state"] == "current" and passport(lab)["outdated"] == ""
+        assert lab.run("env", "diff", NAME).stdout == "no difference\n"
+    folders = (environment(lab), prefix(lab).parent)
+    assert not [path for folder in folders for path in folder.iterdir() if path.name[0] == "."]
+
+
+def check_claims(lab: Home, tested: str) -> None:
+    """What is said of the environment is true."""
+    listed, marker = row(lab), json.loads((prefix(lab) / MARKER).read_text())
+    requested = pip_requirements(lab)
+    if listed["state"] == "current":
+        assert marker["lock_sha256"] == lock_sha256(lab)
+        locked = versions(lab)
+        for module in ("toy", "toyparts"):
+            assert imports(lab, module) == (module in locked)
+            assert module not in requested or module in locked
+    document = passport(lab)
+    if document["outdated"] == "":
+        assert document["lock"]["sha256"] == marker["lock_sha256"] == lock_sha256(lab)
+    if listed["smoke"] == "prefix: pass":
+        assert marker["lock_sha256"] == tested
+    else:
+        assert listed["smoke"] in ("", "of another lock")
+
+
 def test_failed_installation_restores_the_files(lab: Home, folder: Path) -> None:
     """The index serves other bytes than those that were locked."""
     publish(folder, "late", "1.0")
@@ -301,13 +482,14 @@ def test_failed_installation_restores_the_files(lab: Home, folder: Path) -> None
     shutil.rmtree(lab.root / "uv")  # else the wheel would come from uv's cache
     (folder / "files" / "torch-2.13.0+cpu-py3-none-any.whl").rename(folder / "away")
     before, inode = contents(lab), prefix(lab).stat().st_ino
+    record = passport_file(lab).read_bytes()
     site = next(path for path in prefix(lab).glob("lib/python3*/site-packages"))
     try:
         # A stray package makes the prefix be installed anew, and torch is gone from the index.
         (site / "stray-1.0.dist-info").mkdir()
         result = lab.run("add", NAME, "late")
         assert result.returncode == 8, result.stderr
-        assert contents(lab) == before
+        assert contents(lab) == before and passport_file(lab).read_bytes() == record
         assert prefix(lab).stat().st_ino == inode
     finally:
         (site / "stray-1.0.dist-info").rmdir()

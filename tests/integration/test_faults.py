@@ -422,7 +422,7 @@ def test_invalid_environment_file(desk: Home, text: str) -> None:
 
 
 def test_damaged_evidence_is_rewritten(shared_lab: Home) -> None:
-    passport = shared_lab.envs / NAME / "passport.json"
+    passport = shared_lab.root / "data" / "passports" / NAME / "passport.json"
     for damage in ("{", '{"schema": 1}', '{"schema": 1, "lock": {}, "smoke": {"prefix": {}}}'):
         passport.write_text(damage)
         listed = shared_lab.run("env", "list")

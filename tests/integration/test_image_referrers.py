@@ -19,6 +19,7 @@ from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.environment import passport
 from provision.image import oci_layout
+from tests import evidence
 from tests.integration.registries import Line, answer, host, make_image, refuse
 from tests.integration.test_image import Watching
 from tests.unit.test_image_sbom import folder
@@ -93,7 +94,8 @@ def test_push_attaches_verdicts_and_sboms(
     for name in ("DATA", "CACHE"):
         monkeypatch.setenv(f"PROVISION_{name}", str(folder / name))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
-    passport_ = json.loads((folder / passport.FILE).read_text())
+    written = folder.parents[1] / "data" / "passports" / "lab" / passport.FILE
+    passport_ = json.loads(written.read_text())
     passport_["lock"]["sha256"] = passport_["image"]["lock_sha256"]
     measurement = {
         "measured_on": {"host": "node1"},
@@ -103,7 +105,7 @@ def test_push_attaches_verdicts_and_sboms(
         "prefix": {"verdict": "warn", **measurement},
         "image": {"verdict": "pass", "image_id": passport_["image"]["image_id"], **measurement},
     }
-    (folder / passport.FILE).write_text(json.dumps(passport_))
+    evidence.write(folder / "DATA" / "passports" / "lab" / passport.FILE, passport_)
     place = f"{host}/lab/pushed-{method}:1"
     for sent in (True, False):
         result = CliRunner().invoke(
@@ -208,14 +210,14 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     }
     at = image.parse_registry_reference(f"{host}/lab/verdicts:1")
     image.push_image(toy, at, Watching())
-    for evidence in passport.smoke_attachments(passport_, toy):
+    for attachment in passport.smoke_attachments(passport_, toy):
         image.attach_referrer(
             at,
             toy,
             passport.SMOKE_MEDIA_TYPE,
             passport.SMOKE_MEDIA_TYPE,
-            evidence.content,
-            evidence.annotations,
+            attachment.content,
+            attachment.annotations,
         )
     other = image.attach_referrer(
         at, toy, passport.SMOKE_MEDIA_TYPE, passport.SMOKE_MEDIA_TYPE, b"[]"
@@ -256,6 +258,6 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     assert summary.image_id == toy.image_id
     assert not passport.smoke_attachments({**passport_, "lock": {"sha256": "another"}}, toy)
     passport_["smoke"]["image"]["image_id"] = "sha256:another"  # type: ignore[index]
-    assert [evidence.label for evidence in passport.smoke_attachments(passport_, toy)] == [
+    assert [attachment.label for attachment in passport.smoke_attachments(passport_, toy)] == [
         "smoke (prefix): warn"
     ]

@@ -22,7 +22,7 @@ from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
 from tests.integration.test_git import run_git
-from tests.integration.test_join import Member, make_member, notes
+from tests.integration.test_join import PROVISION, Member, make_member, notes
 
 pytestmark = [pytest.mark.torch, pytest.mark.slurm, pytest.mark.sshd, pytest.mark.needs("git")]
 
@@ -130,6 +130,23 @@ def test_one_command_from_an_empty_home_to_passed_jobs(
         f"{joined.name} passed a job on main",
         f"{joined.name} passed a job on desks",
     ]
+    # The test is the member's own, and nothing of it lies in the clone.
+    shown = json.loads(joined.member.run("passport", "show", joined.name, "--json").stdout)
+    assert shown["outdated"] == "" and shown["smoke"]["prefix"]["elsewhere"] == ""
+    assert shown["smoke_nodes"]["verdict"] in ("pass", "warn")
+    # Another machine with the same home has not passed.
+    result = subprocess.run(
+        [
+            *("unshare", "--uts", "sh", "-c", 'hostname gpu07; exec "$@"', "sh"),
+            *(PROVISION, "join", "--status", "--json"),
+        ],
+        cwd=joined.member.root,
+        env=joined.member.env,
+        capture_output=True,
+        text=True,
+    )
+    pending = notes(json.loads(result.stdout), "first-job")
+    assert any("would run `provision smoke" in note for note in pending)
 
 
 def other_ssh(folder: Path, command: str) -> str:

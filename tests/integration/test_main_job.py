@@ -35,7 +35,6 @@ def test_build_outputs(
         "virtual-packages.yml",
         "conda-lock.yml",
         "Dockerfile",
-        "passport.json",
     }
     assert {path.name for path in folder.iterdir()} == files
     assert "next:" in main_build.stdout and str(main_prefix) in main_build.stdout
@@ -157,7 +156,7 @@ def test_spec_without_options_builds_the_same(home: Home, main_build: object) ->
 
 
 def test_passport_describes_the_build(home: Home, main_build: object, main_prefix: Path) -> None:
-    passport = json.loads((home.envs / MAIN / "passport.json").read_text())
+    passport = json.loads((home.root / "data" / "passports" / MAIN / "passport.json").read_text())
     printed = sorted(warning["what"] for warning in passport["warnings"])
     assert printed and sorted(printed_warnings(main_prefix)) == printed
     assert passport["request"] == {
@@ -283,7 +282,7 @@ def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: 
         "build", *MAIN_REQUEST, "--image", "--base", docker_base, "--quick", timeout_s=1500
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    passport = json.loads((home.envs / MAIN / "passport.json").read_text())
+    passport = json.loads((home.root / "data" / "passports" / MAIN / "passport.json").read_text())
     assert {place: verdict["verdict"] for place, verdict in passport["smoke"].items()} == {
         "prefix": "pass",
         "image": "pass",
@@ -391,7 +390,9 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert [path.name for path in (home.root / "kept").rglob("report.json")] == ["report.json"] * 2
     assert list((home.root / "folder").iterdir()) == []
-    passport = json.loads((home.envs / "imaged" / "passport.json").read_text())
+    passport = json.loads(
+        (home.root / "data" / "passports" / "imaged" / "passport.json").read_text()
+    )
     assert (
         passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
     )

@@ -38,9 +38,7 @@ def test_root_environment_is_rendered_from_its_spec(
         for name in IN_THE_ROOT:
             shutil.copy(locked_folder / name, ROOT)
     assert {path.name: path.read_text() for path in locked_folder.iterdir()} == {
-        path.name: path.read_text()
-        for path in (ROOT / "envs" / NAME).iterdir()
-        if path.name != "passport.json"
+        path.name: path.read_text() for path in (ROOT / "envs" / NAME).iterdir()
     }
 
 

@@ -69,6 +69,7 @@ WORKFLOWS = {
 }
 FILES = {"github": ".github/workflows/provision.yml", "gitlab": ".gitlab-ci.yml"}
 FORMATS = list(FILES)
+LOCK = b"lock"
 INSTALL = f"https://wheels.invalid/provision_gpu-1.0-py3-none-any.whl#sha256={'0' * 64}"
 
 
@@ -408,17 +409,19 @@ def test_collection_makes_page_and_summary(format: str, passport: bool, lab: Pat
     tools.mkdir(parents=True)
     (tools / "provision").symlink_to(command)
     folder = lab / "envs" / "vision"
-    (folder / "conda-lock.yml").write_text("lock")
+    (folder / "conda-lock.yml").write_bytes(LOCK)
     if passport:
         document = evidence.passport(
             evidence.report(evidence.phase(verdict="fail", findings=[evidence.finding()])),
             name="vision",
         )
-        (folder / "passport.json").write_text(json.dumps(document))
+        document["lock"]["sha256"] = hashlib.sha256(LOCK).hexdigest()
+        evidence.write(lab / "data" / "passports" / "vision" / "passport.json", document)
     environment = {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "HOME": str(lab),
         "PROVISION_ENVS": "envs",
+        "PROVISION_DATA": str(lab / "data"),
         "ENVIRONMENT": "vision",
         "RUNNER_TEMP": str(lab / "temp"),
         "GITHUB_STEP_SUMMARY": str(lab / "summary.md"),

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
+from provision.cli.format.environment import passport_lines
 from provision.commands import env_list
 from provision.commands.context import Context
+from provision.commands.drift import read_expectation
+from provision.commands.passport import judged_passport, passport_with_image, read_passport
+from provision.core import host
+from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import Folders
+from provision.core.types import Prefix
 from provision.environment import prefix as prefixes
 from tests import evidence
 
@@ -41,13 +47,19 @@ def install(context: Context, name: str, lock_sha256: str = LOCK_SHA256) -> Path
     return path
 
 
-def write_passport(context: Context, name: str, prefix: Path, **changes: Any) -> None:
-    report = evidence.report(evidence.phase())
-    passport = evidence.passport(report, host=changes.pop("host", platform.node()))
+def write_passport(context: Context, name: str, prefix: Path, **changes: Any) -> Path:
+    """A passport whose verdict was measured here. changes: of the facts about the machine; folder
+    and lock_sha256 of the passport."""
+    folder = changes.pop("folder", context.folders.passport(name))
+    passport = evidence.passport(evidence.report(evidence.phase()))
     passport["name"] = name
     passport["prefix"] = {"path": str(prefix), "lock_sha256": LOCK_SHA256}
     passport["lock"]["sha256"] = changes.pop("lock_sha256", LOCK_SHA256)
-    evidence.write(context.folders.envs / name / "passport.json", passport)
+    machine = {**host.identity(), **changes}
+    passport["smoke"]["prefix"]["measured_on"] = {
+        key: value for key, value in machine.items() if value is not None
+    }
+    return evidence.write(folder / "passport.json", passport)
 
 
 def verdict(context: Context) -> str:
@@ -58,19 +70,105 @@ def verdict(context: Context) -> str:
 def test_a_verdict_is_shown_for_the_tested_prefix(context: Context) -> None:
     write_passport(context, "lab", install(context, "lab"))
     assert verdict(context) == "prefix: pass"
+    (row,) = env_list.environments(context)
+    assert row.verdicts[0].here and row.verdicts[0].measured_at == 1767225600.0
 
 
-def test_a_verdict_of_another_host_says_so(context: Context) -> None:
-    write_passport(context, "lab", install(context, "lab"), host="node7")
-    assert verdict(context) == "prefix: pass on node7"
+@pytest.mark.parametrize(
+    "changes,where",
+    [
+        ({"host": "node7"}, "on node7"),
+        ({"machine_id": "0" * 32}, f"on a machine called {platform.node()}"),
+        ({"machine_id": None}, f"on a machine called {platform.node()}"),  # an earlier provision
+        ({"driver": "999.1"}, "with driver 999.1"),
+        ({"gpus": "0" * 32}, "with other GPUs"),
+        ({"gpus": None}, "with other GPUs"),
+    ],
+)
+def test_a_verdict_of_another_machine_says_so(
+    context: Context, changes: dict[str, Any], where: str
+) -> None:
+    """A home may be shared by machines, and one machine changes its GPUs and driver."""
+    write_passport(context, "lab", install(context, "lab"), **changes)
+    (row,) = env_list.environments(context)
+    assert (row.smoke, row.verdicts[0].here) == (f"prefix: pass {where}", False)
 
 
-def test_a_copied_passport_proves_nothing(context: Context) -> None:
+def test_a_verdict_is_not_of_here_where_nobody_knows(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = {**host.identity(), "gpus": host.UNKNOWN}
+    monkeypatch.setattr(host, "identity", lambda: unknown)
+    write_passport(context, "lab", install(context, "lab"))
+    (row,) = env_list.environments(context)
+    assert not row.verdicts[0].here
+
+
+def test_a_passport_of_another_prefix_proves_nothing(context: Context) -> None:
     install(context, "lab")
     write_passport(context, "lab", Path("/elsewhere/lab"))
     assert verdict(context) == ""
 
 
-def test_a_passport_of_another_lock_proves_nothing(context: Context) -> None:
+def test_a_passport_of_another_lock_says_so(context: Context) -> None:
     write_passport(context, "lab", install(context, "lab"), lock_sha256="2" * 64)
+    assert verdict(context) == "of another lock"
+
+
+def test_the_passport_of_an_earlier_provision_is_read_if_it_is_of_this_user(
+    context: Context,
+) -> None:
+    envs = context.folders.envs / "lab"
+    prefix = install(context, "lab")
+    write_passport(context, "lab", Path("/home/admin/lab"), folder=envs)
     assert verdict(context) == ""
+    with pytest.raises(InvalidSpec, match="another user"):
+        read_passport(context.folders, "lab")
+    write_passport(context, "lab", prefix, folder=envs)
+    assert verdict(context) == "prefix: pass"
+    # The present one goes before it.
+    write_passport(context, "lab", prefix, host="gpu07")
+    assert verdict(context) == "prefix: pass on gpu07"
+
+
+def test_readers_say_what_the_passport_is_not_of(context: Context) -> None:
+    prefix = install(context, "lab")
+    write_passport(context, "lab", prefix, host="gpu07")
+    document = judged_passport(context.folders, "lab")
+    assert (document["outdated"], document["smoke"]["prefix"]["elsewhere"]) == ("", "on gpu07")
+    lock = context.folders.envs / "lab" / "conda-lock.yml"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("version: 1\n")
+    document = judged_passport(context.folders, "lab")
+    assert f"of another lock ({LOCK_SHA256[:12]}) than {lock}" in document["outdated"]
+    assert "of another lock" in "\n".join(passport_lines(document, width=None))
+    with pytest.raises(StaleLock, match="of another lock"):
+        read_expectation(context, "lab", deep=False)
+    lock.unlink()
+    write_passport(context, "lab", prefix, lock_sha256="2" * 64)
+    assert f"than {prefix}" in judged_passport(context.folders, "lab")["outdated"]
+    prefixes.remove(Prefix(name="lab", path=prefix, lock_sha256=LOCK_SHA256))
+    assert "not installed" in judged_passport(context.folders, "lab")["outdated"]
+
+
+def test_an_image_of_another_lock_is_refused(context: Context) -> None:
+    path = write_passport(context, "lab", install(context, "lab"))
+    document = json.loads(path.read_text())
+    digest = f"sha256:{'1' * 64}"
+    document["image"] = {
+        "reference": "provision/lab:1",
+        "manifest_digest": digest,
+        "image_id": digest,
+        "base": "debian:12",
+        "base_digest": digest,
+        "lock_sha256": LOCK_SHA256,
+        "layout": "/images/lab",
+        "layers": [],
+    }
+    path.write_text(json.dumps(document))
+    assert passport_with_image(context, "lab")["image"]["reference"] == "provision/lab:1"
+    lock = context.folders.envs / "lab" / "conda-lock.yml"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("version: 1\n")
+    with pytest.raises(StaleLock, match="of another lock"):
+        passport_with_image(context, "lab")

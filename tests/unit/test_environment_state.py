@@ -11,7 +11,12 @@ import pytest
 
 from provision.cli.console import table
 from provision.cli.format import inventory
-from provision.commands.env_list import changed_keys, environment_state
+from provision.commands.env_list import (
+    Environment,
+    PlaceVerdict,
+    changed_keys,
+    environment_state,
+)
 from provision.core import disk_usage
 from provision.core.types import Manager, Pin, Prefix
 from provision.environment import prefix as prefixes
@@ -207,10 +212,49 @@ def test_sizes_and_ages_are_short() -> None:
     assert ages == ["-", "now", "2 h", "2 d"]
 
 
-def test_verdicts_are_joined_where_they_agree() -> None:
-    assert inventory.short_verdict("prefix: pass, image: pass") == "pass"
-    assert inventory.short_verdict("prefix: pass, image: fail") == "prefix: pass, image: fail"
-    assert inventory.short_verdict("") == "-"
+def verdict(place: str, word: str, elsewhere: str = "", age_s: float | None = None) -> PlaceVerdict:
+    return PlaceVerdict(
+        place=place,
+        verdict=word,
+        here=not elsewhere,
+        elsewhere=elsewhere,
+        measured_at=None if age_s is None else NOW - age_s,
+    )
+
+
+NOW = 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    "verdicts,smoke,text",
+    [
+        ((verdict("prefix", "pass"), verdict("image", "pass")), "", "pass"),
+        ((verdict("prefix", "pass"), verdict("image", "fail")), "", "prefix: pass; image: fail"),
+        ((verdict("prefix", "pass", "on gpu07", 2 * 86400),), "", "pass on gpu07, 2 days ago"),
+        ((verdict("prefix", "pass", "on gpu07", 3700),), "", "pass on gpu07, 1 hour ago"),
+        ((verdict("prefix", "pass", "on gpu07", -9),), "", "pass on gpu07, just now"),
+        ((verdict("prefix", "pass", "on gpu07"),), "", "pass on gpu07"),
+        ((), "of another lock", "of another lock"),
+        ((), "", ""),
+    ],
+)
+def test_verdicts_are_joined_where_they_agree(
+    verdicts: tuple[PlaceVerdict, ...], smoke: str, text: str
+) -> None:
+    environment = Environment(
+        name="lab",
+        prefix=None,
+        state="current",
+        reason="",
+        size=None,
+        installed_at=None,
+        image="",
+        image_size=0,
+        kernel=False,
+        smoke=smoke,
+        verdicts=verdicts,
+    )
+    assert inventory.short_verdict(environment, NOW) == text
 
 
 def test_a_table_wraps_its_last_column() -> None:

@@ -30,6 +30,7 @@ from provision.image.sbom import (
     read_files,
     unread_databases,
 )
+from tests import evidence
 from tests.conftest import ROOT
 from tests.unit.test_image_base import with_link
 from tests.unit.test_image_layers import archive
@@ -184,7 +185,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "manifest_digest": written.manifest_digest, "image_id": written.config_digest,
         "base": "debian:12", "base_digest": "sha256:0", "lock_sha256": sha256, "layers": [vars(layer) for layer in layers],
     }  # fmt: skip
-    (folder / "passport.json").write_text(json.dumps(passport))
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
+    evidence.write(tmp_path / "data" / "passports" / "lab" / "passport.json", passport)
     return folder
 
 
@@ -209,7 +211,8 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
         is None
     )
     subject = sbom_document["metadata"]["component"]
-    digest = json.loads((folder / "passport.json").read_text())["image"]["manifest_digest"]
+    passport = folder.parents[1] / "data" / "passports" / "lab" / "passport.json"
+    digest = json.loads(passport.read_text())["image"]["manifest_digest"]
     assert (subject["type"], subject["version"], subject["hashes"][0]["content"]) == (
         "container",
         digest,
@@ -256,7 +259,7 @@ def test_an_sbom_for_another_lock_is_refused(folder: Path) -> None:
     with (folder / locks.FILE).open("a") as file:
         file.write("# edited\n")
     result = sbom("spdx")
-    assert (result.exit_code, "was not made from" in result.stderr) == (6, True), result.stderr
+    assert (result.exit_code, "of another lock than" in result.stderr) == (6, True), result.stderr
 
 
 def test_a_missing_image_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -53,16 +53,17 @@ def test_an_accepted_warning_is_silent_from_then_on(lab: Path) -> None:
 
 
 def test_a_warning_in_the_passport_is_not_repeated(
-    lab: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     render(*REQUEST)
     passport = evidence.passport(evidence.report(evidence.phase()))
     passport["name"] = "lab"
     passport["warnings"] = [{"what": HANG, "value": "", "reason": "r", "source": "s"}]
-    evidence.write(lab / "passport.json", passport)
+    file = tmp_path / "provision_data" / "passports" / "lab" / "passport.json"
+    evidence.write(file, passport)
     monkeypatch.setattr("provision.commands.context._warnings", set())
     assert HANG not in render().stderr
-    (lab / "passport.json").write_text("{")
+    file.write_text("{")
     assert HANG in render().stderr
 
 

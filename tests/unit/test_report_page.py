@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 
 from provision import render, report
 from provision.cli.main import cli
+from provision.commands.report import load_evidence
 from provision.core.errors import IntegrityError
+from provision.core.paths import default_folders
 from provision.report import charts
+from provision.report.markdown import markdown_summary
 from tests import evidence
 from tests.damage import NOTHING, changed, paths
 from tests.evidence import MIB, collectives, finding, passport, phase, row
@@ -300,19 +303,29 @@ def test_command_prints_the_page_or_a_summary(tmp_path: Path) -> None:
     assert {"title", "environments", "differences", "missing"} <= content.keys()
 
 
-def test_environments_may_be_given_by_name(tmp_path: Path) -> None:
-    envs = tmp_path / "envs"
-    evidence.write(envs / "lab" / "passport.json", rich())
-    assert (
-        json.loads(run("lab", "--envs", str(envs), "--json").stdout)["measurements"][0]["label"]
-        == "node1"
-    )
-    assert (
-        json.loads(run(str(envs / "lab"), "--json").stdout)["measurements"][0]["label"] == "node1"
-    )
-    failed = run("lob", "--envs", str(envs))
+def test_environments_may_be_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
+    folder = tmp_path / "passports" / "lab"
+    evidence.write(folder / "passport.json", {**rich(), "name": "lab"})
+    for target in ("lab", str(folder)):
+        page = json.loads(run(target, "--json").stdout)
+        assert page["measurements"][0]["label"] == "node1"
+        assert "not installed" in page["environments"][0]["outdated"]
+    failed = run("lob")
     assert failed.exit_code == 3
-    assert f"Environments with a passport in {envs}: lab." in failed.stderr.replace("\n", " ")
+    assert "Environments with a passport: lab." in failed.stderr.replace("\n", " ")
+
+
+def test_a_passport_of_another_lock_than_the_one_next_to_it_says_so(tmp_path: Path) -> None:
+    file = evidence.write(tmp_path / "passport.json", passport(evidence.report(phase())))
+    page = report.build_page([load_evidence(default_folders(), file)])
+    assert (page.verdict, page.environments[0].outdated) == ("pass", "")
+    (tmp_path / "conda-lock.yml").write_text("version: 1\n")
+    page = report.build_page([load_evidence(default_folders(), file)])
+    assert page.verdict == "unknown" and "of another lock" in page.environments[0].outdated
+    assert any("of another lock" in line for line in page.missing)
+    assert any("of another lock" in note for note in page.measurements[0].notes)
+    assert "of another lock" in markdown_summary(page)
 
 
 def test_damaged_passport_has_its_exit_code(tmp_path: Path) -> None:

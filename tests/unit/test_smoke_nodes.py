@@ -20,12 +20,16 @@ from provision.cluster.isolation import Isolation
 from provision.cluster.remote import NodeAnswer
 from provision.cluster.smoke import GroupFinding, GroupResult, PreparedNode
 from provision.commands import smoke_nodes, smoke_nodes_report
+from provision.commands.context import Context
 from provision.commands.passport import record_smoke_over_nodes
+from provision.commands.plan import BuildRequest, make_plan
 from provision.commands.smoke_nodes_report import NodesResult, Round
+from provision.core.paths import default_folders
 from provision.core.schema import schema_error
 from provision_runtime.report import findings as catalog
 from provision_runtime.report.model import NODE_FAULTS, TIME_FINDINGS
 from tests import evidence
+from tests.unit.test_env_list import Silent
 
 REPORT = json.loads((Path(__file__).parent.parent / "data" / "smoke-report.json").read_text())
 RANKS = {"n1": (0,), "n2": (1,)}
@@ -274,15 +278,24 @@ def test_report_has_every_node_and_follows_its_schema() -> None:
     assert document["nodes"][2]["message"] == "refused: no sshd"
 
 
-def test_passport_and_page_say_which_nodes_passed_and_when(tmp_path: Path) -> None:
-    folder = tmp_path / "lab"
-    folder.mkdir()
+def test_passport_and_page_say_which_nodes_passed_and_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
+    context = Context(folders=default_folders(tmp_path), progress=Silent())
+    folder = context.folders.passport("lab")
     path = evidence.write(folder / "passport.json", evidence.passport(name="lab"))
-    lock = json.loads(path.read_text())["lock"]["sha256"]
+    before = path.read_bytes()
+    lock = json.loads(before)["lock"]["sha256"]
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "spec.yml").write_text('torch: "2.3"\ncuda: "12.1"\npython_from: channel\n')
+    plan = make_plan(context, BuildRequest(name="lab"))
     document = nodes_document()
-    record_smoke_over_nodes(folder, document, "0" * 64)
-    assert "smoke_nodes" not in json.loads(path.read_text())  # nodes had another lock
-    record_smoke_over_nodes(folder, document, lock)
+    record_smoke_over_nodes(context, plan, document, "0" * 64)
+    assert path.read_bytes() == before  # nodes had another lock
+    record_smoke_over_nodes(context, plan, {**document, "verdict": "pass"}, None)
+    assert path.read_bytes() == before  # nobody knows which lock passed
+    record_smoke_over_nodes(context, plan, document, lock)
     passport = json.loads(path.read_text())
     assert schema_error(passport, "passport") is None
     entry = passport["smoke_nodes"]

@@ -116,7 +116,8 @@ def passport_lines(
 ) -> list[str]:
     """What was requested, what came of it and why, and what was measured.
 
-    width: of the terminal, to which lines are wrapped. sources: also say where reasons come from.
+    passport: with what `judged_passport` adds. width: of the terminal, to which lines are wrapped.
+    sources: also say where reasons come from.
     """
     request = ", ".join(f"{key} {plain_value(v)}" for key, v in passport["request"].items())
     lines = [
@@ -124,6 +125,10 @@ def passport_lines(
         *wrap(f"requested: {request}", width),
         "",
     ]
+    if passport.get("outdated"):
+        text = f"not the environment as it is now: {passport['outdated']}; "
+        lines += wrap(f"{text}`provision build {passport['name']}` writes a new one", width)
+        lines.append("")
     rows = []
     for reason in passport["reasons"]:
         text = f"{reason['value']}: {reason['reason']}"
@@ -140,7 +145,9 @@ def passport_lines(
     lines += [*_products(passport, width, full=sources), ""]
     for place, result in passport["smoke"].items():
         host = result["measured_on"]["host"]
-        lines.append(f"smoke test in the {place}: {result['verdict']} on {host}")
+        where = result.get("elsewhere", f"on {host}") or f"here ({host})"
+        started_at = result["report"].get("started_at") or "at an unknown time"
+        lines.append(f"smoke test in the {place}: {result['verdict']} {where}, {started_at}")
         lines += phase_lines(result["report"], "  ")
     nodes_test = passport.get("smoke_nodes")
     if nodes_test is not None:

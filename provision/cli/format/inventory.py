@@ -25,8 +25,8 @@ NEXT_COMMANDS = {
     "damaged": "env create {name}",
     "not installed": "build {name}",
 }
-# Seconds of a unit, and what an age in it is called.
-AGES = ((86400, "d"), (3600, "h"), (60, "min"))
+# Seconds of a unit, and what an age in it is called, in short and in words.
+AGES = ((86400, "d", "day"), (3600, "h", "hour"), (60, "min", "minute"))
 
 
 def short_size(count: int | None) -> str:
@@ -39,10 +39,18 @@ def short_age(since: float | None, now: float) -> str:
     if since is None:
         return "-"
     seconds = max(0.0, now - since)
-    for unit, name in AGES:
+    for unit, name, _ in AGES:
         if seconds >= unit:
             return f"{int(seconds // unit)} {name}"
     return "now"
+
+
+def _ago(since: float, now: float) -> str:
+    """The same in words."""
+    for unit, _, name in AGES:
+        if now - since >= unit:
+            return f"{format_count(int((now - since) // unit), name)} ago"
+    return "just now"
 
 
 def environment_lines(
@@ -54,6 +62,7 @@ def environment_lines(
     """
     if not environments:
         return ["no environments: `provision build --help` shows how to make one"]
+    now = time.time() if now is None else now
     head = ["name", "state", "size", "age", "image", "kernel", "smoke"]
     if width is None:
         head.append("prefix")
@@ -63,10 +72,10 @@ def environment_lines(
             environment.name,
             environment.state,
             short_size(environment.size),
-            short_age(environment.installed_at, time.time() if now is None else now),
+            short_age(environment.installed_at, now),
             _image_cell(environment),
             "yes" if environment.kernel else "-",
-            short_verdict(environment.smoke),
+            short_verdict(environment, now) or "-",
         ]
         if width is None:
             row.append(str(environment.prefix or "-"))
@@ -84,10 +93,18 @@ def _image_cell(environment: Environment) -> str:
     return "yes" if environment.image == "current" else environment.image
 
 
-def short_verdict(smoke: str) -> str:
-    """`pass` if every place has that verdict on this machine, else what each has."""
-    verdicts = {entry.partition(": ")[2] for entry in smoke.split(", ") if ": " in entry}
-    return verdicts.pop() if len(verdicts) == 1 else smoke or "-"
+def short_verdict(environment: Environment, now: float) -> str:
+    """`pass` if every place has that verdict on this machine, else what each has, and where and
+    when; empty if nothing was tested."""
+    texts = {}
+    for verdict in environment.verdicts:
+        text = f"{verdict.verdict} {verdict.elsewhere}".rstrip()
+        if verdict.elsewhere and verdict.measured_at is not None:
+            text += f", {_ago(verdict.measured_at, now)}"
+        texts[verdict.place] = text
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{place}: {text}" for place, text in texts.items()) or environment.smoke
 
 
 def _sum(environments: Sequence[Environment]) -> str:
@@ -104,6 +121,7 @@ def details_lines(
 ) -> list[str]:
     """What an environment is, where it lies, and the reason for each requirement."""
     summary = details.summary
+    now = time.time() if now is None else now
     state = f"{summary.state}: {summary.reason}" if summary.reason else summary.state
     build = ", ".join(f"{key} {value}" for key, value in details.build.items())
     facts = [("state", state), ("build", build)]
@@ -112,7 +130,7 @@ def details_lines(
     facts.append(("folder", home_path(details.folder)))
     facts.append(("lock", _lock_text(details)))
     if summary.prefix:
-        age = short_age(summary.installed_at, time.time() if now is None else now)
+        age = short_age(summary.installed_at, now)
         size = f"{short_size(summary.size)}, " if summary.size is not None else ""
         facts.append(("prefix", f"{home_path(summary.prefix)} ({size}{age})"))
     if summary.image:
@@ -121,7 +139,7 @@ def details_lines(
         facts.append(("image", image + stale))
     if details.kernel:
         facts.append(("kernel", details.kernel))
-    facts.append(("smoke", summary.smoke or "not tested"))
+    facts.append(("smoke", short_verdict(summary, now) or "not tested"))
     lines = [summary.name, *_facts(facts, width), ""]
     if details.requirements:
         lines += _requirement_lines(details, width=width, sources=sources)
