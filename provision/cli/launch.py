@@ -285,8 +285,7 @@ def log(
     for problem in problems:
         console.warn(problem)
     # A notebook server in the job prints its token there.
-    console.result({"job": job, "log": text}, text.rstrip("
-"), shows_token=True)
+    console.result({"job": job, "log": text}, text.rstrip("\n"), shows_token=True)
     return 1 if problems else 0
 
 
