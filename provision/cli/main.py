@@ -11,6 +11,7 @@ import contextlib
 import gc
 import getpass
 import importlib
+import io
 import keyword
 import os
 import signal
@@ -123,12 +124,13 @@ def _run() -> int:
     except click.ClickException as error:
         from provision.core.credentials import without_credentials
 
-        error.message = without_credentials(error.message)
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        sys.stderr.write(without_credentials(shown.getvalue()))
         if "--json" in sys.argv:
             import json
 
-            message = error.format_message()
+            message = without_credentials(error.format_message())
             print(json.dumps({"error": "UsageError", "message": message, "advice": ""}))
         return error.exit_code
     except click.exceptions.Abort:

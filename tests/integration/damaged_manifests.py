@@ -117,7 +117,7 @@ def consistent(document: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
         for shift in (-4, 4):
             other = copy.deepcopy(document)
             other["tensors"][name]["records"][0][4] += shift
-            cases.append(([name, shift], other))
+            cases.append(([name, str(shift)], other))
     return cases
 
 
