@@ -187,8 +187,9 @@ def load(
     them (`missing`), and those that only the checkpoint has (`unexpected`). Shapes must fit all the
     same.
 
-    on_damage="previous": skips a damaged checkpoint, with a warning and in the report, for the
-    newest intact one before it. allow_pickle: also reads objects that must be unpickled, which can
+    A damaged file with another intact copy is replaced by that, with a CheckpointWarning.
+    on_damage="previous": skips a checkpoint with other damage, with a warning and in the report, for
+    the newest intact one before it. allow_pickle: also reads objects that must be unpickled, which can
     run code; numbers, strings, tensors, and lists and dicts of them do not need it.
 
     Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint, which lists the
@@ -288,8 +289,10 @@ def prune(
 ) -> Pruned:
     """Removes old checkpoints, and unfinished ones whose writers died. One process calls it.
 
-    Keeps the last `keep` committed steps, the multiples of `every`, and the latest. Files that the
-    remaining checkpoints share with the removed ones stay.
+    Keeps the last `keep` committed steps, the multiples of `every`, the latest, and links to steps.
+    Files that the remaining checkpoints share with the removed ones stay, and get a second copy
+    first. Warns (CheckpointWarning) of what could not be removed or copied, which is in the
+    result's `problems` too, and removes the others.
     """
     return retention.prune(open_root(root, **options), keep, every=every, dry_run=dry_run)
 

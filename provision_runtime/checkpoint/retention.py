@@ -30,7 +30,8 @@ class Pruned:
     unknown: unfinished folders that stay, since their writer may be alive (on another host or in
     another container). unreadable: committed checkpoints that stay, since their age is unknown:
     their manifest cannot be read. problems: a sentence for each folder that could not be removed,
-    and for second copies that could not be written. copied_bytes: of second copies written.
+    and one if second copies could not be written (lacks_copies). copied_bytes: of second copies
+    that were written.
     """
 
     removed: tuple[str, ...]
@@ -39,6 +40,7 @@ class Pruned:
     unreadable: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     copied_bytes: int = 0
+    lacks_copies: bool = False
 
 
 def prune(
@@ -97,44 +99,53 @@ def plan_pruning(
 def carry_out(
     backend: Backend, plan: Pruned, ranks: Ranks, keep: int | None, with_copies: bool = True
 ) -> Pruned:
-    """What was done; what failed is in `problems`. All ranks call it with the same plan.
+    """What was done; what failed is in `problems`. All ranks call it with the same plan; rank 0
+    removes.
 
     The ranks share the work of copying. If that fails, the newest of the removed checkpoints stays
     in place of the copies. keep: if all stay (None), only the newest two get copies, since looking at
     all would take ever longer.
     """
-    removed, problems, copied = list(plan.removed), [], 0
-    readable = catalog.intact_newest_first(backend)
-    kept = own_kept(backend, readable, removed)
-    if keep is None:
-        kept = kept[:2]
-    if kept and with_copies:
+    removed, problems, copied, lacks_copies = list(plan.removed), [], 0, False
 
-        def copy() -> int:
-            return copies.make(backend, kept, keep == 1, ranks.rank, ranks.world_size)
+    def copy() -> int:
+        kept = own_kept(backend, plan.removed)[: 2 if keep is None else None]
+        if not kept:
+            return 0
+        return copies.make(backend, kept, keep == 1, ranks.rank, ranks.world_size)
 
+    if with_copies:
         copying = collective.run_with_heartbeat("checkpoint/copy", ranks, copy)
         try:
             copied = sum(collective.run_on_all("checkpoint/copied", ranks, copying.result))
         except collective.RankFailed as error:
+            lacks_copies = True
             problem = f"no second copies of all that stays could be written: {error}"
-            for folder in readable:
-                if folder in removed:
-                    removed.remove(folder)
-                    problem += f"; {folder} stays in their place"
-                    break
+            newest = [layout.parse(folder) for folder in removed]
+            for folder in catalog.intact_newest_first(backend, [name for name in newest if name])[
+                :1
+            ]:
+                removed.remove(folder)
+                problem += f"; {folder} stays in their place"
             problems.append(problem)
-    if ranks.rank == 0:
-        failed = _remove(backend, [*removed, *plan.leftovers])
-        problems += [f"{folder} was not removed: {error}" for folder, error in failed.items()]
-        removed = [folder for folder in removed if folder not in failed]
-    return replace(plan, removed=tuple(removed), problems=tuple(problems), copied_bytes=copied)
+    failed = _remove(backend, [*removed, *plan.leftovers]) if ranks.rank == 0 else {}
+    for folder, error in failed.items():
+        path = f" ({error.filename})" if error.filename else ""
+        problems.append(f"{folder} was not removed: {error.strerror or error}{path}")
+    return replace(
+        plan,
+        removed=tuple(folder for folder in removed if folder not in failed),
+        leftovers=tuple(name for name in plan.leftovers if name not in failed),
+        problems=tuple(problems),
+        copied_bytes=copied,
+        lacks_copies=lacks_copies,
+    )
 
 
-def own_kept(backend: Backend, folders: Sequence[str], removed: Sequence[str]) -> list[str]:
-    """Those that stay and are no links: where these lead may be elsewhere tomorrow."""
+def own_kept(backend: Backend, removed: Sequence[str]) -> list[str]:
+    """What stays, the newest first, without links: where these lead may be elsewhere tomorrow."""
     left_out = {*removed, *backend.linked()}
-    return [folder for folder in folders if folder not in left_out]
+    return [folder for folder in catalog.intact_newest_first(backend) if folder not in left_out]
 
 
 def _remove(backend: Backend, folders: Sequence[str]) -> dict[str, OSError]:

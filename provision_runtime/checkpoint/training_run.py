@@ -95,7 +95,7 @@ class CheckpointManager:
         self._background = background
         self._saving: Future[SaveReport] | None = None
         self._rehash = Rehash()
-        # The last prune left a checkpoint for want of space.
+        # The last prune left a checkpoint in place of second copies. The same on all ranks.
         self._is_late = False
         self._received: set[str] = set()
         self._stopping = False
@@ -211,13 +211,13 @@ class CheckpointManager:
             protected = () if best is None else (best,)
             return asdict(retention.plan_pruning(backend, self._keep, protected=protected))
 
+        self._is_late = False
         try:
             chosen = retention.Pruned(**collective.broadcast("checkpoint/plan", self._ranks, plan))
             pruned = retention.carry_out(backend, chosen, self._ranks, self._keep, with_copies)
-            problems = pruned.problems
+            problems, self._is_late = pruned.problems, pruned.lacks_copies
         except (OSError, CheckpointError, RanksMissing, StoreLost) as error:
             problems = (f"old checkpoints were not removed: {error}",)
-        self._is_late = bool(problems)
         if self._ranks.rank == 0 and with_copies:
             for problem in problems:
                 warnings.warn(problem, CheckpointWarning, stacklevel=2)

@@ -3,6 +3,8 @@ them."""
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -147,6 +149,45 @@ def test_failing_prune_does_not_stop_the_training(
     with pytest.warns(CheckpointWarning, match="ZeroDivisionError"):
         save(made, 2)
     assert list_steps(tmp_path) == [1, 2]
+
+
+def test_step_that_rank_0_cannot_remove_keeps_the_ranks_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def refuse(source: Any, target: Any) -> None:
+        if Path(source).name == "step-000000000001":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(source))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+
+    def run(ranks: Ranks) -> None:
+        made = manager(tmp_path, 1, ranks)
+        made.state_dict = {f"frozen{ranks.rank}": big("ab"[ranks.rank])}
+        for step in range(1, 5):
+            made.save(step)
+
+    with pytest.warns(CheckpointWarning, match="step-000000000001 was not removed: .*busy"):
+        assert RankThreads(2).run(run) == [None] * 2
+    assert list_steps(tmp_path) == [1, 4]
+
+
+def test_ranks_that_lack_space_for_copies_stay_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "SPACE_MARGIN", 1e9)
+
+    def run(ranks: Ranks) -> None:
+        made = manager(tmp_path, 1, ranks)
+        made.state_dict = {f"frozen{ranks.rank}": big("ab"[ranks.rank])}
+        for step in range(1, 5):
+            made.save(step)
+
+    with pytest.warns(CheckpointWarning, match="no second copies"):
+        assert RankThreads(2).run(run) == [None] * 2
+    assert list_steps(tmp_path) == [3, 4]
 
 
 def test_sigterm_saves_before_the_loop_ends(tmp_path: Path) -> None:

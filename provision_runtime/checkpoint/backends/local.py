@@ -178,12 +178,12 @@ class FileBackend:
             if not layout.parse(folder):  # a step that was removed meanwhile stays removed
                 (self._root / folder).mkdir(exist_ok=True)
             os.replace(aside, self._path(folder, name))
-        except BaseException:
+        finally:
+            # Also after a rename: of two names of one file it does nothing.
             fs.remove_if_exists(aside)
-            raise
 
     def drop_cache(self, folder: str, name: str) -> None:
-        with suppress(OSError), open(self._path(folder, name), "rb") as file:
+        with suppress(OSError, AttributeError), open(self._path(folder, name), "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def flush(self, folder: str) -> None:

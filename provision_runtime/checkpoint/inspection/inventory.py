@@ -266,7 +266,7 @@ def clean_up(
     folders = {*backend.folders(), *plan.removed, *plan.leftovers}
     usages = {folder: disk_usage.usage(backend, folder) for folder in folders}
     readable = catalog.intact_newest_first(backend)
-    kept = retention.own_kept(backend, readable, plan.removed)
+    kept = retention.own_kept(backend, plan.removed)
     if not dry_run:
         plan = retention.carry_out(backend, plan, single_process(), keep, keep is not None)
     elif kept and keep is not None:
