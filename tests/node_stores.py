@@ -20,7 +20,8 @@ from provision_runtime.facts.digests import prefix_digests
 from provision_runtime.node import activation, install, transfer
 from provision_runtime.node.store import Store
 
-RUN = {"id": "run-1", "source": "laptop:1000:/data", "by": "ann@laptop"}
+# Folders of tests are closed to other users.
+RUN = {"id": "run-1", "source": "laptop:1000:/data", "by": "ann@laptop", "readers": "me"}
 NAME = "toy"
 # A Python that starts. What a real one does is for the tests with real prefixes.
 PYTHON = "#!/bin/sh\necho 3.11.7\n"
@@ -74,6 +75,33 @@ def sidecar(version: str, pack_format: str, image: bytes, prefix: Path) -> dict[
         "glibc_min": "2.17",
         "unpacked_size": sum(file.stat().st_size for file in files if file.is_file()),
         "unpacked_files": len(files) + 1,
+    }
+
+
+def pack_record(prefix: Path, name: str, key: str, lock_sha256: str) -> dict[str, Any]:
+    """The whole sidecar of a pack that an environment was installed from."""
+    return {
+        "schema": 1,
+        "name": name,
+        "key": key,
+        "format": "tar",
+        "compression": "zstd",
+        "made_with": "libzstd 1.5.4",
+        "install_path": str(prefix),
+        "size": 1,
+        "sha256": "2" * 64,
+        "unpacked_size": 1,
+        "unpacked_files": 1,
+        "lock_sha256": lock_sha256,
+        "content_hash": "3" * 64,
+        "runtime": {"version": "1", "sha256": "4" * 64},
+        "python": "3.11.7",
+        "platform": PLATFORM,
+        "glibc_min": "2.17",
+        "driver_min": None,
+        "root": prefix_digests(str(prefix), deep=True)["root"],
+        "shallow_root": "5" * 64,
+        "distributions": {},
     }
 
 

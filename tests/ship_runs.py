@@ -98,7 +98,9 @@ class SimulatedNodes:
 
     def selection(self) -> NodeSelection:
         self._write_programs()
-        defaults = NodeDefaults(path=PurePosixPath(self.root, "%h"), python=self.python)
+        # Folders of tests are closed to other users.
+        path = PurePosixPath(self.root, "%h")
+        defaults = NodeDefaults(path=path, python=self.python, readers="me")
         return dataclasses.replace(select_nodes(f"exec:{self.names}"), defaults=defaults)
 
     def _write_programs(self) -> None:

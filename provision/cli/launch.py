@@ -190,6 +190,7 @@ def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: boo
     time = options["time"]
     return LaunchRequest(
         name=name,
+        inventory=options["inventory"],
         selection=selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0),
         command=options["command"],
         job_name=options["job_name"],

@@ -81,5 +81,5 @@ def pack(
         document = [{"stage": stage, "would": would} for stage, would in steps]
         console.result(document, [f"{stage}: {would}" for stage, would in steps])
         return
-    image, is_new = command.pack(context, name, pack_options, output)
+    image, is_new = command.pack(context, name, pack_options, output, options["inventory"])
     console.result(pack_json(image, is_new), pack_lines(image, is_new))

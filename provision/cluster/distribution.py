@@ -318,6 +318,7 @@ class PackDistribution:
                 "port": port,
                 "tokens": list(tokens.values()),
                 "idle_s": SERVE_IDLE_S,
+                "run": self._transfers.run,
             }
             server = {
                 "node": service.server,

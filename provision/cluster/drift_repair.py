@@ -60,6 +60,7 @@ def distrust(
     """
     host = socket.gethostname()
     run = {"id": run_id, "source": f"{host}:drift", "by": f"`provision drift --fix` on {host}"}
+    run.update(defaults.rules)
     arguments = {"path": str(defaults.path), "name": name, "key": key, "run": run}
     answers = run_action(
         nodes, "store-distrust", arguments, stage=STAGE, timeout_s=TIMEOUT_S, defaults=defaults

@@ -263,9 +263,15 @@ REASONS: dict[str, FailureReason] = {
         advice="Move it away, or choose another path with `path:` in nodes.yml.",
     ),
     "unsafe-store": FailureReason(
-        meaning="other users may change what jobs would run from the store",
-        advice="Give it to one account there (chown, chmod o-w), or choose another path with `path:` "
-        "in nodes.yml.",
+        meaning="other users may change what jobs would run from there",
+        advice="Give what the message names to root or to the account that ships (chown, chmod go-w, "
+        "setfacl -b), and remove what others put there; or choose another `path:` in nodes.yml. "
+        "`trusted_group: NAME` there trusts the members of one group.",
+    ),
+    "not-readable": FailureReason(
+        meaning="those who should use the environment cannot start it",
+        advice="Open what the message names (chmod; user_allow_other in /etc/fuse.conf, then unmount "
+        "and ship again), or say who uses it: `readers: all`, `group:NAME` or `me` in nodes.yml.",
     ),
     "no-engine": FailureReason(
         meaning="no container engine on the node answers",

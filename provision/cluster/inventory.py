@@ -76,13 +76,17 @@ class Node:
 class NodeDefaults:
     """How provision works on nodes.
 
-    path: of the store there. via: how commands reach Slurm nodes. python: the command of Python 3.8
-    or newer on them. allocated, srun_options: the nodes of a Slurm job other than the one that this
-    process runs in, and the options that start steps in it.
+    path: of the store there. trusted_group: whose members may write to it. readers: who starts what
+    is in it, `all`, `group:NAME` or `me`; empty: all where root ships, else the account that ships.
+    via: how commands reach Slurm nodes. python: the command of Python 3.8 or newer on them.
+    allocated, srun_options: the nodes of a Slurm job other than the one that this process runs in,
+    and the options that start steps in it.
     """
 
     path: PurePosixPath = DEFAULT_PATH
     store: Literal["local", "shared"] = "local"
+    trusted_group: str = ""
+    readers: str = ""
     fanout: int = 64
     connect_s: float = 10
     python: str = "python3"
@@ -90,6 +94,11 @@ class NodeDefaults:
     ssh_options: tuple[str, ...] = ()
     allocated: str = ""
     srun_options: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """What nodes are told of their stores."""
+        return {"trusted_group": self.trusted_group, "readers": self.readers}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +210,11 @@ def read_inventory(path: Path) -> Inventory:
     for violation in schema_violations(document, "nodes"):
         place = location(document, violation.path)
         mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
+    defaults = dict(document.get("defaults", {})) if not mistakes else {}
+    trusted, readers = defaults.get("trusted_group"), defaults.get("readers", "all")
+    if trusted and readers not in ("all", f"group:{trusted}"):
+        line = lines.line(("defaults", "readers"))
+        mistakes.append((line, f"`readers: {readers}` leaves out members of `trusted_group`."))
     keys = lines.keys(("groups",))
     last_lines = dict(keys)
     for name, line in keys:
@@ -209,7 +223,6 @@ def read_inventory(path: Path) -> Inventory:
     if mistakes:
         sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]
         raise InvalidSpec(" ".join(sentences), advice=_ADVICE)
-    defaults = dict(document.get("defaults", {}))
     if "path" in defaults:
         defaults["path"] = PurePosixPath(defaults["path"])
     defaults["ssh_options"] = tuple(defaults.get("ssh_options", ()))

@@ -142,13 +142,7 @@ def read_pack(path: Path) -> Pack:
             f"There is no pack at {path}.",
             advice=f"{did_you_mean(path.name, packed)}`provision pack NAME` makes it.",
         )
-    try:
-        sidecar = parse_json(sidecar_path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise _damaged(sidecar_path, f"it is not JSON ({error})") from error
-    problem = schema_error(sidecar, "pack")
-    if problem:
-        raise _damaged(sidecar_path, problem)
+    sidecar = read_sidecar(sidecar_path)
     if sidecar_path.name != f"{sidecar['key']}.json":
         raise _damaged(sidecar_path, f"it is the sidecar of {sidecar['key']}")
     image = sidecar_path.with_name(sidecar["key"] + SUFFIXES[sidecar["format"]])
@@ -157,6 +151,20 @@ def read_pack(path: Path) -> Pack:
         state = "is missing" if size is None else f"has {size} bytes, not {sidecar['size']}"
         raise _damaged(sidecar_path, f"{image.name} {state}")
     return Pack(image=image, sidecar=sidecar)
+
+
+def read_sidecar(path: Path) -> Mapping[str, Any]:
+    """What a sidecar says. Raises IntegrityError for one that is missing or invalid."""
+    try:
+        sidecar: Mapping[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise _damaged(path, "it is missing") from error
+    except ValueError as error:
+        raise _damaged(path, f"it is not JSON ({error})") from error
+    problem = schema_error(sidecar, "pack")
+    if problem:
+        raise _damaged(path, problem)
+    return sidecar
 
 
 def find_pack(folders: Folders, name: str, key: str) -> Pack | None:

@@ -30,10 +30,6 @@ from provision.core.errors import InvalidSpec
 from provision.core.types import Progress
 from provision_runtime.report.text import format_bytes
 
-# File systems that several nodes see at the same path.
-NETWORK_TYPES = frozenset(
-    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "wekafs", "panfs"}
-)
 # As many of the nodes that have the image already are asked to serve it.
 ASKED_SERVERS = 8
 # Of the deadline, how long a node has in the stage check before the others go on without it. It has
@@ -123,7 +119,8 @@ class Shipment(StageRun):
         check_s: how long a node may take for each of the two answers, in seconds.
         """
         suffix = self._pack.image.name.removeprefix(self._key)
-        script = probe_script(self._path, node_pack(self._pack), suffix)
+        readers = self._selection.defaults.readers
+        script = probe_script(self._path, node_pack(self._pack), suffix, readers)
         with self._progress.meter("checking nodes", len(nodes)) as meter:
             answers = self.ask_script(
                 nodes,
@@ -146,7 +143,7 @@ class Shipment(StageRun):
         self.sync()
 
     def _check_stores(self, nodes: Sequence[Node], check_s: float) -> None:
-        arguments = {"path": self._path, "pack": node_pack(self._pack)}
+        arguments = {"path": self._path, "pack": node_pack(self._pack), "run": self._run}
         answers = self.ask(nodes, "store-status", arguments, stage="check", deadline_s=check_s)
         for answer in answers:
             if answer.failure is not None:
@@ -155,13 +152,14 @@ class Shipment(StageRun):
             assert answer.result is not None
             name = answer.node.name
             self._statuses[name] = answer.result
+            self._take_note(answer)
             state = self._present_state(answer.result)
             if state.state in ("fit", "verified"):
                 failure = self._unfit(answer)
                 state = state_of_failure(failure) if failure else state
             self.record(name, state)
         if not self._options.shared:
-            self._refuse_shared_path(nodes)
+            self._refuse_shared_path()
 
     def _present_state(self, status: Mapping[str, Any]) -> NodeState:
         """By what a node has. Whether it is fit is judged next."""
@@ -208,14 +206,14 @@ class Shipment(StageRun):
             store_bytes=store_bytes,
         )
 
-    def _refuse_shared_path(self, nodes: Sequence[Node]) -> None:
+    def _refuse_shared_path(self) -> None:
         """Raise InvalidSpec if several nodes have the same network file system at the path: each
         would write into the store of the others."""
         users: dict[tuple[str, str], list[str]] = {}
-        for node in nodes:
-            store = self._statuses.get(node.name, {}).get("store")
-            if store and store["type"] in NETWORK_TYPES:
-                users.setdefault((store["type"], store["source"]), []).append(node.name)
+        for name, status in self._statuses.items():
+            store = status.get("store")
+            if store and store["is_network"]:
+                users.setdefault((store["type"], store["source"]), []).append(name)
         for (kind, source), names in users.items():
             if len(names) > 1:
                 raise InvalidSpec(
@@ -256,7 +254,7 @@ class Shipment(StageRun):
         candidates = self.in_state("verified", "passed", "active")
         servers = [node for node in candidates if node.name in self._statuses]
         unasked = [node for node in candidates if node.name not in self._statuses]
-        arguments = {"path": self._path, "pack": node_pack(self._pack)}
+        arguments = {"path": self._path, "pack": node_pack(self._pack), "run": self._run}
         for answer in self.ask(unasked[:ASKED_SERVERS], "store-status", arguments, stage="check"):
             if answer.result is not None and answer.result["verified"]:
                 self._statuses[answer.node.name] = answer.result

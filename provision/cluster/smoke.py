@@ -83,7 +83,10 @@ def prepare(
 ) -> tuple[dict[str, PreparedNode], dict[str, NodeFailure]]:
     """Which nodes have the environment in one of these folders, and why the others cannot be
     tested."""
-    arguments = {"environments": [str(folder) for folder in environments]}
+    arguments = {
+        "environments": [str(folder) for folder in environments],
+        "rules": defaults.rules,
+    }
     answers = run_action(
         nodes, "smoke-prepare", arguments, stage="prepare", timeout_s=PREPARE_S, defaults=defaults
     )
@@ -94,6 +97,22 @@ def prepare(
         elif answer.result is not None:
             prepared[answer.node.name] = PreparedNode(node=answer.node, **answer.result)
     return prepared, failures
+
+
+def python_failures(
+    nodes: Sequence[Node], defaults: NodeDefaults, environment: PurePosixPath
+) -> dict[str, NodeFailure]:
+    """Why nodes cannot start the Python of an environment: it is not there, or not safe."""
+    arguments = {"environments": [str(environment)], "rules": defaults.rules}
+    answers = run_action(
+        nodes,
+        "environment-python",
+        arguments,
+        stage="prepare",
+        timeout_s=PREPARE_S,
+        defaults=defaults,
+    )
+    return {answer.node.name: answer.failure for answer in answers if answer.failure is not None}
 
 
 def ranks_per_node(

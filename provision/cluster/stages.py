@@ -70,7 +70,12 @@ class StageRun:
     ) -> None:
         self._selection, self.name, self._options = selection, name, options
         self._journal, self._progress = journal, progress
-        self._run = {"id": identity.id, "source": identity.source, "by": identity.by}
+        self._run = {
+            "id": identity.id,
+            "source": identity.source,
+            "by": identity.by,
+            **selection.defaults.rules,
+        }
         self._nodes = {node.name: node for node in selection.nodes}
         self._path = str(selection.defaults.path)
         self._leased: set[str] = set()
@@ -79,6 +84,7 @@ class StageRun:
         for finished_name in finished:
             self.states[finished_name] = NodeState(state="active")
         self.ways: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
         self.removed: dict[str, list[str]] = {}
         self.in_use: dict[str, list[str]] = {}
         self.stopped: CommonFailure | None = None
@@ -122,6 +128,7 @@ class StageRun:
             "key": key,
             "active": active,
             "wait_s": SHARED_WAIT_S,
+            "run": self._run,
         }
         self._reach_passed(nodes, action="store-attach", arguments=arguments, extra_s=SHARED_WAIT_S)
 
@@ -143,7 +150,13 @@ class StageRun:
                 continue
             assert answer.result is not None
             self.ways[answer.node.name] = answer.result["way"]
+            self._take_note(answer)
             self.record(answer.node.name, NodeState(state="passed"))
+
+    def _take_note(self, answer: NodeAnswer) -> None:
+        assert answer.result is not None
+        if answer.result.get("note"):
+            self.notes[answer.node.name] = answer.result["note"]
 
     def may_activate(self) -> bool:
         """Whether enough nodes are ready, and the run was not stopped."""

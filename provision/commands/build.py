@@ -89,7 +89,7 @@ def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
     """
     client = _engine(request)
     plan = make_plan(context, request)
-    check_buildable(plan)
+    check_buildable(context, plan)
     solved: tuple[LockedPackage, ...] = ()
     if plan.reusable_lock is None:
         solved = solve_preview(context, plan)
@@ -132,7 +132,7 @@ def build(context: Context, request: BuildRequest) -> BuildResult:
     """
     client = _engine(request)
     with locked_plan(context, request) as plan:
-        check_buildable(plan)
+        check_buildable(context, plan)
         if plan.edited:
             context.progress.warn(f"{plan.edited_files()} was edited by hand and is used as it is")
         with reported_steps(context.progress) as steps:

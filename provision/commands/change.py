@@ -241,7 +241,7 @@ def _apply(
     if dry_run or (diff.same and spec_text is None and before.lock_is_current and not is_stale):
         return ChangeResult(name=plan.name, diff=diff, portable=lock.portable)
     if old_prefix is not None:
-        check_prefix_path(plan)
+        check_prefix_path(context, plan)
     prefix = None
     results: tuple[SmokeResult, ...] = ()
     old_text = render.read_text(plan.folder / SPEC)

@@ -134,7 +134,12 @@ def examine_nodes(
     if name is not None:
         refuse_mistyped_name(context.folders, specs.check_name(name))
         prefix = str(selection.defaults.path / name)
-    arguments = {"prefix": prefix, "only": list(request.only), "is_deep": request.is_deep}
+    arguments = {
+        "prefix": prefix,
+        "only": list(request.only),
+        "is_deep": request.is_deep,
+        "rules": selection.defaults.rules,
+    }
     with context.progress.meter("examining nodes", len(selection.nodes)) as meter:
         answers = run_action(
             selection,

@@ -17,6 +17,7 @@ from provision.commands import change_journal
 from provision.commands.context import Context, warn_once
 from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
 from provision.commands.resolution import check_host_python
+from provision.commands.trust import require_trusted_path
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
 from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
@@ -57,16 +58,19 @@ def check_unedited(plan: Plan) -> None:
         )
 
 
-def check_prefix_path(plan: Plan) -> None:
-    """Refuse, before the first change, a prefix path that belongs to something else."""
+def check_prefix_path(context: Context, plan: Plan) -> None:
+    """Refuse, before the first change, a prefix path that belongs to something else, or that another
+    user has a hand in."""
     locks.require_this_platform(plan.name, plan.inputs.machines)
     prefixes.check_location(plan.name, plan.folder, plan.prefix_path)
+    if not plan.prefix_path.is_relative_to(context.folders.data):
+        require_trusted_path(context.folders, plan.prefix_path)
 
 
-def check_buildable(plan: Plan) -> None:
+def check_buildable(context: Context, plan: Plan) -> None:
     """Raise what `build` would raise, before its first change."""
     require_current_lock(plan)
-    check_prefix_path(plan)
+    check_prefix_path(context, plan)
     if plan.request.kernel:
         kernels.check_name(plan.name)
 

@@ -27,6 +27,7 @@ from provision.commands.ensure import (
 from provision.commands.env_list import environments
 from provision.commands.passport import write_passport
 from provision.commands.plan import BuildRequest, Plan, make_plan
+from provision.commands.trust import require_trusted_prefix
 from provision.core import disk_usage, prefix_registry
 from provision.core.atomic import remove_tree
 from provision.core.errors import InvalidSpec, ToolMissing
@@ -42,7 +43,7 @@ from provision.resolver import spec as specs
 def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
     """`provision env create`: the prefix, and whether it was installed now."""
     with locked_plan(context, request) as plan:
-        check_prefix_path(plan)
+        check_prefix_path(context, plan)
         lock, is_new_lock, _ = ensure_lock(context, plan)
         prefix, is_new = ensure_prefix(context, plan, lock)
         write_passport(context, plan, lock, prefix, is_new_lock=is_new_lock)
@@ -50,7 +51,8 @@ def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
 
 
 def require_prefix(context: Context, name: str, path: Path | None = None) -> Prefix:
-    """The prefix of an environment. Raises ToolMissing if it is not installed."""
+    """The prefix of an environment. Raises ToolMissing if it is not installed, SystemRefused if
+    another user could change it."""
     specs.check_name(name)
     prefix = prefixes.find(name, prefix_registry.prefix_path(context.folders, name, path))
     if prefix is None:
@@ -63,6 +65,7 @@ def require_prefix(context: Context, name: str, path: Path | None = None) -> Pre
             advice=f"{advice} Installed: {installed}.",
         )
     prefixes.require_interpreter(prefix)
+    require_trusted_prefix(context.folders, prefix.path)
     return prefix
 
 

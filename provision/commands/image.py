@@ -53,7 +53,7 @@ def preview(context: Context, request: BuildRequest, outputs: Sequence[images.Ou
     if _goes_to_engine(outputs):
         client = images.require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
-    check_buildable(plan)
+    check_buildable(context, plan)
     for output in outputs:
         images.check_output(output)
     return image_step(context, plan, client, outputs)
@@ -136,7 +136,7 @@ def build(
         client = images.connect_engine()[0]
     with locked_plan(context, request) as plan:
         lock = require_existing_lock(plan)
-        check_prefix_path(plan)
+        check_prefix_path(context, plan)
         prefix, _ = ensure_prefix(context, plan, lock)
         image, is_new = ensure_image(context, plan, lock, prefix, client, to_engine=to_engine)
         if client is not None and to_engine:

@@ -13,19 +13,22 @@ from pathlib import Path
 from provision import image as images
 from provision import lockfile as locks
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster import pack as packs
 from provision.cluster.failures import REASONS
 from provision.cluster.inventory import DEFAULT_PATH, NodeSelection, read_inventory, select_nodes
 from provision.commands import env as env_commands
 from provision.commands import smoke as smoke_command
 from provision.commands import smoke_runner
 from provision.commands.image_registry import pull_image
-from provision.commands.join_run import JoinRun, guarded
+from provision.commands.join_run import JoinRun, guarded, notes_of
+from provision.commands.pack import tree_digests
 from provision.commands.plan import BuildRequest, Plan
 from provision.commands.smoke_nodes import NodesRequest, smoke_nodes
 from provision.commands.smoke_nodes_report import NodesResult
 from provision.commands.smoke_runner import SmokeRequest
+from provision.commands.trust import require_trusted_path, require_trusted_prefix
 from provision.core import host, prefix_registry, process
-from provision.core.errors import ProvisionError
+from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, ToolMissing
 from provision.core.json_text import parse_json
 from provision.core.mirrors import path_from_url
 from provision.core.types import Lock, Prefix
@@ -69,7 +72,7 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
             advice=f"Tell {run.lab.contact}: `provision lock {name} --relock` makes it.",
         )
         return
-    prefix = plan.reusable_prefix(lock)
+    prefix = installed_prefix(run, environment)
     if prefix is not None:
         yield _installed(name, prefix, "is installed")
         return
@@ -119,26 +122,42 @@ def _store(run: JoinRun) -> Path:
 
 
 def _shipped(run: JoinRun, name: str, lock: Lock) -> tuple[Prefix | None, str]:
-    """The environment that was shipped to this machine's store, by its digest; or why that which
-    is there is not used."""
+    """The environment that was shipped to this machine's store; or why that which is there is not
+    used."""
     link = _store(run) / name
-    if not link.exists():
-        return None, ""
+    try:
+        return (_checked_shipment(run, name, link, lock), "") if link.exists() else (None, "")
+    except (ProvisionError, OSError) as error:
+        return None, notes_of(error).message
+
+
+def _checked_shipment(run: JoinRun, name: str, link: Path, lock: Lock) -> Prefix:
+    """Raises an error unless nobody else has a hand in it, and its files are those of its pack, which
+    was made from this lock. Nothing in it runs before that."""
     path = link.resolve()
+    folders, inventory = run.context.folders, run.lab.inventory
+    record = path.parents[1] / "images" / f"{path.name}.json"
+    for trusted in (link / "bin" / "python", record):
+        require_trusted_path(folders, trusted, inventory)
     prefix = prefixes.find(name, path)
     if prefix is None:
-        return None, f"{link} is no environment of provision"
+        raise IntegrityError(f"{link} is no environment of provision.")
     if prefix.lock_sha256 != lock.sha256:
-        return None, f"{link} is of another lock ({prefix.lock_sha256[:12]})"
+        raise IntegrityError(f"{link} is of another lock ({prefix.lock_sha256[:12]}).")
     if drifts.find_package_drift(prefix, lock):
-        return None, f"{link} does not have the packages of its lock any more"
+        raise IntegrityError(f"{link} does not have the packages of its lock any more.")
     if not runtime_package.is_current(path, runtime_package.load()):
-        return None, f"{link} was shipped by another version of provision"
+        raise IntegrityError(f"{link} was shipped by another version of provision.")
+    sidecar = packs.read_sidecar(record)
+    run.progress.say(f"reading every file of {path}")
+    root = tree_digests(path, deep=True)["root"]
+    if (root, lock.sha256, path.name) != (sidecar["root"], sidecar["lock_sha256"], sidecar["key"]):
+        raise IntegrityError(f"The files of {link} are not those of its pack ({record}).")
     try:
         process.run([prefix.python, "-I", "-c", "pass"], timeout_s=START_S)
     except ProvisionError as error:
-        return None, f"{link} does not start here: {error.message.rstrip('.')}"
-    return prefix, ""
+        raise ToolMissing(f"{link} does not start here: {error.message}") from error
+    return prefix
 
 
 def _use_shipped(run: JoinRun, name: str, prefix: Prefix) -> Iterator[Note]:
@@ -190,11 +209,18 @@ def _image(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
 
 
 def installed_prefix(run: JoinRun, environment: LabEnvironment) -> Prefix | None:
-    """The prefix of an environment, if it is of the lab's lock."""
+    """The prefix of an environment, if it is of the lab's lock, and no other user has a hand in
+    it."""
     if not (run.context.folders.envs / environment.name / locks.FILE).is_file():
         return None
     plan = run.plan(environment)
-    return plan.reusable_prefix(plan.current_lock)
+    prefix = plan.reusable_prefix(plan.current_lock)
+    if prefix is not None:
+        try:
+            require_trusted_prefix(run.context.folders, prefix.path, run.lab.inventory)
+        except SystemRefused:
+            return None  # what was shipped there is judged again, and says why
+    return prefix
 
 
 def register_kernels(run: JoinRun) -> Iterator[Note]:

@@ -17,7 +17,7 @@ from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster.answers import ANSWER_BYTES
-from provision.cluster.failures import message_line
+from provision.cluster.failures import REASONS, message_line
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
@@ -33,6 +33,7 @@ from provision.commands.jobs import (
     kube_context,
 )
 from provision.commands.plan import BuildRequest, Plan, make_plan
+from provision.commands.trust import require_trusted_path, require_trusted_prefix
 from provision.core import process
 from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
@@ -46,11 +47,13 @@ START_TIMEOUT_S = 60.0
 class LaunchRequest:
     """What `provision launch` is asked for. nodes: None: one of a pool, all of a list of hosts.
 
-    prefix, squashfs, image: where the environment is on the nodes; at most one of them.
+    prefix, squashfs, image: where the environment is on the nodes; at most one of them. inventory:
+    another nodes.yml than the one next to the envs folder.
     """
 
     name: str
     selection: NodeSelection
+    inventory: Path | None = None
     command: tuple[str, ...]
     job_name: str | None = None
     nodes: int | None = None
@@ -203,18 +206,21 @@ def _environment(
     """Where the nodes have the environment: as requested, else where its pack is shipped to, else
     the prefix of this machine, which a shared file system may show to the nodes too."""
     if request.squashfs is not None:
-        path = _existing_file(request.squashfs)
+        path = _existing_file(context, request, request.squashfs)
         return launch.SquashfsEnvironment(file=PurePosixPath(path), sha256=sha256_of(path))
     if request.image is not None:
         if engine == "kubernetes":
             return launch.ImageEnvironment(reference=request.image)
-        path = _existing_file(Path(request.image))
+        path = _existing_file(context, request, Path(request.image))
         return launch.ImageEnvironment(reference=str(path), sha256=sha256_of(path))
     if request.prefix is not None:
-        return launch.PrefixEnvironment(path=PurePosixPath(request.prefix.absolute()))
-    shipped = _shipped_path(context, plan, request.selection)
-    own = PurePosixPath(prefix_path(context.folders, plan.name))
-    return launch.PrefixEnvironment(path=shipped or own)
+        prefix = request.prefix.absolute()
+    else:
+        shipped = _shipped_path(context, plan, request.selection)
+        prefix = Path(shipped) if shipped else prefix_path(context.folders, plan.name)
+    if prefix.exists():  # else only nodes have it
+        require_trusted_prefix(context.folders, prefix, request.inventory)
+    return launch.PrefixEnvironment(path=PurePosixPath(prefix))
 
 
 def _shipped_path(context: Context, plan: Plan, selection: NodeSelection) -> PurePosixPath | None:
@@ -233,13 +239,14 @@ def _shipped_path(context: Context, plan: Plan, selection: NodeSelection) -> Pur
     return install_path(selection.defaults.path, pack.key)
 
 
-def _existing_file(path: Path) -> Path:
+def _existing_file(context: Context, request: LaunchRequest, path: Path) -> Path:
     if not path.is_file():
         raise InvalidSpec(
             f"{path} is not a file here, so its hash is not known, which the nodes check first.",
             advice="Name a file of a shared file system: `enroot import --output X.sqsh ...` and "
             "`apptainer build X.sif ...` make images, `provision pack` packs prefixes.",
         )
+    require_trusted_path(context.folders, path.absolute(), request.inventory)
     return path.absolute()
 
 
@@ -357,31 +364,44 @@ def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
 
 def _start_on_hosts(planned: PlannedJob) -> None:
     """Start every host's part; if one does not start, or this is interrupted, end the others.
-    Raises CheckFailed."""
+    Nothing is started where another user could have changed the environment. Raises CheckFailed."""
+    from provision.cluster.smoke import python_failures
     from provision.launch.ssh import host_commands
 
     commands = host_commands(planned.job, planned.job.gpus)
-    threads = planned.selection.defaults.fanout
+    environment, defaults = planned.job.environment, planned.selection.defaults
+    assert isinstance(environment, launch.PrefixEnvironment)
+    failures = python_failures(planned.nodes, defaults, environment.path)
+    if failures:
+        problems = [f"{name}: {failure.message}" for name, failure in failures.items()]
+        raise CheckFailed(
+            f"No job was started. The environment cannot be used on {'; '.join(problems)}.",
+            advice=" ".join(sorted({REASONS[each.reason].advice for each in failures.values()})),
+        )
     key = _new_key()
     try:
-        problems = process.run_in_threads(
-            lambda each: _start_problem(each.ssh, key), commands, threads
+        outcomes = process.run_in_threads(
+            lambda each: _start_problem(each.ssh, key), commands, defaults.fanout
         )
     except KeyboardInterrupt:
         _end_on_hosts(planned)
         raise
-    failed = [f"{each.host}: {why}" for each, why in zip(commands, problems) if why]
+    failed = [f"{each.host}: {why}" for each, why in zip(commands, outcomes) if why]
     if failed:
-        _end_on_hosts(planned)
         raise CheckFailed(
-            f"The job did not start on {'; '.join(failed)}.",
-            advice="What had started on other hosts was ended.",
+            f"The job did not start on {'; '.join(failed)}.", advice=_end_on_hosts(planned)
         )
 
 
-def _end_on_hosts(planned: PlannedJob) -> None:
-    with contextlib.suppress(ProvisionError):
-        cancel_on_hosts(planned.job.name, planned.selection, planned.nodes)
+def _end_on_hosts(planned: PlannedJob) -> str:
+    """End what has started; returns what is known of it then."""
+    try:
+        problems = cancel_on_hosts(planned.job.name, planned.selection, planned.nodes)
+    except ProvisionError as error:
+        return error.message
+    if problems:
+        return f"What had started may run on: {'; '.join(problems)}."
+    return "What had started on other hosts was ended."
 
 
 def _new_key() -> str:

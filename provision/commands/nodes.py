@@ -34,7 +34,7 @@ def check(
         answers = run_action(
             selection,
             "facts",
-            {"path": str(selection.defaults.path)},
+            {"path": str(selection.defaults.path), "rules": selection.defaults.rules},
             stage="check",
             timeout_s=CHECK_TIMEOUT_S,
             on_answer=lambda _: meter.advance(1),

@@ -18,6 +18,7 @@ from provision.commands.context import Context
 from provision.commands.ensure import locked_plan, require_existing_lock
 from provision.commands.plan import BuildRequest, Plan, make_plan
 from provision.commands.smoke_runner import RUNTIME
+from provision.commands.trust import require_trusted_path
 from provision.core.atomic import remove_leftovers_until_quiet, staging_path
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import make_private_directory, owner_writes_only
@@ -61,16 +62,21 @@ def default_store(context: Context, inventory: Path | None) -> PurePosixPath:
 
 
 def pack(
-    context: Context, name: str, options: PackOptions, output: Path | None = None
+    context: Context,
+    name: str,
+    options: PackOptions,
+    output: Path | None = None,
+    inventory: Path | None = None,
 ) -> tuple[Pack, bool]:
     """`provision pack`: the pack of an environment's lock, and whether it was made now.
 
     Reads an existing image, and makes it again if it is damaged. output: another folder to put it
-    into.
+    into, which nobody may write to but those whom the lab's nodes.yml trusts.
     """
     with locked_plan(context, BuildRequest(name=name)) as plan:
         made, is_new = ensure_pack(context, plan, options, read_image=True)
         if output is not None:
+            require_trusted_path(context.folders, output.absolute(), inventory)
             made = packs.export(made, output.absolute())
         return made, is_new
 
@@ -156,8 +162,8 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
         facts = packs.TreeFacts(
             size=size,
             files=files,
-            deep=_digests(tree, deep=True),
-            shallow=_digests(tree, deep=False),
+            deep=tree_digests(tree, deep=True),
+            shallow=tree_digests(tree, deep=False),
         )
         tool = packs.tool_name(pack_plan.format)
         context.progress.say(f"writing {pack_plan.filename} with {tool} ({pack_plan.compression})")
@@ -196,7 +202,7 @@ def _staging(folder: Path, pack_plan: PackPlan) -> Iterator[tuple[Path, Path]]:
         packs.remove_leftovers(folder)
 
 
-def _digests(tree: Path, *, deep: bool) -> Mapping[str, Any]:
+def tree_digests(tree: Path, *, deep: bool) -> Mapping[str, Any]:
     """The digests of a tree, as nodes compute them."""
     command = [sys.executable, str(RUNTIME), "digests", str(tree)]
     if deep:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.commands.trust import require_trusted_prefix
 from provision.core import prefix_registry
 from provision.core.errors import IntegrityError, SystemRefused, ToolMissing
 from provision.core.paths import Folders
@@ -30,7 +31,8 @@ class Launch:
 def find_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix:
     """The installed prefix of an environment.
 
-    Raises ToolMissing if there is none, IntegrityError if it has lost its interpreter.
+    Raises ToolMissing if there is none, IntegrityError if it has lost its interpreter, SystemRefused
+    if another user could change it.
     """
     prefix = marker.find(name, prefix_registry.prefix_path(folders, name, path))
     if prefix is None:
@@ -48,6 +50,7 @@ def find_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix
         raise IntegrityError(
             f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {name}`."
         )
+    require_trusted_prefix(folders, prefix.path)
     return prefix
 
 

@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -41,8 +41,9 @@ class ShipReport:
 
     goal: the state that nodes should reach; required: how many of them. ways: how the environment
     was installed. removed: older environments; in_use: those that would be removed, and stay because
-    jobs use them. sent_bytes: by this machine. stopped: the reason for which too many nodes failed,
-    if that ended the run. journal: None for a dry run.
+    jobs use them. stopped: the reason for which too many nodes failed, if that ended the run. notes:
+    why only the account that ships can start it. sent_bytes: by this machine. journal: None for a
+    dry run.
     """
 
     verb: Verb
@@ -55,6 +56,7 @@ class ShipReport:
     removed: Mapping[str, Sequence[str]]
     in_use: Mapping[str, Sequence[str]]
     stopped: CommonFailure | None
+    notes: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
     sent_bytes: int = 0
     copies_between_nodes: int = 0
@@ -238,6 +240,7 @@ def _report(verb: Verb, key: str, run: StageRun, journal: ShipJournal | None) ->
         required=run.required(),
         states=dict(run.states),
         ways=dict(run.ways),
+        notes=dict(run.notes),
         removed=dict(run.removed),
         in_use=dict(run.in_use),
         stopped=run.stopped,

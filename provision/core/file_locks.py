@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from provision.core.errors import InUse, SystemRefused
-from provision.core.paths import Folders, is_writable_by_all, make_private_directory
+from provision.core.paths import Folders, make_private_directory
 from provision.core.types import Progress
+from provision_runtime.node.trust import Trust
 
 _FOLDER = "held"
 # unsupported: the file system has no locks, so no process can hold one there.
@@ -39,10 +40,14 @@ def environment_lock(
     """
     directory = folders.data / _FOLDER
     make_private_directory(directory)
-    if is_writable_by_all(folders.data):
+    # A lab may put a data folder into the hands of one account.
+    owner = folders.data.stat().st_uid
+    problem = Trust(trusted_user=owner).path_problem(str(folders.data))
+    if problem is not None:
         progress.warn(
-            f"every user of this machine may write to {folders.data}, and so change the programs "
-            f"that you run from there: chmod o-w {shlex.quote(str(folders.data))}"
+            f"others can change the programs that you run from {folders.data}: {problem}. Take that "
+            f"from them (chmod go-w {shlex.quote(str(folders.data))}), or let PROVISION_DATA name "
+            "another folder"
         )
     descriptor = open_lock_file(directory / name)
     try:

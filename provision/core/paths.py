@@ -145,7 +145,3 @@ def owner_writes_only() -> Iterator[None]:
             before = _umasks.pop()
             if not _umasks:
                 os.umask(before)
-
-
-def is_writable_by_all(path: Path) -> bool:
-    return bool(path.stat().st_mode & stat.S_IWOTH)

@@ -27,13 +27,14 @@ def activate(
     is_shared: other nodes use this store too, and jobs there cannot be seen: nothing is removed.
 
     Running jobs stay in the environment that they started in, because they start in `envs/KEY`.
-    Raises NodeError (not-installed).
+    Raises NodeError (not-installed, unsafe-store).
     """
-    store = Store(path)
+    store = Store(path, run)
     with stores.locked(store, name, run):
         previous = stores.active_key(store, name)
         if not is_usable(store, key):
             raise NodeError("not-installed", f"{store.environment(key)} is not there")
+        stores.require_safe_environment(store, key)
         if previous != key:
             _replace_link(store, name, key)
             stores.append_journal(store, "activated", run, name=name, key=key, previous=previous)

@@ -6,19 +6,26 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..doctor import command
+from . import store as stores
 from .errors import NodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
-def diagnose(prefix: str | None, only: Sequence[str], is_deep: bool) -> dict[str, Any]:
+def diagnose(
+    prefix: str | None,
+    only: Sequence[str],
+    is_deep: bool,
+    rules: Mapping[str, str] = stores.NO_RULES,
+) -> dict[str, Any]:
     """The document of a diagnosis. prefix: where the environment is active on this node; None for
-    the node alone. Raises NodeError (not-here, not-installed)."""
+    the node alone. rules: of nodes.yml. Raises NodeError (not-here, not-installed, unsafe-store)."""
     if prefix is not None:
         if not os.path.lexists(prefix):
             raise NodeError("not-here", f"there is no {prefix}")
         # After a restart the folder is there, and the image is not mounted at it.
         if not os.path.isdir(os.path.join(prefix, "bin")):
             raise NodeError("not-installed", f"{os.path.realpath(prefix)} is not mounted, or empty")
+        stores.require_safe_path(stores.Store(prefix, rules), f"{prefix}/bin/python")
     return command.examine(prefix or "", only, is_deep, has_peers=True)

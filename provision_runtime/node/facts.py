@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..facts import libraries, limits, nccl
 from ..fs import mounts
+from . import store as stores
 from .errors import NodeError, of_system_error
 
 if TYPE_CHECKING:
@@ -53,13 +54,15 @@ CAP_SYS_ADMIN = 21
 PROBE_BYTES = 4096
 
 
-def collect(path: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
-    """path: of the store on this node; it need not exist yet."""
+def collect(
+    path: str, deadline_s: float = DEADLINE_S, rules: Mapping[str, str] = stores.NO_RULES
+) -> dict[str, Any]:
+    """path: of the store on this node; it need not exist yet. rules: as nodes.yml has them."""
     readers: dict[str, Callable[[], Any]] = {
         "host": host,
         "system": system,
         "user": user,
-        "store": partial(store, path),
+        "store": partial(store, path, rules),
         "gpus": gpus,
         "mounting": mounting,
         "tools": tools,
@@ -140,12 +143,12 @@ def user() -> dict[str, Any]:
     return {"name": name, "uid": os.getuid()}
 
 
-def store(path: str) -> dict[str, Any]:
+def store(path: str, rules: Mapping[str, str] = stores.NO_RULES) -> dict[str, Any]:
     """The file system of the store, and whether this user can write there: by writing, because
     permissions do not say it all (NFS servers that squash root, quotas, full disks).
 
-    existing: the nearest folder that exists. problem: reason and message if writing failed, or if
-    another user could change what lies there.
+    existing: the nearest folder that exists. problem: reason and message if writing failed, if
+    another user could change what lies there, or if those who should read it cannot.
     """
     existing = os.path.realpath(path)
     if os.path.exists(existing) and not os.path.isdir(existing):
@@ -164,19 +167,19 @@ def store(path: str) -> dict[str, Any]:
         "is_executable": not status.f_flag & os.ST_NOEXEC,
         "type": location.mount.type if location.mount else None,
         "source": location.mount.source if location.mount else None,
-        "problem": _write_problem(existing) or _safety_problem(path),
+        "is_network": location.mount is not None and location.mount.is_network,
+        "problem": _write_problem(existing) or _access_problem(path, rules),
     }
 
 
-def _safety_problem(path: str) -> dict[str, str] | None:
-    from . import store as stores
-
+def _access_problem(path: str, rules: Mapping[str, str]) -> dict[str, str] | None:
+    looked_at = stores.Store(path, rules)
     try:
-        stores.require_safe(stores.Store(path))
+        stores.require_safe(looked_at)
+        # A ship opens the store's own folder to those whom the rules name.
+        stores.reader_note(looked_at, os.path.dirname(path) if looked_at.readers else path)
     except NodeError as error:
         return {"reason": error.reason, "message": error.message}
-    except OSError:  # it is not there yet, or cannot be looked into
-        return None
     return None
 
 

@@ -13,10 +13,11 @@ import os
 import subprocess
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import store as stores
-from . import zstd
+from . import trust, zstd
 from .errors import NodeError
 from .facts import which
 from .store import Store
@@ -31,6 +32,9 @@ UNPACK_S = 3600.0
 WAIT_POLL_S = 0.5
 FUSE_SETTINGS = "/etc/fuse.conf"
 CHUNK = 1 << 20
+HARMLESS_MOUNT = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV
+# As whom root tries whether others can start an environment: nobody, who is in no group.
+NOBODY = 65534
 
 
 def install(
@@ -38,17 +42,22 @@ def install(
 ) -> dict[str, Any]:
     """Put a verified image to `envs/KEY`, in the first way that works, and start its Python once.
 
-    allowed: only these ways, if any are named. Nothing remains of a way that does not work. Raises NodeError (not-here, not-verified, in-use,
-    no-way, wrong-bytes, does-not-start).
+    allowed: only these ways, if any are named. Nothing remains of a way that does not work. `note`
+    of the answer: why other users cannot start it, where that is no failure. Raises NodeError
+    (not-here, not-verified, in-use, no-way, wrong-bytes, does-not-start, not-readable,
+    unsafe-store).
     """
-    store = Store(path)
+    store = Store(path, run)
     with stores.locked(store, name, run):
         pack = stores.pack_of(store, key)
         if not stores.is_verified(store, pack):
             raise NodeError("not-verified", f"{store.image(pack)} was not verified")
         installed_way = stores.installed_way(store, pack)
         if installed_way is not None:
-            return {"way": installed_way, "is_new": False}
+            if installed_way == TREE and os.stat(store.environment(key)).st_uid == os.geteuid():
+                os.chmod(store.environment(key), 0o755)
+            note = _check(store, key, installed_way, is_new=False)
+            return {"way": installed_way, "is_new": False, **note}
         _end_dead_mount(store.environment(key))
         if not _is_mount_point(store, pack):
             # Another image of the same key, or what a killed run left.
@@ -56,33 +65,53 @@ def install(
         candidates = [way for way in ways(pack["format"]) if not allowed or way in allowed]
         installed_way = _put(store, pack, candidates)
         try:
-            start_python(store.environment(key))
+            note = _check(store, key, installed_way, is_new=True)
         except NodeError:
             _take_away(store, key)
             raise
         record = {"sha256": pack["sha256"], "way": installed_way}
         stores.write_json(store.installed(key), record)
         stores.append_journal(store, "installed", run, name=name, key=key, way=installed_way)
-    return {"way": installed_way, "is_new": True}
+    return {"way": installed_way, "is_new": True, **note}
 
 
-def attach(path: str, name: str, key: str, active: bool, wait_s: float) -> dict[str, Any]:
+def attach(
+    path: str,
+    name: str,
+    key: str,
+    active: bool,
+    wait_s: float,
+    run: Mapping[str, str] = stores.NO_RULES,
+) -> dict[str, Any]:
     """Use what another node installed in a store that this node shares: mount it here if it was
     mounted there, and start its Python once.
 
     Takes no lock and changes no file. active: wait until it is also the active one here. wait_s:
     how long this node may still see an older state of the file system (NFS: 60 s by default).
-    Raises NodeError (not-shared, unsafe-store, no-way, does-not-start).
+    Raises NodeError (not-shared, unsafe-store, no-way, does-not-start, not-readable).
     """
-    store = Store(path)
+    store = Store(path, run)
     record = _wait_for_record(store, name, key, active, wait_s)
     stores.require_safe(store)
     pack = stores.pack_of(store, key)
     if record["way"] != TREE and stores.installed_way(store, pack) is None:
         _end_dead_mount(store.environment(key))
         _put(store, pack, [way for way in ways(pack["format"]) if way != TREE])
-    start_python(store.environment(key))
-    return {"way": record["way"], "is_new": True}
+    note = _check(store, key, record["way"], is_new=False)
+    return {"way": record["way"], "is_new": True, **note}
+
+
+def _check(store: Store, key: str, way: str, is_new: bool) -> dict[str, str]:
+    """That nobody else has a hand in an environment, that its readers may start it, and that it
+    starts: as one of them, where root can. Raises NodeError."""
+    directory = store.environment(key)
+    if way != TREE and os.statvfs(directory).f_flag & HARMLESS_MOUNT != HARMLESS_MOUNT:
+        raise NodeError("unsafe-store", f"{directory} is not mounted with ro,nosuid,nodev")
+    # Of a mount the image was verified, and of a new tree every file.
+    stores.require_safe_environment(store, key, is_deep=way == TREE and not is_new)
+    note = stores.reader_note(store, store.python(key))
+    start_python(directory, as_reader=None if store.readers == "me" else store.readers)
+    return {"note": note} if note else {}
 
 
 def _wait_for_record(
@@ -152,9 +181,11 @@ def _mount_by_kernel(store: Store, pack: Mapping[str, Any]) -> None:
 def _mount_by_fuse(store: Store, pack: Mapping[str, Any]) -> None:
     command = fuse_command()
     assert command is not None
-    options = "ro"
+    options = "ro,nosuid,nodev"
     if os.geteuid() == 0 or _users_may_allow_others():
         options += ",allow_other"
+    elif store.readers not in ("", "me"):
+        raise NodeError("no-way", f"{FUSE_SETTINGS} has no user_allow_other for other readers")
     directory = store.environment(pack["key"])
     _mount([command, "-o", options, store.image(pack), directory], directory)
 
@@ -193,6 +224,7 @@ def _unpack(store: Store, pack: Mapping[str, Any]) -> None:
             status, output = _untar(image, staging)
         if status != 0:
             raise _unpack_error(output, status)
+        os.chmod(staging, 0o755)
         _check_digests(staging, pack)
         _sync_file_system(staging)
         os.rename(staging, directory)
@@ -279,18 +311,30 @@ def _sync_file_system(path: str) -> None:
         os.close(descriptor)
 
 
-def start_python(directory: str) -> str:
+def start_python(directory: str, as_reader: str | None = None) -> str:
     """Start the Python of an environment and import our runtime package; returns its version.
 
-    Raises NodeError (does-not-start): another architecture, an older glibc, a mount that does not
-    allow programs.
+    as_reader: `all` or empty, or `group:NAME`: where root may, as another user. Raises NodeError
+    (does-not-start): another architecture, an older glibc, a mount that does not allow programs.
     """
     python = os.path.join(directory, "bin", "python")
     code = "import provision_runtime, sys; sys.stdout.write(sys.version.split()[0])"
-    status, output = _run([python, "-I", "-c", code], START_S)
+    command = [python, "-I", "-c", code]
+    if as_reader is None or os.geteuid() != 0:
+        status, output = _run(command, START_S)
+    else:
+        status, output = _run(
+            command, START_S, become=partial(_become, trust.readers_gid(as_reader))
+        )
     if status != 0:
         raise NodeError("does-not-start", f"{python}: {output}")
     return output
+
+
+def _become(gid: int | None) -> None:
+    os.setgroups([])
+    os.setgid(NOBODY if gid is None else gid)
+    os.setuid(NOBODY)
 
 
 def remove_environment(store: Store, key: str) -> None:
@@ -376,18 +420,31 @@ def _run(
     timeout_s: float,
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.PIPE,
+    become: Callable[[], None] | None = None,
 ) -> tuple[int, str]:
     """The status of a program, and what it printed if it succeeded, else the last line of its
-    errors."""
+    errors.
+
+    become: gives the program another user, who gets none of our variables.
+    """
     argv = [which(command[0]) or command[0], *command[1:]]
     try:
         result = subprocess.run(
-            argv, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, timeout=timeout_s, cwd="/"
+            argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            timeout=timeout_s,
+            cwd="/",
+            preexec_fn=become,
+            env=None if become is None else {},
         )
     except OSError as error:
         return 127, error.strerror or str(error)
     except subprocess.TimeoutExpired:
         return 124, f"{command[0]} did not end within {timeout_s:.0f} s"
+    except subprocess.SubprocessError:  # root of a container may not be another user
+        return _run(command, timeout_s)
     if result.returncode == 0:
         return 0, (result.stdout or b"").decode(errors="replace").strip()
     lines = result.stderr.decode(errors="replace").strip().splitlines()

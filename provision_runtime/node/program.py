@@ -23,6 +23,7 @@ MARK = "provision-node: "
 ACTIONS = {
     "facts": "facts:collect",
     "doctor": "diagnosis:diagnose",
+    "environment-python": "smoke_ranks:find_python",
     "smoke-prepare": "smoke_ranks:prepare",
     "smoke-run": "smoke_ranks:run",
     "image-pull": "registry_image:pull",

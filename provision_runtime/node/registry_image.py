@@ -27,7 +27,7 @@ def pull(
 
     Raises NodeError (no-engine, pull-failed, wrong-bytes).
     """
-    with stores.locked(Store(path), name, run):
+    with stores.locked(Store(path, run), name, run):
         engine = _engine()
         is_new = not _has(engine, reference)
         if is_new:
@@ -43,7 +43,7 @@ def pull(
 
 def activate(path: str, name: str, reference: str, run: Mapping[str, str]) -> dict[str, Any]:
     """Write the reference to `NAME.image`, by one rename."""
-    store = Store(path)
+    store = Store(path, run)
     with stores.locked(store, name, run):
         target = store.link(name) + ".image"
         staged = os.path.join(store.path, "staging", f"{name}.image")

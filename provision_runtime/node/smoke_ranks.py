@@ -19,11 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..comm import addresses
 from ..facts import libraries
+from . import store as stores
 from .errors import NodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PR_SET_PDEATHSIG = 1
 # Variables of the step that runs this program, which would mislead a rank.
@@ -46,10 +50,13 @@ LOG_BYTES = 20_000
 REPORT = "report.json"
 
 
-def prepare(environments: list[str]) -> dict[str, Any]:
-    """Where the environment is on this node, and how the other nodes reach it.
+def find_python(
+    environments: list[str], rules: Mapping[str, str] = stores.NO_RULES
+) -> dict[str, Any]:
+    """The Python of an environment on this node.
 
-    environments: folders that may hold it; the first that has a Python is taken. Raises NodeError.
+    environments: folders that may hold it; the first that has a Python is taken. rules: of nodes.yml.
+    Raises NodeError (no-environment, unsafe-store).
     """
     for folder in environments:
         python = os.path.join(os.path.realpath(folder), "bin", "python")
@@ -57,8 +64,14 @@ def prepare(environments: list[str]) -> dict[str, Any]:
             break
     else:
         raise NodeError("no-environment", f"there is no {' and no '.join(environments)}")
+    stores.require_safe_path(stores.Store(folder, rules), f"{folder}/bin/python")
+    return {"python": python}
+
+
+def prepare(environments: list[str], rules: Mapping[str, str] = stores.NO_RULES) -> dict[str, Any]:
+    """The same, and how the other nodes reach this one. Raises NodeError (also no-address)."""
     return {
-        "python": python,
+        **find_python(environments, rules),
         "host": socket.gethostname(),
         "address": _address(),
         "port": _free_port(),

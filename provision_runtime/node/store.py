@@ -27,6 +27,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from . import trust
 from .errors import NodeError
 
 if TYPE_CHECKING:
@@ -41,17 +42,22 @@ LOCK_POLL_S = 0.2
 LEASE_S = 1800.0
 PARTS_KEPT_S = 7 * 86400.0
 FOLDERS = ("images", "staging", "envs")
-# As whom NFS shows root's files, and a user namespace those of users outside of it.
-NOBODY = 65534
+NO_RULES: Mapping[str, str] = {}
 # `NAME-` and twelve digits of a hash.
 KEY_HASH_LENGTH = 12
 
 
 class Store:
-    """Where things lie below one path."""
+    """Where things lie below one path.
 
-    def __init__(self, path: str) -> None:
+    rules: the lab's for its stores, as nodes.yml has them: `trusted_group` and `readers`.
+    """
+
+    def __init__(self, path: str, rules: Mapping[str, str] = NO_RULES) -> None:
         self.path = path
+        self.trusted_group = rules.get("trusted_group", "")
+        self.trust = trust.Trust(self.trusted_group)
+        self.readers = rules.get("readers", "")
 
     def image(self, pack: Mapping[str, Any]) -> str:
         return os.path.join(self.path, "images", pack["key"] + SUFFIXES[pack["format"]])
@@ -71,6 +77,9 @@ class Store:
 
     def environment(self, key: str) -> str:
         return os.path.join(self.path, "envs", key)
+
+    def python(self, key: str) -> str:
+        return os.path.join(self.path, "envs", key, "bin", "python")
 
     def installed(self, key: str) -> str:
         return os.path.join(self.path, "envs", f"{key}.installed")
@@ -170,32 +179,131 @@ def locked(store: Store, name: str, run: Mapping[str, str]) -> Iterator[None]:
     run: `id`; `source`, the host and folder that it runs from, where only one run of an environment
     is at work at a time; and `by`, as a person reads it. Raises NodeError (in-use, unsafe-store).
     """
-    # Whatever this user's umask is, nobody else may write what is made from here on.
-    others_write = stat.S_IWGRP | stat.S_IWOTH
-    os.umask(os.umask(others_write) | others_write)
-    for directory in FOLDERS:
-        os.makedirs(os.path.join(store.path, directory), exist_ok=True)
-    require_safe(store)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(store.lock, flags, 0o644)
+    # What the user's umask is decides nothing here.
+    before = os.umask(0o002 if store.trusted_group else 0o022)
+    descriptor = None
     try:
+        _make_folders(store)
+        require_safe(store)
+        descriptor = open_file(store, store.lock, os.O_RDWR | os.O_CREAT)
         _wait_for_lock(descriptor, store)
         _take_lease(store, name, run)
         yield
     finally:
+        os.umask(before)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _make_folders(store: Store) -> None:
+    """Make what is missing, one folder after the other: no link of somebody else is followed.
+
+    Who may read the store is decided by its own folder, and what is below is open to all. That folder
+    is left as somebody made it, unless the lab's rules say who works with it.
+    """
+    missing = []
+    path = store.path
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    require_safe_path(store, path)
+    for folder in reversed(missing):
+        _make_folder(store, folder)
+    if missing or store.trusted_group or store.readers:
+        _open_folder(store, store.path, store.readers)
+    for name in FOLDERS:
+        folder = os.path.join(store.path, name)
+        _make_folder(store, folder)
+        _open_folder(store, folder, "all")
+
+
+def _make_folder(store: Store, folder: str) -> None:
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:
+        pass
+    else:
+        _open_folder(store, folder, "all")
+    require_safe_path(store, folder)
+
+
+def _open_folder(store: Store, folder: str, readers: str) -> None:
+    """Give a folder its permissions, if it is ours to give."""
+    mode = 0o755
+    if readers == "me":
+        mode = 0o700
+    elif readers.startswith(trust.GROUP_READERS):
+        mode = 0o750
+    group = readers
+    if store.trusted_group:
+        mode, group = mode | 0o2070, trust.GROUP_READERS + store.trusted_group
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if os.geteuid() not in (0, status.st_uid):
+            return
+        gid = trust.readers_gid(group)
+        if gid not in (None, status.st_gid):
+            os.fchown(descriptor, -1, gid)
+        if stat.S_IMODE(status.st_mode) != mode or gid not in (None, status.st_gid):
+            os.fchmod(descriptor, mode)
+    except KeyError:
+        raise NodeError(
+            "not-readable", f"there is no such group as in `readers: {readers}`"
+        ) from None
+    finally:
         os.close(descriptor)
+
+
+def open_file(store: Store, path: str, flags: int) -> int:
+    """A file of the store itself, open for writing; never what somebody put in its place: a link, a
+    second name of another file, a pipe that would wait for its reader. Raises NodeError
+    (not-ours)."""
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(descriptor)
+        raise NodeError("not-ours", f"{path} is not a file that provision made")
+    if status.st_uid == os.geteuid():
+        os.fchmod(descriptor, 0o664 if store.trusted_group else 0o644)
+    return descriptor
 
 
 def require_safe(store: Store) -> None:
     """Raise NodeError (unsafe-store) if another user could change what jobs run from here, or where
-    we write: by replacing a folder, or by a link in the place of a file."""
-    for directory in (store.path, *(os.path.join(store.path, name) for name in FOLDERS)):
-        status = os.stat(directory)
-        if status.st_mode & stat.S_IWOTH:
-            mode = stat.S_IMODE(status.st_mode)
-            raise NodeError("unsafe-store", f"every user may write to {directory} (mode {mode:o})")
-        if status.st_uid not in (0, os.geteuid(), NOBODY):
-            raise NodeError("unsafe-store", f"{directory} belongs to the user {status.st_uid}")
+    we write: or did so while the store was open. Of a store that is not there, its path."""
+    for folder in (store.path, *(os.path.join(store.path, name) for name in FOLDERS)):
+        require_safe_path(store, folder)
+        _refuse(store.trust.entries_problem(folder))
+
+
+def require_safe_environment(store: Store, key: str, is_deep: bool = False) -> None:
+    """The same of an environment that is installed: of what its Python is started from; is_deep: of
+    all its files."""
+    require_safe_path(store, store.python(key))
+    if is_deep:
+        _refuse(store.trust.entries_problem(store.environment(key), is_deep=True))
+
+
+def reader_note(store: Store, path: str) -> str:
+    """What keeps other users from something in the store, where the lab does not say who should read
+    it: root ships for all, and another account for itself. Raises NodeError (not-readable) if it
+    keeps those whom it is for."""
+    readers = store.readers or "all"
+    problem = None if readers == "me" else trust.reader_problem(path, readers)
+    if problem is not None and (store.readers or os.geteuid() == 0):
+        raise NodeError("not-readable", problem)
+    return problem or ""
+
+
+def require_safe_path(store: Store, path: str) -> None:
+    _refuse(store.trust.path_problem(path))
+
+
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise NodeError("unsafe-store", problem)
 
 
 def _wait_for_lock(descriptor: int, store: Store) -> None:
@@ -242,13 +350,14 @@ def _take_lease(store: Store, name: str, run: Mapping[str, str]) -> None:
 
 def prepare(path: str, name: str, run: Mapping[str, str]) -> dict[str, Any]:
     """Make the store's folders and begin a run: something else brings the image (sbcast)."""
-    with locked(Store(path), name, run):
+    with locked(Store(path, run), name, run):
         return {}
 
 
 def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, Any]:
     """End a run here: another may begin."""
-    store = Store(path)
+    store = Store(path, run)
+    require_safe(store)
     lease = read_json(store.lease(name))
     if lease is not None and lease["id"] == run["id"]:
         remove_file(store.lease(name))
@@ -267,8 +376,7 @@ def require_caller() -> None:
 
 def append_journal(store: Store, event: str, run: Mapping[str, str], **fields: Any) -> None:
     line = json.dumps({"at": time.time(), "event": event, "run": run["id"], **fields}) + "\n"
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(store.journal, flags, 0o644)
+    descriptor = open_file(store, store.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, line.encode("utf-8"))
         os.fsync(descriptor)

@@ -17,7 +17,7 @@ def distrust(path: str, name: str, key: str, run: Mapping[str, str]) -> dict[str
     A ship then reads the image again, sends it if its bytes are wrong, and installs it anew. Until
     then jobs keep what they use. Raises NodeError (in-use).
     """
-    store = Store(path)
+    store = Store(path, run)
     with stores.locked(store, name, run):
         stores.remove_file(store.verified(key))
         stores.remove_file(store.installed(key))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import facts
 from . import store as stores
+from .errors import NodeError
 from .program import SIMULATED_NAME
 from .store import Store
 from .ways import ways
@@ -21,21 +22,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def status(path: str, pack: Mapping[str, Any]) -> dict[str, Any]:
+def status(
+    path: str, pack: Mapping[str, Any], run: Mapping[str, str] = stores.NO_RULES
+) -> dict[str, Any]:
     """The state of the store for this image, and the facts that decide whether it fits here: those
-    of `nodes check` as far as they matter, and the ways to install it."""
-    store = Store(path)
+    of `nodes check` as far as they matter, and the ways to install it. Raises NodeError
+    (unsafe-store)."""
+    store = Store(path, run)
+    stores.require_safe(store)
+    way, note = stores.installed_way(store, pack), ""
+    try:
+        if way is not None:
+            note = stores.reader_note(store, store.python(pack["key"]))
+    except NodeError:
+        way = None  # installing it again opens it to its readers, or says why not
     present = {
         "active": stores.active_key(store, pack["name"]),
         "verified": stores.is_verified(store, pack),
-        "installed": stores.installed_way(store, pack),
+        "installed": way,
+        "note": note,
         "received": stores.received_bytes(store, pack),
         "has_image": os.path.exists(store.image(pack)),
         "addresses": _addresses(),
     }
     readers: dict[str, Callable[[], Any]] = {
         "system": facts.system,
-        "store": partial(facts.store, path),
+        "store": partial(facts.store, path, run),
         "ways": partial(ways, pack["format"]),
     }
     values, unread = facts.read_within(readers, facts.DEADLINE_S)

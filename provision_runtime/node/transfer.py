@@ -52,10 +52,10 @@ def receive(
     The caller sends nothing where the whole image has arrived already. Raises NodeError (cut-off,
     wrong-bytes, disk-full).
     """
-    store = Store(path)
+    store = Store(path, run)
     with stores.locked(store, pack["name"], run):
         part = store.part(pack)
-        with _open_part(part, offset) as file:
+        with _open_part(store, part, offset) as file:
             received = _copy(sys.stdin.buffer, file, pack["size"] - offset, part)
         if offset + received < pack["size"]:
             raise NodeError("cut-off", f"{offset + received} of {pack['size']} bytes have arrived")
@@ -76,13 +76,13 @@ def fetch(
     server: `node`, as messages name it; `addresses`, to be tried in turn; `port`. Raises NodeError
     (peer-unreachable, peer-failed, wrong-bytes, disk-full).
     """
-    store = Store(path)
+    store = Store(path, run)
     with stores.locked(store, pack["name"], run):
         start = offset = min(stores.received_bytes(store, pack), pack["size"])
         problem = "no more bytes"
         for _ in range(TRIES):
             try:
-                _fetch_rest(store.part(pack), offset, pack, server, token)
+                _fetch_rest(store, offset, pack, server, token)
             except (http.client.HTTPException, socket.timeout, ConnectionError) as error:
                 problem = str(error)
             offset = stores.received_bytes(store, pack)
@@ -98,9 +98,10 @@ def fetch(
 
 
 def _fetch_rest(
-    part: str, offset: int, pack: Mapping[str, Any], server: Mapping[str, Any], token: str
+    store: Store, offset: int, pack: Mapping[str, Any], server: Mapping[str, Any], token: str
 ) -> None:
     """Fetch until all is there or the connection ends."""
+    part = store.part(pack)
     connection = _connect(server, offset, pack, token)
     try:
         # An HTTP/1.0 response takes the socket over from its connection.
@@ -109,7 +110,7 @@ def _fetch_rest(
                 raise NodeError(
                     "peer-failed", f"{server['node']} answered {response.status} {response.reason}"
                 )
-            with _open_part(part, offset) as file:
+            with _open_part(store, part, offset) as file:
                 _copy(response, file, pack["size"] - offset, part)
     finally:
         connection.close()
@@ -137,9 +138,9 @@ def _connect(
         time.sleep(CONNECT_POLL_S)
 
 
-def _open_part(part: str, offset: int) -> Any:
+def _open_part(store: Store, part: str, offset: int) -> Any:
     """The part of an image, open for writing at `offset`; what lies behind is cut off."""
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    descriptor = stores.open_file(store, part, os.O_RDWR | os.O_CREAT)
     file = os.fdopen(descriptor, "r+b", buffering=0)
     if os.fstat(descriptor).st_size < offset:
         file.close()
@@ -182,7 +183,7 @@ def verify(
 ) -> dict[str, Any]:
     """Verify an image that is here already: one that has arrived wholly, or one in `images/` that
     was copied there by other means. Raises NodeError (not-here, wrong-bytes)."""
-    store = Store(path)
+    store = Store(path, run)
     with stores.locked(store, pack["name"], run):
         if stores.received_bytes(store, pack) == pack["size"]:
             _commit(store, pack, sidecar, run)
@@ -222,6 +223,7 @@ def _commit(
             "wrong-bytes",
             f"{part} arrived with sha256 {digest[:16]} instead of {pack['sha256'][:16]}",
         )
+    os.close(stores.open_file(store, part, os.O_RDONLY))  # another program may have brought it
     stores.write_json(store.sidecar(pack["key"]), sidecar)
     record = stores.verified_record(os.stat(part), pack["sha256"])
     stores.write_json(store.verified(pack["key"]), record)
@@ -258,14 +260,21 @@ def exchange(role: str, **arguments: Any) -> dict[str, Any]:
 
 
 def serve(
-    path: str, pack: Mapping[str, Any], port: int, tokens: Sequence[str], idle_s: float
+    path: str,
+    pack: Mapping[str, Any],
+    port: int,
+    tokens: Sequence[str],
+    idle_s: float,
+    run: Mapping[str, str] = stores.NO_RULES,
 ) -> dict[str, Any]:
     """Serve a verified image to other nodes, once to the holder of each token.
 
     Ends when all have it, when nobody has read anything for `idle_s`, or when the caller is gone.
-    Returns the number of bytes that were sent. Raises NodeError (not-verified, port-in-use).
+    Returns the number of bytes that were sent. Raises NodeError (unsafe-store, not-verified,
+    port-in-use).
     """
-    store = Store(path)
+    store = Store(path, run)
+    stores.require_safe(store)
     if not stores.is_verified(store, pack):
         raise NodeError("not-verified", f"{store.image(pack)} was not verified")
     progress = _Progress(tokens)

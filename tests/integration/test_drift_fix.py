@@ -53,7 +53,7 @@ def stores(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
     (folder / f"{toy.key}.json").write_text(json.dumps({**PACK_FIELDS, **toy.pack}))
     ship_runs.shipment(hosts, image).ship()
     inventory = short_path / "nodes.yml"
-    defaults = {"path": f"{hosts.root}/%h", "python": hosts.python}
+    defaults = {"path": f"{hosts.root}/%h", "python": hosts.python, "readers": "me"}
     inventory.write_text(json.dumps({"schema": 1, "groups": {}, "defaults": defaults}))
     return Stores(hosts, toy, inventory)
 

@@ -33,6 +33,7 @@ from tests.integration.test_image import Watching
 from tests.integration.test_mirrors import NAME, WHEELS
 from tests.integration.test_mirrors import locked as locked
 from tests.integration.test_mirrors import world as world
+from tests.node_stores import pack_record
 
 pytestmark = [pytest.mark.index, pytest.mark.needs("git")]
 
@@ -174,6 +175,9 @@ def install_store(root: Path, locked: Path, world: Server) -> Path:
     marker.unlink()
     marker.write_text(json.dumps({**content, "folder": str(shipped), "pack": shipped.name}))
     (root / "store" / NAME).symlink_to(shipped)
+    record = pack_record(shipped, NAME, shipped.name, content["lock_sha256"])
+    (root / "store" / "images").mkdir()
+    (root / "store" / "images" / f"{shipped.name}.json").write_text(json.dumps(record))
     return root / "store"
 
 

@@ -23,6 +23,7 @@ from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
 from tests.integration.test_git import run_git
 from tests.integration.test_join import PROVISION, Member, make_member, notes
+from tests.node_stores import pack_record
 
 pytestmark = [pytest.mark.torch, pytest.mark.slurm, pytest.mark.sshd, pytest.mark.needs("git")]
 
@@ -54,6 +55,9 @@ def ship(store: Path, name: str) -> Path:
     marker.unlink()
     marker.write_text(json.dumps({**content, "folder": str(tree), "pack": key}))
     (store / name).symlink_to(f"envs/{key}")
+    record = pack_record(tree, name, key, content["lock_sha256"])
+    (store / "images").mkdir()
+    (store / "images" / f"{key}.json").write_text(json.dumps(record))
     return tree
 
 

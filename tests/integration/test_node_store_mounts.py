@@ -60,6 +60,9 @@ def test_each_way_installs_and_is_taken_away_again(
     assert result == {"way": way, "is_new": True}
     directory = Path(store.environment(toy.key))
     assert (directory / "version").read_text() == "1" * 1000
+    if way != "tree":
+        flags = os.statvfs(directory).f_flag
+        assert flags & os.ST_RDONLY and flags & os.ST_NOSUID and flags & os.ST_NODEV
     assert install.install(store.path, NAME, toy.key, RUN)["is_new"] is False
     job = subprocess.Popen(["sleep", "60"], cwd=directory / "bin")
     try:
@@ -73,6 +76,24 @@ def test_each_way_installs_and_is_taken_away_again(
     install.remove_environment(store, toy.key)
     assert not directory.exists()
     assert list(Path(store.path, "images").iterdir()) == []
+
+
+@pytest.mark.loop
+@pytest.mark.parametrize("options", ["ro,loop,nodev", "ro,loop,nosuid"])
+def test_a_mount_that_could_give_rights_is_not_used(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    """Such as one of a line in fstab."""
+    toy = squashfs(tmp_path, "1")
+    receive(store, toy, monkeypatch)
+    install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
+    directory = store.environment(toy.key)
+    subprocess.run(["umount", directory], check=True)
+    mount = ["mount", "-t", "squashfs", "-o", options, store.image(toy.pack), directory]
+    subprocess.run(mount, check=True)
+    with pytest.raises(NodeError, match="is not mounted with ro,nosuid,nodev") as error:
+        install.install(store.path, NAME, toy.key, RUN)
+    assert error.value.reason == "unsafe-store"
 
 
 @pytest.mark.loop

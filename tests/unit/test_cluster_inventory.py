@@ -150,6 +150,14 @@ def test_defaults(inventory: Path) -> None:
     assert select_nodes("n1").defaults == NodeDefaults()
 
 
+@pytest.mark.parametrize("readers", ["all", "group:ml"])
+def test_nodes_are_told_the_rules_of_the_lab(readers: str, tmp_path: Path) -> None:
+    path = tmp_path / "nodes.yml"
+    path.write_text(f"schema: 1\ndefaults: {{trusted_group: ml, readers: '{readers}'}}\n")
+    assert read_inventory(path).defaults.rules == {"trusted_group": "ml", "readers": readers}
+    assert NodeDefaults().rules == {"trusted_group": "", "readers": ""}
+
+
 @pytest.mark.parametrize("on", ["", " ", "@nope", "n1!n1", "exec:", "ssh:", "slurm:"])
 def test_no_node(on: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
@@ -234,6 +242,19 @@ def test_empty_group_lists_the_others(inventory: Path) -> None:
         (
             "schema: 1\ndefaults: {path: /opt/$(reboot)}\n",
             ':2: defaults.path: "/opt/$(reboot)" is not an absolute path',
+        ),
+        (
+            "schema: 1\ndefaults: {readers: some}\n",
+            ':2: defaults.readers: "some" is not all, group:NAME or me',
+        ),
+        ("schema: 1\ndefaults: {trusted_group: 'a b'}\n", ':2: defaults.trusted_group: "a b"'),
+        (
+            "schema: 1\ndefaults:\n  trusted_group: ml\n  readers: group:users\n",
+            ":4: `readers: group:users` leaves out members of `trusted_group`.",
+        ),
+        (
+            "schema: 1\ndefaults:\n  readers: me\n  trusted_group: ml\n",
+            ":3: `readers: me` leaves out members of `trusted_group`.",
         ),
         ("schema: 1\ndefaults: {connect_s: .nan}\n", ":2: defaults.connect_s: "),
         ("schema: 1\ndefaults: {connect_s: .inf}\n", ":2: defaults.connect_s: "),

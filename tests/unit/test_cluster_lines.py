@@ -6,7 +6,7 @@ from typing import Any
 
 from provision.cli.console import wrap_line
 from provision.cli.format.drift import drift_lines
-from provision.cli.format.ship import ship_lines
+from provision.cli.format.ship import ship_json, ship_lines
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.states import NodeState
 from provision.commands.ship import ShipReport
@@ -47,6 +47,16 @@ def test_in_a_pipe_a_node_set_is_one_line() -> None:
         f"unreachable: {REASONS['unreachable'].meaning}. {REASONS['unreachable'].advice}" in lines
     )
     assert lines[-1].startswith(f"{KEY}: active on 1 of 3 nodes; --min demands 3; sent ")
+
+
+def test_what_only_its_owner_can_start_is_said_with_the_next_step() -> None:
+    note = "/opt/envs/x is mounted with FUSE, and only the user ann can read it"
+    lines = ship_lines(shipped(notes={"n1": note, "n4": note}))
+    [line] = [line for line in lines if note in line]
+    assert line.startswith(f"n[1,4]: no other user can start it: {note}. ")
+    assert "user_allow_other" in line and "`readers: all`" in line
+    document = ship_json(shipped(notes={"n1": note}))
+    assert [row.get("note") for row in document["nodes"].values()] == [note, None, None]
 
 
 def test_a_rollback_to_nothing_does_not_say_that_nothing_is_active() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -166,4 +165,24 @@ def test_data_folder_that_all_may_write_to_is_warned_of(tmp_path: Path) -> None:
     data.chmod(0o777)
     with environment_lock(folders, "lab", recorder):
         pass
-    assert recorder.messages[0].endswith(f"chmod o-w {shlex.quote(str(data))}")
+    assert f"every user may write to {data} (mode 777)" in recorder.messages[0]
+
+
+@pytest.mark.root
+def test_data_folder_of_another_account_is_warned_of_where_a_third_may_write(
+    tmp_path: Path,
+) -> None:
+    """A lab may share one, in the hands of one account."""
+    recorder = Recorder()
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    os.chown(data, 65533, 65533)
+    folders = Folders(data=data, cache=tmp_path, envs=tmp_path)
+    with environment_lock(folders, "lab", recorder):
+        pass
+    assert recorder.messages == []
+    os.chown(data, 65533, 100)
+    data.chmod(0o2775)
+    with environment_lock(folders, "lab", recorder):
+        pass
+    assert "the group users may write to" in recorder.messages[0]

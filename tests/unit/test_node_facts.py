@@ -86,8 +86,11 @@ def test_late_and_failed_facts_are_unread_and_the_others_are_reported() -> None:
     assert "/x" in unread["gpus"]
 
 
+MINE = {"readers": "me"}
+
+
 def test_store_that_does_not_exist_yet(tmp_path: Path) -> None:
-    answer = facts.store(str(tmp_path / "a" / "b"))
+    answer = facts.store(str(tmp_path / "a" / "b"), MINE)
     assert answer["existing"] == str(tmp_path)
     assert answer["problem"] is None
     assert answer["free_bytes"] > 0
@@ -110,8 +113,19 @@ def test_store_that_every_user_may_write_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     problem = facts.store(str(tmp_path))["problem"]
     assert problem["reason"] == "unsafe-store" and "mode 777" in problem["message"]
-    # One that is made there belongs to us.
-    assert facts.store(str(tmp_path / "store"))["problem"] is None
+    # One that is made there belongs to us, and in a sticky folder nobody else may replace it.
+    assert facts.store(str(tmp_path / "store"), MINE)["problem"]["reason"] == "unsafe-store"
+    tmp_path.chmod(0o1777)
+    assert facts.store(str(tmp_path / "store"), MINE)["problem"] is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root ships for all users")
+def test_store_that_other_users_cannot_reach(tmp_path: Path) -> None:
+    """Such as pytest's folders: root ships for all unless nodes.yml says otherwise."""
+    for readers in ("", "all", "group:users"):
+        problem = facts.store(str(tmp_path / "store"), {"readers": readers})["problem"]
+        assert problem["reason"] == "not-readable"
+    assert facts.store(str(tmp_path / "store"), MINE)["problem"] is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -107,7 +107,8 @@ def test_program_has_only_what_its_action_needs() -> None:
 
 
 def test_facts_of_this_machine(tmp_path: Path) -> None:
-    result = run_program(node_program("facts", {"path": str(tmp_path)}), folder=tmp_path)
+    arguments = {"path": str(tmp_path), "rules": {"readers": "me"}}
+    result = run_program(node_program("facts", arguments), folder=tmp_path)
     answer = answer_in(result)
     assert answer["result"]["store"]["existing"] == str(tmp_path)
     assert answer["result"]["store"]["problem"] is None

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import errno
+import grp
+import json
 import os
+import pwd
+import shutil
 import socket
+import struct
 import subprocess
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
+from provision.cluster.probe import probe_script
+from provision.cluster.program import node_command, node_program
 from provision_runtime.node import (
     activation,
     install,
     registry_image,
+    store_distrust,
     store_status,
     transfer,
     zstd,
 )
 from provision_runtime.node import store as stores
 from provision_runtime.node.errors import NodeError
+from provision_runtime.node.program import MARK
 from provision_runtime.node.store import Store
 from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, ship
 
-OTHER_RUN = {"id": "run-2", "source": "desktop:1000:/data", "by": "bob@desktop"}
+OTHER_RUN = {**RUN, "id": "run-2", "source": "desktop:1000:/data", "by": "bob@desktop"}
 
 
 @pytest.fixture
@@ -38,8 +50,8 @@ def toy(tmp_path: Path) -> PackedToy:
     return pack_toy(tmp_path, "1")
 
 
-def status(store: Store, toy: PackedToy) -> dict[str, object]:
-    return store_status.status(store.path, toy.pack)
+def status(store: Store, toy: PackedToy) -> dict[str, Any]:
+    return store_status.status(store.path, toy.pack, RUN)
 
 
 def listing(store: Store, folder: str) -> list[str]:
@@ -479,6 +491,411 @@ def test_a_store_of_another_user_is_refused(
     os.chown(Path(store.path, "envs"), 12345, -1)
     with pytest.raises(NodeError, match="envs belongs to the user 12345"):
         activation.activate(store.path, NAME, toy.key, RUN)
+
+
+NOT_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+STRANGER = 65533
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may enter."""
+    with tempfile.TemporaryDirectory(prefix="store-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def group_may_write(store: Path) -> None:
+    os.chown(store, -1, 100)
+    store.chmod(0o2775)
+
+
+def parent_is_not_sticky(store: Path) -> None:
+    store.parent.chmod(0o777)
+
+
+def stranger_made_the_link(store: Path) -> None:
+    real = store.rename(store.parent / "real")
+    store.symlink_to(real)
+    os.lchown(store, STRANGER, STRANGER)
+
+
+def nobody_owns_it(store: Path) -> None:
+    os.chown(store, 65534, 65534)
+
+
+def stranger_made_the_tree(store: Path) -> None:
+    [tree] = [path for path in (store / "envs").iterdir() if path.is_dir()]
+    os.chown(tree, STRANGER, STRANGER)
+
+
+def stranger_changed_a_file_of_the_tree(store: Path) -> None:
+    [tree] = [path for path in (store / "envs").iterdir() if path.is_dir()]
+    os.chown(tree / "version", STRANGER, STRANGER)
+
+
+def list_lets_a_user_write(store: Path) -> None:
+    entries = ((1, 7, NO_ID), (2, 7, STRANGER), (4, 5, NO_ID), (16, 7, NO_ID), (32, 5, NO_ID))
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(store / "envs", "system.posix_acl_access", data)
+    except OSError:
+        pytest.skip("this file system has no access lists")
+
+
+def stranger_planted_a_link(store: Path) -> None:
+    planted = store / "staging" / f"{NAME}.lease"
+    planted.unlink(missing_ok=True)
+    planted.symlink_to("/etc/passwd")
+    os.lchown(planted, STRANGER, STRANGER)
+
+
+def stranger_planted_a_folder(store: Path) -> None:
+    (store / "staging").rename(store / "old")
+    (store / "staging").symlink_to("/tmp")
+    os.lchown(store / "staging", STRANGER, STRANGER)
+
+
+def stranger_made_the_image(store: Path) -> None:
+    [image] = (store / "images").glob("*.tar.zst")
+    os.chown(image, STRANGER, STRANGER)
+
+
+def stranger_made_the_record(store: Path) -> None:
+    [record] = (store / "envs").glob("*.installed")
+    os.chown(record, STRANGER, STRANGER)
+
+
+def stranger_activated_another(store: Path) -> None:
+    os.lchown(store / NAME, STRANGER, STRANGER)
+
+
+NO_ID = 0xFFFFFFFF
+UNSAFE = (
+    group_may_write,
+    parent_is_not_sticky,
+    stranger_made_the_link,
+    nobody_owns_it,
+    stranger_made_the_tree,
+    stranger_changed_a_file_of_the_tree,
+    list_lets_a_user_write,
+    stranger_planted_a_link,
+    stranger_planted_a_folder,
+    stranger_made_the_image,
+    stranger_made_the_record,
+    stranger_activated_another,
+)
+
+
+@NOT_ROOT
+@pytest.mark.parametrize("attack", UNSAFE, ids=lambda attack: attack.__name__)
+def test_where_a_stranger_has_a_hand_nothing_runs_and_nothing_is_written(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Path], None]
+) -> None:
+    ran = open_folder / "ran"
+    toy = pack_toy(open_folder, "1", python=f"#!/bin/sh\ntouch {ran}\necho 3.11.7\n")
+    store = Store(str(open_folder / "opt" / "store"))
+    ship(store, toy, monkeypatch)
+    ran.unlink()
+    attack(Path(store.path))
+    before = {path: path.lstat().st_mtime_ns for path in (open_folder / "opt").rglob("*")}
+    actions: dict[str, Callable[[], object]] = {
+        "install": lambda: install.install(store.path, NAME, toy.key, RUN),
+        "attach": lambda: install.attach(store.path, NAME, toy.key, False, 0.0, RUN),
+    }
+    if attack is not stranger_changed_a_file_of_the_tree:  # which only reads all files
+        actions |= {
+            "status": lambda: status(store, toy),
+            "receive": lambda: receive(store, toy, monkeypatch),
+            "verify": lambda: transfer.verify(store.path, toy.pack, toy.pack, RUN),
+            "serve": lambda: transfer.serve(
+                store.path, toy.pack, free_port(), ["secret"], 0.1, RUN
+            ),
+            "activate": lambda: activation.activate(store.path, NAME, toy.key, RUN),
+            "distrust": lambda: store_distrust.distrust(store.path, NAME, toy.key, RUN),
+            "release": lambda: stores.release(store.path, NAME, RUN),
+            "image": lambda: registry_image.activate(store.path, NAME, "lab/toy@sha256:0", RUN),
+        }
+    for name, action in actions.items():
+        with pytest.raises(NodeError) as error:
+            action()
+        assert error.value.reason == "unsafe-store", name
+    assert not ran.exists()
+    if attack is stranger_changed_a_file_of_the_tree:
+        return  # install has its lease
+    assert {path: path.lstat().st_mtime_ns for path in (open_folder / "opt").rglob("*")} == before
+
+
+@NOT_ROOT
+@pytest.mark.parametrize("place", ["store", "store/envs", "parent"])
+def test_a_link_that_waits_for_the_store_is_not_followed(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Root would make its folders where the link leads."""
+    (open_folder / "victim").mkdir(mode=0o700)
+    sticky = open_folder / "scratch"
+    sticky.mkdir()
+    sticky.chmod(0o1777)
+    path = sticky / ("parent/store" if place == "parent" else "store")
+    link = sticky / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(open_folder / "victim")
+    os.lchown(link, STRANGER, STRANGER)
+    with pytest.raises(NodeError) as error:
+        receive(Store(str(path)), pack_toy(open_folder, "1"), monkeypatch)
+    assert error.value.reason == "unsafe-store"
+    assert list((open_folder / "victim").iterdir()) == []
+    assert (open_folder / "victim").stat().st_mode & 0o7777 == 0o700
+
+
+@pytest.mark.parametrize("place", ["lock", "journal.jsonl", "staging/PART"])
+def test_a_second_name_of_another_file_is_not_written_through(
+    store: Store, toy: PackedToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("years")
+    name = Path(store.path, place.replace("PART", Path(store.part(toy.pack)).name))
+    name.parent.mkdir(parents=True, exist_ok=True)
+    name.hardlink_to(victim)
+    with pytest.raises(NodeError) as error:
+        ship(store, toy, monkeypatch)
+    assert error.value.reason == "not-ours"
+    assert victim.read_text() == "years"
+
+
+def test_a_pipe_in_the_place_of_the_journal_does_not_wait(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(store.path).mkdir()
+    os.mkfifo(store.lock)
+    with pytest.raises(NodeError) as error:
+        ship(store, toy, monkeypatch)
+    assert error.value.reason == "not-ours"
+
+
+GROUP = "games"  # every Linux has it, and a user of that name in it
+
+
+@NOT_ROOT
+def test_a_lab_may_trust_the_members_of_a_group(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them made the store; what we make in it, the others may change."""
+    gid, uid = grp.getgrnam(GROUP).gr_gid, pwd.getpwnam(GROUP).pw_uid
+    path = open_folder / "store"
+    path.mkdir()
+    os.chown(path, uid, gid)
+    path.chmod(0o2775)
+    toy = pack_toy(open_folder, "1")
+    with pytest.raises(NodeError) as error:
+        receive(Store(str(path)), toy, monkeypatch)
+    assert error.value.reason == "unsafe-store"
+    run = {**RUN, "readers": "", "trusted_group": GROUP}
+    receive(Store(str(path)), toy, monkeypatch, run=run)
+    assert install.install(str(path), NAME, toy.key, run)["way"] == "tree"
+    activation.activate(str(path), NAME, toy.key, run)
+    for name in ("", "envs", "images", "staging"):
+        status = (path / name).stat()
+        assert (status.st_gid, status.st_mode & 0o7777) == (gid, 0o2775)
+    for name in ("lock", "journal.jsonl"):
+        status = (path / name).stat()
+        assert (status.st_gid, status.st_mode & 0o7777) == (gid, 0o664)
+    os.lchown(path / NAME, STRANGER, -1)
+    with pytest.raises(NodeError):
+        activation.activate(str(path), NAME, toy.key, run)
+
+
+def probe(store: Store, toy: PackedToy, readers: str = "") -> bool:
+    """Whether the shell says that nothing is to be done."""
+    script = probe_script(store.path, toy.pack, stores.SUFFIXES["tar"], readers)
+    result = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    answer = json.loads(result.stdout.partition(MARK)[2])
+    return bool(answer["result"]["active"])
+
+
+@NOT_ROOT
+@pytest.mark.parametrize(
+    "attack",
+    [attack for attack in UNSAFE if attack is not stranger_changed_a_file_of_the_tree],
+    ids=lambda attack: attack.__name__,
+)
+def test_the_shell_leaves_what_a_stranger_may_change_to_the_program(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Path], None]
+) -> None:
+    toy = pack_toy(open_folder, "1")
+    store = Store(str(open_folder / "opt" / "store"))
+    run = {**RUN, "readers": ""}
+    receive(store, toy, monkeypatch, run=run)
+    install.install(store.path, NAME, toy.key, run)
+    activation.activate(store.path, NAME, toy.key, run)
+    assert probe(store, toy)
+    attack(Path(store.path))
+    if attack is stranger_planted_a_link:  # only a run that has something to do comes across it
+        return
+    assert not probe(store, toy)
+
+
+@NOT_ROOT
+def test_the_shell_leaves_what_readers_cannot_start_to_the_program(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = pack_toy(open_folder, "1")
+    store = Store(str(open_folder / "opt" / "store"))
+    ship(store, toy, monkeypatch)  # readers: me
+    assert probe(store, toy, "me")
+    assert not probe(store, toy, "")
+    assert not probe(store, toy, "all")
+    Path(store.path).chmod(0o755)
+    assert probe(store, toy, "")
+    python = Path(store.python(toy.key))
+    python.chmod(0o700)
+    assert not probe(store, toy, "")
+
+
+def start_as_a_stranger(store: Store, toy: PackedToy) -> int:
+    command = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
+    return subprocess.run([*command, store.python(toy.key)], capture_output=True).returncode
+
+
+@NOT_ROOT
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_root_ships_any_user_can_start_under_any_umask(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    toy = pack_toy(open_folder, "1")
+    store = Store(str(open_folder / "opt" / "store"))
+    run = {**RUN, "readers": ""}
+    before = os.umask(umask)
+    try:
+        receive(store, toy, monkeypatch, run=run)
+        assert install.install(store.path, NAME, toy.key, run) == {"way": "tree", "is_new": True}
+        activation.activate(store.path, NAME, toy.key, run)
+    finally:
+        os.umask(before)
+    assert start_as_a_stranger(store, toy) == 0
+    for path in Path(store.path).parent.rglob("*"):
+        if not path.is_symlink() and path.parent != Path(store.environment(toy.key)):
+            is_folder = path.is_dir() or path.parent.name == "bin"
+            assert path.stat().st_mode & 0o7777 == (0o755 if is_folder else 0o644), path
+
+
+@NOT_ROOT
+@pytest.mark.parametrize(
+    ("readers", "mode", "gid"),
+    [("all", 0o755, 0), ("me", 0o700, 0), (f"group:{GROUP}", 0o750, None)],
+)
+def test_the_stores_own_folder_says_who_reads_it(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, readers: str, mode: int, gid: int | None
+) -> None:
+    toy = pack_toy(open_folder, "1")
+    store = Store(str(open_folder / "store"))
+    Path(store.path).mkdir(mode=0o711)
+    run = {**RUN, "readers": readers}
+    receive(store, toy, monkeypatch, run=run)
+    assert "note" not in install.install(store.path, NAME, toy.key, run)
+    top = Path(store.path).stat()
+    assert top.st_mode & 0o7777 == mode
+    assert top.st_gid == (grp.getgrnam(GROUP).gr_gid if gid is None else gid)
+    assert (start_as_a_stranger(store, toy) == 0) == (readers == "all")
+
+
+@NOT_ROOT
+@pytest.mark.parametrize("readers", ["", "all", f"group:{GROUP}"])
+def test_an_environment_that_its_readers_cannot_start_is_a_failure(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, readers: str
+) -> None:
+    toy = pack_toy(open_folder, "1")
+    closed = open_folder / "closed"
+    store = Store(str(closed / "store"))
+    run = {**RUN, "readers": readers}
+    receive(store, toy, monkeypatch, run=run)
+    install.install(store.path, NAME, toy.key, run)
+    activation.activate(store.path, NAME, toy.key, run)
+    answer = store_status.status(store.path, toy.pack, run)
+    assert (answer["installed"], answer["store"]["problem"]) == ("tree", None)
+    closed.chmod(0o700)
+    answer = store_status.status(store.path, toy.pack, run)
+    assert answer["installed"] is None
+    assert answer["store"]["problem"]["reason"] == "not-readable"
+    with pytest.raises(NodeError, match=f"may not read {closed}") as error:
+        install.install(store.path, NAME, toy.key, run)
+    assert error.value.reason == "not-readable"
+    with pytest.raises(NodeError, match=f"may not read {closed}") as error:
+        install.attach(store.path, NAME, toy.key, False, 0.0, run)
+    assert error.value.reason == "not-readable"
+
+
+@NOT_ROOT
+def test_root_starts_an_environment_as_another_user(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gets none of root's variables, and whose failure is one."""
+    record = open_folder / "record"
+    record.touch()
+    record.chmod(0o666)
+    monkeypatch.setenv("SECRET", "s3cret")
+    python = f"#!/bin/sh\n/usr/bin/env > {record}\n/usr/bin/id -u >> {record}\n[ -r {record} ]\n"
+    toy = pack_toy(open_folder, "1", python=python)
+    store = Store(str(open_folder / "store"))
+    run = {**RUN, "readers": ""}
+    receive(store, toy, monkeypatch, run=run)
+    install.install(store.path, NAME, toy.key, run)
+    assert record.read_text().splitlines()[-1] == "65534"
+    assert "s3cret" not in record.read_text()
+    other = pack_toy(open_folder, "2", python='#!/bin/sh\n[ "$(/usr/bin/id -u)" = 0 ]\n')
+    receive(store, other, monkeypatch, run=run)
+    with pytest.raises(NodeError) as error:
+        install.install(store.path, NAME, other.key, run)
+    assert error.value.reason == "does-not-start"
+
+
+def answer_to_a_stranger(action: str, data: bytes = b"", **arguments: object) -> dict[str, Any]:
+    """What a node program answers that another user runs."""
+    program = node_program(action, arguments)
+    command = [
+        "setpriv",
+        f"--reuid={STRANGER}",
+        f"--regid={STRANGER}",
+        "--clear-groups",
+        "sh",
+        "-c",
+    ]
+    result = subprocess.run(
+        [*command, f"PATH={os.defpath}; {node_command(len(program))}"],
+        input=program + data,
+        capture_output=True,
+    )
+    answer: dict[str, Any] = json.loads(result.stdout.decode().partition(MARK)[2])
+    return answer
+
+
+@NOT_ROOT
+@pytest.mark.skipif(shutil.which("python3", path=os.defpath) is None, reason="no python3")
+@pytest.mark.parametrize("readers", ["", "me", "all"])
+def test_another_account_ships_for_itself_and_says_so(open_folder: Path, readers: str) -> None:
+    """In its closed folder; unless the lab says who reads it."""
+    home = open_folder / "home"
+    home.mkdir(mode=0o700)
+    os.chown(home, STRANGER, STRANGER)
+    toy = pack_toy(open_folder, "1", python="#!/bin/sh\n")
+    run, path = {**RUN, "readers": readers}, str(home / "store")
+    answer = answer_to_a_stranger(
+        "store-receive",
+        toy.image,
+        path=path,
+        pack=dict(toy.pack),
+        sidecar=dict(toy.pack),
+        run=run,
+        offset=0,
+    )
+    assert answer["result"]["received"] == len(toy.image)
+    answer = answer_to_a_stranger("store-install", path=path, name=NAME, key=toy.key, run=run)
+    note = f"other users may not read {home} (mode 700)"
+    if readers == "all":
+        assert answer["error"] == {"reason": "not-readable", "message": note}
+    else:
+        expected = {"way": "tree", "is_new": True, **({"note": note} if not readers else {})}
+        assert answer["result"] == expected
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002])

@@ -17,7 +17,8 @@ from provision.cli.main import cli
 from provision.cluster import ship_journal
 from provision.cluster.distribution import part_path
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.inventory import NodeSelection
+from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.remote import NodeAnswer
 from provision.cluster.states import (
     TRANSIENT_REASONS,
     UNKNOWN_REASONS,
@@ -32,7 +33,8 @@ from provision.commands.context import Context
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import Folders
 from provision_runtime.node.store import Store
-from tests.ship_runs import Notes
+from tests.node_stores import pack_toy
+from tests.ship_runs import Notes, SimulatedNodes, shipment, write_image
 
 ACTIVE = NodeState(state="active")
 
@@ -228,3 +230,60 @@ def test_nobody_else_may_write_to_a_journal(tmp_path: Path) -> None:
     journal.close()
     for path in (journal.path, journal.path.parent, journal.path.parent.parent):
         assert not path.stat().st_mode & 0o022, path
+
+
+def answer_of_a_store(node: Node, is_network: bool) -> NodeAnswer:
+    """Of a node that has nothing yet, and may take the image."""
+    store = {
+        "problem": None,
+        "is_executable": True,
+        "free_bytes": 1 << 40,
+        "free_inodes": None,
+        "existing": "/lab",
+        "type": "nfs4",
+        "source": "server:/lab",
+        "is_network": is_network,
+    }
+    result = {
+        "active": None,
+        "verified": False,
+        "installed": None,
+        "received": 0,
+        "has_image": False,
+        "addresses": [],
+        "ways": ["kernel"],
+        "unread": {},
+        "store": store,
+    }
+    return NodeAnswer(node=node, result=result, failure=None)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one later"])
+@pytest.mark.parametrize("is_network", [True, False])
+def test_one_network_store_is_not_taken_for_a_store_of_each_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_network: bool, at_once: bool
+) -> None:
+    """Each would write into the store of the others; also where one of them answers late."""
+    nodes = SimulatedNodes(root=tmp_path, names="n[1-2]")
+    run = shipment(nodes, write_image(tmp_path, pack_toy(tmp_path, "1")))
+    monkeypatch.setattr(
+        run,
+        "ask",
+        lambda asked, *_, **__: [answer_of_a_store(node, is_network) for node in asked],
+    )
+    first, second = nodes.selection().nodes
+
+    def check() -> None:
+        if at_once:
+            run._check_stores([first, second], 1.0)
+        else:
+            run._check_stores([first], 1.0)
+            run._check_stores([second], 1.0)
+
+    if not is_network:
+        check()
+        return
+    with pytest.raises(
+        InvalidSpec, match=r"n1 and n2: they share one store\. Ship with --to shared"
+    ):
+        check()

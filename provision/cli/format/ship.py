@@ -22,6 +22,7 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     the terminal."""
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
     sentences = _advice_lines(report.states.values())
+    sentences += _note_lines(report.notes)
     sentences += _key_lines("removed", report.removed)
     sentences += _key_lines("still used by a job, and kept:", report.in_use)
     if report.stopped is not None:
@@ -54,6 +55,17 @@ def _advice_lines(states: Any) -> list[str]:
 
     reasons = dict.fromkeys(state.failure.reason for state in states if state.failure)
     return [f"{each}: {REASONS[each].meaning}. {REASONS[each].advice}" for each in reasons]
+
+
+def _note_lines(notes: Mapping[str, str]) -> list[str]:
+    from provision.cluster.failures import REASONS
+    from provision.cluster.folding import fold_equal
+
+    advice = REASONS["not-readable"].advice
+    return [
+        f"{nodes}: no other user can start it: {note}. {advice}"
+        for nodes, note in fold_equal(dict(notes))
+    ]
 
 
 def _key_lines(label: str, keys_of: Mapping[str, Sequence[str]]) -> list[str]:
@@ -107,6 +119,8 @@ def ship_json(report: ShipReport) -> dict[str, Any]:
             row["stage"] = state.failure.stage
             row["reason"] = state.failure.reason
             row["message"] = state.failure.message
+        if name in report.notes:
+            row["note"] = report.notes[name]
         row["removed"] = list(report.removed.get(name, ()))
         row["in_use"] = list(report.in_use.get(name, ()))
         nodes[name] = row
