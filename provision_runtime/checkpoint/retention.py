@@ -121,12 +121,11 @@ def carry_out(
         except collective.RankFailed as error:
             lacks_copies = True
             problem = f"no second copies of all that stays could be written: {error}"
-            newest = [layout.parse(folder) for folder in removed]
-            for folder in catalog.intact_newest_first(backend, [name for name in newest if name])[
-                :1
-            ]:
-                removed.remove(folder)
-                problem += f"; {folder} stays in their place"
+            names = [name for name in map(layout.parse, removed) if name]
+            newest = next(iter(catalog.intact_newest_first(backend, names)), None)
+            if newest:
+                removed.remove(newest)
+                problem += f"; {newest} stays in their place"
             problems.append(problem)
     failed = _remove(backend, [*removed, *plan.leftovers]) if ranks.rank == 0 else {}
     for folder, error in failed.items():
