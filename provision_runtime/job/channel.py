@@ -350,13 +350,14 @@ class Head(Channel):
         elif number in self._members:
             problem = f"{self._names[number]} and {name} both say that they are node {number}"
         self._strangers.remove(connection)
+        if not problem:
+            self._names[number] = name
+            self._members[number] = connection
         with contextlib.suppress(OSError):  # its end is noticed when it is read
             connection.send({"end": problem} if problem else {"job": self._job})
         if problem:
             connection.close()
             self._fail(problem)
-        self._names[number] = name
-        self._members[number] = connection
 
     def _fail(self, message: str) -> None:
         self.announce_end(message)

@@ -375,10 +375,11 @@ def test_who_stands_between_can_change_nothing() -> None:
                 with contextlib.closing(member):
                     member.tell({"topic": "t", "payload": 1})
                     payload = of_node.line()
+                    head.tell({"topic": "t", "payload": 1})
                     wrong = {
                         "changed": payload.replace(b'"payload": 1', b'"payload": 7'),
                         "repeated": greeting,
-                        "sent back": welcome,
+                        "sent back": of_head.line(),
                     }[change]
                     of_head.socket.sendall(wrong + b"\n")
                     assert str(run.result()) == "n2 is gone"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.core.errors import TimedOut, ToolFailed, ToolMissing
+from provision.core.errors import OutputTooLong, TimedOut, ToolFailed, ToolMissing
 from provision.core.process import (
     clean_environment,
     exec_command,
@@ -220,3 +220,13 @@ def test_ctrl_c_ends_the_commands_of_threads() -> None:
         run_in_threads(work, range(4), 2)
     thread.join()
     assert sorted(began) == [0, 1]
+
+
+@pytest.mark.parametrize("where", ["", ">&2"])
+@pytest.mark.parametrize("text", ["yes", "yes | tr -d '\\n'"])
+def test_no_more_is_read_than_an_answer_can_be(where: str, text: str) -> None:
+    """Of a command that prints without end, with line ends and without."""
+    with pytest.raises(OutputTooLong):
+        run(["sh", "-c", f"{{ {text}; }} {where}"], most_bytes=1000, timeout_s=60)
+    finished = run(["sh", "-c", f"{{ {text}; }} | head -c 1000 {where}"], most_bytes=1000)
+    assert len(finished.stderr if where else finished.stdout) == 1000
