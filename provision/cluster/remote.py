@@ -319,8 +319,7 @@ class _RemoteAction:
             causes = step_causes(messages, output.stderr) & set(remaining)
             for name, node in list(remaining.items()):
                 if name in documents:
-                    answer = _answer_of_document(node, documents[name], output, self._stage)
-                    self._add(answer)
+                    self._add(_answer_of_document(node, documents[name], output, self._stage))
                 elif causes and name not in causes:
                     continue
                 elif name in messages:
@@ -375,15 +374,14 @@ def answer_of(node: Node, output: NodeOutput, stage: str, action: str) -> NodeAn
         return _failed(node, stage, "bad-answer", codec.too_long(action), output)
     stdout = output.stdout.decode(errors="replace")
     text = codec.marked_text(stdout.split("\n"))
-    reason, message = classify(output.status, stdout, output.stderr)
     if text is not None:
         try:
             return _answer_of_document(node, codec.decode(text, action), output, stage)
         except ValueError as error:
             # Else the connection may have broken within the answer.
             if output.status == 0:
-                reason, message = "bad-answer", str(error)
-    return _failed(node, stage, reason, message, output)
+                return _failed(node, stage, "bad-answer", str(error), output)
+    return _failed(node, stage, *classify(output.status, stdout, output.stderr), output)
 
 
 def _answer_of_document(
