@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,28 @@ def test_no_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolMissing):
         kubernetes_nodes.list_nodes()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[]", "7", "null", '"x"', "", "{}", "[" * 200_000, '{"items": NaN}', '{"items": [7]}'),
+        '{"items": [{"metadata": {}}]}',
+        '{"items": [{"metadata": {"name": 7}}]}',
+        '{"items": [{"metadata": {"name": "n1", "labels": []}}]}',
+        '{"items": [{"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready"}]}}]}',
+        '{"items": [{"metadata": {"name": "n1"}, "status": {"allocatable": {"nvidia.com/gpu": "x"}}}]}',
+    ],
+)
+def test_what_is_no_list_of_nodes(text: str) -> None:
+    with pytest.raises(Unreachable, match="nodes"):
+        kubernetes_nodes.parse_nodes(text)
+
+
+def test_words_of_a_kubelet_are_lines_and_a_driver_is_a_version() -> None:
+    metadata = {"name": "n1", "labels": {"nvidia.com/cuda.driver-version.full": "newest"}}
+    status = {"nodeInfo": {"osImage": "Debian\n\x1b[2Jn9 Ready"}}
+    [node] = kubernetes_nodes.parse_nodes(
+        json.dumps({"items": [{"metadata": metadata, "status": status}]})
+    )
+    assert (node.os_image, node.driver) == ("Debian\\n\\x1b[2Jn9 Ready", None)

@@ -75,16 +75,13 @@ def ask_kubectl(
     arguments: list[str],
     context: str = "",
     namespace: str | None = None,
-    *,
-    stdin: str = "",
     advice: str = "",
 ) -> Any:
     """The document that kubectl printed (-o json), checked. kind: its name in kubectl.schema.json.
 
     Raises Unreachable for another answer, and what `run_kubectl` raises.
     """
-    text = run_kubectl(arguments, context, namespace, stdin=stdin, advice=advice)
-    return parse_answer(kind, text)
+    return parse_answer(kind, run_kubectl(arguments, context, namespace, advice=advice))
 
 
 def parse_answer(kind: str, text: str) -> Any:
