@@ -74,8 +74,8 @@ def add(
     """Add packages to an environment.
 
     REQUIREMENT is a package with or without a version, a wheel, a project's folder (./mypkg, from
-    which provision builds a wheel), or a git address (git+https://...@REV). All other packages stay
-    as locked. spec.yml, lock, prefix and kernel follow; if anything fails, they stay as they were.
+    which provision builds a wheel), or a git address (git+https://...@REV); both run code of the
+    project. All other packages stay as locked. spec.yml, lock, prefix and kernel follow; if anything fails, they stay as they were.
     """
     from provision.commands import change as command
     from provision.core.errors import InvalidSpec

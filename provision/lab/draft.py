@@ -76,10 +76,12 @@ def lab_values(
 ) -> Mapping[str, Any]:
     """The values of templates/lab.yml.j2."""
     groups = node_groups(facts.nodes)
-    mirrors = [
-        {"setting": f"{mirror}={without_credentials(address)}", "origin": origin}
-        for mirror, address, origin in facts.mirrors
-    ]
+    mirrors = []
+    for mirror, address, origin in facts.mirrors:
+        public = without_credentials(address)
+        if public != address:
+            origin += ", without its credential: docs/mirrors.md says where members put theirs"
+        mirrors.append({"setting": f"{mirror}={public}", "origin": origin})
     return {
         "name": NAME.sub("-", name).strip("-.") or "lab",
         "contact": contact,

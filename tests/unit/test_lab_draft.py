@@ -60,6 +60,7 @@ def test_a_draft_from_a_slurm_login_host(tmp_path: Path) -> None:
     assert cluster.login == ("login1.vision.example",)
     assert lab.mirrors == ("*=https://mirror.vision.example/conda/",)
     assert "secret" not in text and "token" not in text
+    assert "conda's file, without its credential" in text
     assert lab.places["data"].parts[:2] == ("/", "scratch")
     assert [environment.name for environment in lab.environments] == ["train"]
     inventory = (tmp_path / "nodes.yml").read_text()
