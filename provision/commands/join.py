@@ -194,8 +194,10 @@ def _check_writable(folder: Path) -> None:
     try:
         with disk_full_raises(probe, f"{SIZES_ADVICE}. {FREE_SPACE}"):
             make_private_directory(folder)
-            probe.write_bytes(b"x" * 4096)
-            probe.unlink()
+            try:
+                probe.write_bytes(b"x" * 4096)
+            finally:
+                probe.unlink(missing_ok=True)
     except OSError as error:
         raise SystemRefused(
             f"{folder} cannot be written: {error.strerror}.",

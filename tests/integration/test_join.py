@@ -364,7 +364,8 @@ def test_a_full_home(member: Member, address: str) -> None:
             file.write(b"x" * 65536)
         result = member.run("join", address)
         assert result.returncode == 11
-        assert "disk is full" in result.stderr and "du -xh" in result.stderr
+        assert "The disk is full: " in result.stderr and "du -xh" in result.stderr
+        assert not list(member.home.rglob(".probe"))
         (member.home / "large").unlink()
         remount(member.home, "size=64m")
         status, report = member.join(address)

@@ -76,3 +76,11 @@ def test_long_words_stay_whole() -> None:
     path = "/" + "x" * 90
     assert wrap_line(f"  see {path}", 40) == ["  see", f"    {path}"]
     assert wrap_line(f"  see {path}", None) == [f"  see {path}"]
+
+
+def test_a_lost_answer_is_no_proof_that_nothing_was_activated() -> None:
+    late = NodeFailure(stage="activate", reason="timed-out", message="no answer within 120 s")
+    unknown = {"n1": NodeState(state="unknown", failure=late), "n2": failed("n2")}
+    assert "nothing was activated" not in ship_lines(shipped(states=unknown, ways={}))[-1]
+    failures = {"n1": failed("n1"), "n2": failed("n2")}
+    assert "nothing was activated" in ship_lines(shipped(states=failures, ways={}))[-1]

@@ -94,7 +94,9 @@ def _result_line(report: ShipReport) -> str:
     line = f"{report.key}: {goal} on {report.ready} of {total}"
     if not report.succeeded and report.required > report.ready:
         line += f"; --min demands {report.required}"
-        if report.goal == "active" and report.ready == 0:
+        # A node whose answer to the activation was lost may be active.
+        is_known = all(state.state != "unknown" for state in report.states.values())
+        if report.goal == "active" and report.ready == 0 and is_known:
             line += ", so nothing was activated"
     if report.verb == "ship" and not report.from_registry:
         line += f"; {_sent_text(report)}"
