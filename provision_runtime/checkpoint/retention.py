@@ -128,9 +128,9 @@ def carry_out(
                 problem += f"; {newest} stays in their place"
             problems.append(problem)
     failed = _remove(backend, [*removed, *plan.leftovers]) if ranks.rank == 0 else {}
-    for folder, error in failed.items():
-        path = f" ({error.filename})" if error.filename else ""
-        problems.append(f"{folder} was not removed: {error.strerror or error}{path}")
+    for folder, reason in failed.items():
+        path = f" ({reason.filename})" if reason.filename else ""
+        problems.append(f"{folder} was not removed: {reason.strerror or reason}{path}")
     return replace(
         plan,
         removed=tuple(folder for folder in removed if folder not in failed),
