@@ -95,8 +95,9 @@ def main() -> None:
     sys.excepthook = _print_traceback
     status = _run()
     # What a verb printed is written; this is the object of an error.
-    with contextlib.suppress(OSError, SystemExit):
-        sys.stdout.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, SystemExit):
+            stream.flush()
     os._exit(status)
 
 

@@ -66,6 +66,12 @@ def _closed_stream(mode: Literal["r", "w"]) -> TextIO:
 
 def _as(kind: type[Output], stream: TextIO) -> Output:
     assert isinstance(stream, io.TextIOWrapper)
-    encoding, line_buffering = stream.encoding, stream.line_buffering
-    # A path may hold characters that the locale cannot encode.
-    return kind(stream.detach(), encoding, errors="backslashreplace", line_buffering=line_buffering)
+    encoding = stream.encoding
+    line_buffering, write_through = stream.line_buffering, stream.write_through
+    return kind(
+        stream.detach(),
+        encoding,
+        errors="backslashreplace",  # a path may hold characters that the locale cannot encode
+        line_buffering=line_buffering,
+        write_through=write_through,
+    )

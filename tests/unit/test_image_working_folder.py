@@ -13,7 +13,14 @@ from provision import launch
 from provision.commands.image import _in_folder
 from provision.core.errors import InvalidSpec
 
-CALLER = f"{os.getuid()}:{os.getgid()}"
+CALLER = "1234:100"
+
+
+@pytest.fixture(autouse=True)
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may be root."""
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
+    monkeypatch.setattr(os, "getgid", lambda: 100)
 
 
 def engine(*security: str, url: str = "http+docker://localhost") -> Any:

@@ -25,6 +25,7 @@ HARMLESS = ("2>&-", "2>/dev/full", "<&- 2>&-")
 def run(folder: Path, command: str, redirection: str, **options: object) -> tuple[int, str]:
     """Exit code and standard error of a verb in a shell that redirects its streams."""
     environment = {**os.environ, "HOME": str(folder), "PROVISION_DATA": str(folder / "data")}
+    environment["PYTHONUNBUFFERED"] = ""  # with it, errors come at other points
     script = f"set -o pipefail; {shlex.join(PROVISION)} {command} {redirection}"
     result = subprocess.run(
         [shutil.which("bash") or "bash", "-c", script],
@@ -98,6 +99,22 @@ def test_a_file_that_is_opened_does_not_become_the_output(tmp_path: Path) -> Non
     script = f"{shlex.join([sys.executable, '-c', code])} <&- >&- 2>&-"
     subprocess.run(["bash", "-c", script], check=True)
     assert (tmp_path / "file").read_text() == "True\n"
+
+
+@pytest.mark.parametrize("variable", ["", "1"])
+def test_buffering_stays_as_python_chose_it(variable: str) -> None:
+    """PYTHONUNBUFFERED, which container images set."""
+    code = (
+        "import sys; from provision.cli import streams\n"
+        "def read(): return [(each.line_buffering, each.write_through) for each in "
+        "(sys.stdout, sys.stderr)]\n"
+        "before = read(); streams.prepare(); print(before == read())"
+    )
+    environment = {**os.environ, "PYTHONUNBUFFERED": variable}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert result.stdout == "True\n", result.stderr
 
 
 def test_a_reader_that_leaves_ends_the_verb(tmp_path: Path) -> None:
