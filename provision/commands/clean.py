@@ -71,7 +71,6 @@ def clean(context: Context, items: Sequence[Removable]) -> list[Removable]:
                 with _unused(context, item):
                     steps.append(f"removed {item.path} in part")
                     _remove(context, item)
-                    steps[-1] = f"removed {item.path}"
             except InUse as error:
                 context.progress.warn(f"{item.path} stays: {error.message}")
             else:
@@ -79,6 +78,7 @@ def clean(context: Context, items: Sequence[Removable]) -> list[Removable]:
                     context.progress.warn(f"{item.path} stays: it cannot be removed wholly")
                 else:
                     removed.append(item)
+                    steps[-1] = f"removed {item.path}"
             meter.advance(1)
     return removed
 

@@ -175,7 +175,8 @@ def remove(
                 _warn_of_link(context, folder)
             remove_tree(folders.packed / name)
             remove_image(folders.images / name)
-            steps.append("removed the image")
+            if any(product.kind == "image" for product in listed):
+                steps.append("removed the image")
             remove_tree(pack_path(folders, name))
             remove_tree(folders.passport(name))
         return listed
