@@ -72,9 +72,12 @@ def cancel(id: str) -> dict[str, Any]:
 def _record(folder: Path) -> dict[str, Any] | None:
     """What the part wrote when it started; None if that was another host, or the file is damaged."""
     try:
+        int(folder.name.rpartition("-")[2])
         record = json.loads((folder / PROCESS).read_text())
         is_own = record["host"] == os.uname().nodename
-    except (OSError, ValueError, KeyError, TypeError):
+        _, number, _ = record["identity"]
+        int(number)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if is_own else None
 
