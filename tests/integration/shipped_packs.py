@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
@@ -24,7 +26,8 @@ def write_pack(
     folder = data / "packs" / name
     folder.mkdir(parents=True, exist_ok=True)
     prefix = data / f"prefix-{version}"
-    base = Path(sys.base_prefix) / "bin" / "python3"
+    # Root ships for all users, and its own Python may lie where they cannot go.
+    base = shutil.which("python3", path=os.defpath) or f"{sys.base_prefix}/bin/python3"
     subprocess.run([base, "-m", "venv", "--without-pip", "--symlinks", prefix], check=True)
     runtime_package.install(prefix, runtime_package.load())
     (prefix / "filler").write_bytes(random.Random(version).randbytes(filler))
