@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -42,9 +43,10 @@ def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(GROUPS)
     tools = tmp_path / "bin"
     tools.mkdir()
+    data = shlex.quote(str(DATA))
     for name, script in {
-        "sinfo": f'case "$*" in *%N*) cat {DATA}/sinfo/24.11.txt;; *) echo gpu; echo cpu;; esac',
-        "kubectl": f"cat {DATA}/kubectl/nodes.json",
+        "sinfo": f'case "$*" in *%N*) cat {data}/sinfo/24.11.txt;; *) echo gpu; echo cpu;; esac',
+        "kubectl": f"cat {data}/kubectl/nodes.json",
     }.items():
         (tools / name).write_text(f"#!/bin/sh\n{script}\n")
         (tools / name).chmod(0o755)

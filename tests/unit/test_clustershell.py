@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's ClusterShell configuration: one file of groups."""
     from ClusterShell import NodeSet, NodeUtils
 
-    (tmp_path / "groups.conf").write_text(f"[Main]\ndefault: lab\nautodir: {tmp_path}/groups.d\n")
+    (tmp_path / "groups.conf").write_text(f'[Main]\ndefault: lab\nautodir: "{tmp_path}/groups.d"\n')
     (tmp_path / "groups.d").mkdir()
     (tmp_path / "groups.d" / "lab.yaml").write_text("lab:\n  rack7: 'n[1-3]'\n  empty: ''\n")
     resolver = NodeUtils.GroupResolverConfig([str(tmp_path / "groups.conf")])
@@ -125,7 +126,7 @@ def test_no_nodes() -> None:
 
 
 def test_late_node_has_no_status_and_is_killed(tmp_path: Path) -> None:
-    command = f"test %h = n1 && exit 0; echo begun; sleep 1; touch {tmp_path}/%h"
+    command = f"test %h = n1 && exit 0; echo begun; sleep 1; touch {shlex.quote(str(tmp_path))}/%h"
     first, second = clustershell.run(["n1", "n2"], command, worker="exec", timeout_s=0.3)
     assert first.status == 0
     assert second.status is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,11 @@ def put_kubectl(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_selector_and_context_are_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_kubectl(tmp_path, f'echo "$@" >{tmp_path}/words; cat {DATA}', monkeypatch)
+    put_kubectl(
+        tmp_path,
+        f'echo "$@" >{shlex.quote(str(tmp_path))}/words; cat {shlex.quote(str(DATA))}',
+        monkeypatch,
+    )
     assert len(kubernetes_nodes.list_nodes("gpu=yes,!old", "lab")) == 2
     words = (tmp_path / "words").read_text()
     assert words.startswith("--context lab get nodes -o json")

@@ -4,6 +4,7 @@ server would."""
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "kubectl"
     folder.mkdir()
     script = folder / "kubectl"
-    script.write_text(KUBECTL.format(folder=folder))
+    script.write_text(KUBECTL.format(folder=shlex.quote(str(folder))))
     script.chmod(0o755)
     (folder / "nodes.json").write_text(json.dumps(NODES))
     (folder / "jobs.json").write_text(json.dumps(JOBS))

@@ -199,7 +199,7 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "nvidia": "https://option.invalid/",
         "pypi": "https://variable.invalid/",
         "*": f"{tmp_path.as_uri()}/",
-        "lab": f"file://{tmp_path}/provision/channels/lab/",
+        "lab": f"{tmp_path.as_uri()}/provision/channels/lab/",
     }
     assert settings.mirror_settings([], "https://alias.invalid", {})[0] == MirrorSetting(
         name="*", url="https://alias.invalid/"

@@ -6,6 +6,7 @@ import ast
 import gc
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ def run_program(
     data: bytes = b"",
     variables: Mapping[str, str] = NONE,
 ) -> subprocess.CompletedProcess[bytes]:
-    shell_command = command or node_command(python=sys.executable)
+    shell_command = command or node_command(python=shlex.quote(sys.executable))
     return subprocess.run(
         ["sh", "-c", shell_command],
         input=text + data,
@@ -165,7 +166,7 @@ def test_slurm_node_is_identified_by_slurms_name(tmp_path: Path) -> None:
 
 def test_data_may_follow_the_program(tmp_path: Path) -> None:
     text = b"import sys; print(sys.stdin.buffer.read().decode())"
-    command = node_command(len(text), python=sys.executable)
+    command = node_command(len(text), python=shlex.quote(sys.executable))
     result = run_program(text, command, folder=tmp_path, data=b"data after it")
     assert result.stdout == b"data after it\n"
 
@@ -177,7 +178,7 @@ def test_modules_of_the_current_folder_are_not_used(tmp_path: Path) -> None:
 
 
 def test_noise_before_the_answer_does_no_harm(tmp_path: Path) -> None:
-    command = "printf 'Welcome, no line end'; " + node_command(python=sys.executable)
+    command = "printf 'Welcome, no line end'; " + node_command(python=shlex.quote(sys.executable))
     result = run_program(node_program("facts", {"path": "/"}), command, folder=tmp_path)
     assert "result" in answer_in(result)
 

@@ -251,7 +251,7 @@ def test_tar_depends_on_content_alone(tmp_path: Path) -> None:
     assert image_of(first, tmp_path / "1") == image_of(other, tmp_path / "2")
 
 
-@pytest.mark.needs("tar", "zstd")
+@pytest.mark.needs("tar", "zstd", "diff")
 def test_tar_unpacks_to_the_tree(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree")
     image_of(tree, tmp_path / "image.tar.zst")

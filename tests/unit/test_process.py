@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -68,7 +69,8 @@ def test_timeout_ends_the_child_and_its_children(tmp_path: Path) -> None:
 
 
 def test_killed_parent_ends_its_child(tmp_path: Path) -> None:
-    script = f"from provision.core.process import run; run(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 100'])"
+    command = ["sh", "-c", f"echo $$ > {shlex.quote(str(tmp_path))}/pid; exec sleep 100"]
+    script = f"from provision.core.process import run; run({command})"
     parent = subprocess.Popen([sys.executable, "-c", script])
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         time.sleep(0.02)
@@ -117,12 +119,13 @@ def test_a_child_that_a_signal_ended_has_failed() -> None:
 def test_ctrl_c_while_a_child_starts_is_not_lost(tmp_path: Path, hook: str) -> None:
     """Python drops an exception in a hook of a fork, so the signal must arrive afterwards."""
     pid = tmp_path / "pid"
+    command = ["sh", "-c", f"echo $$ >{shlex.quote(str(pid))}; exec sleep 100"]
     script = (
         "import os, signal\n"
         "from provision.core.process import run\n"
         f"os.register_at_fork({hook}=lambda: signal.raise_signal(signal.SIGINT))\n"
         "try:\n"
-        f"    run(['sh', '-c', 'echo $$ >{pid}; exec sleep 100'])\n"
+        f"    run({command})\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
