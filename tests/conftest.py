@@ -133,6 +133,7 @@ EVERYWHERE = frozenset(
         "sh",
         "sleep",
         "tar",
+        "touch",
         "true",
     )
 )

@@ -287,7 +287,11 @@ def test_log_of_a_job_of_which_a_pod_waits(kubectl: Path) -> None:
         (("--on", "k8s:pool=h100", "--image", " "), "image ' ' is not an image"),
         (("--on", "k8s:pool=h100", "--image", "h/t:1", "--sbatch", "--x"), "only Slurm has this"),
         (("--on", "ssh:h1", "--image", "h/t:1"), "On plain hosts launch runs prefixes only"),
-        (("--on", "ssh:h1", "--time", "4h"), "ssh cannot express a time limit"),
+        pytest.param(
+            ("--on", "ssh:h1", "--time", "4h"),
+            "ssh cannot express a time limit",
+            marks=pytest.mark.needs("ssh"),
+        ),
         (("--on", "local", "--prefix", "/p", "--image", "i"), "--prefix and --image contradict"),
     ],
 )
