@@ -62,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     for variable, place in (("PROVISION_TEST_SHARED", None), ("TMPDIR", "/tmp")):
         folder = tempfile.mkdtemp(prefix="provision-test-", dir=place)
+        Path(folder).chmod(0o755)  # tests also run as other users
         os.environ[variable] = folder
         config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
     tempfile.tempdir = None  # it is looked up anew
@@ -138,7 +139,7 @@ EVERYWHERE = frozenset(
     )
 )
 # What provision uses where it is, and does without elsewhere.
-OPTIONAL = frozenset(("fusermount", "fusermount3", "zstd"))
+OPTIONAL = frozenset(("dpkg-query", "fusermount", "fusermount3", "sinfo", "zstd"))
 SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/")
 # By the test that runs, itself or by functions that it calls.
 _started: set[str] = set()

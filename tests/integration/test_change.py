@@ -346,7 +346,7 @@ def test_the_passport_follows_a_change(lab: Home) -> None:
     assert "passport.json" not in {path.name for path in contents(lab)}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
+@pytest.mark.hosts
 def test_a_pass_on_another_machine_is_not_one_here(lab: Home, tmp_path: Path) -> None:
     """Two machines with one home: another host name, and another machine id."""
     record_pass(lab)

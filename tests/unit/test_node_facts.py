@@ -119,7 +119,7 @@ def test_store_that_every_user_may_write_to(tmp_path: Path) -> None:
     assert facts.store(str(tmp_path / "store"), MINE)["problem"] is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root ships for all users")
+@pytest.mark.root
 def test_store_that_other_users_cannot_reach(tmp_path: Path) -> None:
     """Such as pytest's folders: root ships for all unless nodes.yml says otherwise."""
     for readers in ("", "all", "group:users"):

@@ -493,7 +493,6 @@ def test_a_store_of_another_user_is_refused(
         activation.activate(store.path, NAME, toy.key, RUN)
 
 
-NOT_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 STRANGER = 65533
 
 
@@ -587,7 +586,7 @@ UNSAFE = (
 )
 
 
-@NOT_ROOT
+@pytest.mark.root
 @pytest.mark.parametrize("attack", UNSAFE, ids=lambda attack: attack.__name__)
 def test_where_a_stranger_has_a_hand_nothing_runs_and_nothing_is_written(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Path], None]
@@ -626,7 +625,7 @@ def test_where_a_stranger_has_a_hand_nothing_runs_and_nothing_is_written(
     assert {path: path.lstat().st_mtime_ns for path in (open_folder / "opt").rglob("*")} == before
 
 
-@NOT_ROOT
+@pytest.mark.root
 @pytest.mark.parametrize("place", ["store", "store/envs", "parent"])
 def test_a_link_that_waits_for_the_store_is_not_followed(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
@@ -676,7 +675,7 @@ def test_a_pipe_in_the_place_of_the_journal_does_not_wait(
 GROUP = "games"  # every Linux has it, and a user of that name in it
 
 
-@NOT_ROOT
+@pytest.mark.root
 def test_a_lab_may_trust_the_members_of_a_group(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -713,7 +712,7 @@ def probe(store: Store, toy: PackedToy, readers: str = "") -> bool:
     return bool(answer["result"]["active"])
 
 
-@NOT_ROOT
+@pytest.mark.root
 @pytest.mark.parametrize(
     "attack",
     [attack for attack in UNSAFE if attack is not stranger_changed_a_file_of_the_tree],
@@ -735,7 +734,7 @@ def test_the_shell_leaves_what_a_stranger_may_change_to_the_program(
     assert not probe(store, toy)
 
 
-@NOT_ROOT
+@pytest.mark.root
 def test_the_shell_leaves_what_readers_cannot_start_to_the_program(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -757,7 +756,7 @@ def start_as_a_stranger(store: Store, toy: PackedToy) -> int:
     return subprocess.run([*command, store.python(toy.key)], capture_output=True).returncode
 
 
-@NOT_ROOT
+@pytest.mark.root
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_what_root_ships_any_user_can_start_under_any_umask(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch, umask: int
@@ -779,7 +778,7 @@ def test_what_root_ships_any_user_can_start_under_any_umask(
             assert path.stat().st_mode & 0o7777 == (0o755 if is_folder else 0o644), path
 
 
-@NOT_ROOT
+@pytest.mark.root
 @pytest.mark.parametrize(
     ("readers", "mode", "gid"),
     [("all", 0o755, 0), ("me", 0o700, 0), (f"group:{GROUP}", 0o750, None)],
@@ -799,7 +798,7 @@ def test_the_stores_own_folder_says_who_reads_it(
     assert (start_as_a_stranger(store, toy) == 0) == (readers == "all")
 
 
-@NOT_ROOT
+@pytest.mark.root
 @pytest.mark.parametrize("readers", ["", "all", f"group:{GROUP}"])
 def test_an_environment_that_its_readers_cannot_start_is_a_failure(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch, readers: str
@@ -825,7 +824,7 @@ def test_an_environment_that_its_readers_cannot_start_is_a_failure(
     assert error.value.reason == "not-readable"
 
 
-@NOT_ROOT
+@pytest.mark.root
 def test_root_starts_an_environment_as_another_user(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -869,7 +868,7 @@ def answer_to_a_stranger(action: str, data: bytes = b"", **arguments: object) ->
     return answer
 
 
-@NOT_ROOT
+@pytest.mark.root
 @pytest.mark.skipif(shutil.which("python3", path=os.defpath) is None, reason="no python3")
 @pytest.mark.parametrize("readers", ["", "me", "all"])
 def test_another_account_ships_for_itself_and_says_so(open_folder: Path, readers: str) -> None:

@@ -25,7 +25,7 @@ STRANGER = 65533
 GROUP = "games"
 NFS_NOBODY = 65534
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture
@@ -277,6 +277,7 @@ def test_in_a_user_namespace_without_root_nobody_is_root(
         assert (Trust().path_problem(str(python)) is None) == is_safe, text
 
 
+@pytest.mark.needs("unshare")
 def test_in_a_real_user_namespace_the_systems_files_are_safe(python: Path) -> None:
     probe = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
     if subprocess.run([*probe, "unshare", "-U", "true"], capture_output=True).returncode:

@@ -32,7 +32,7 @@ STRANGER = 65533
 KEY = "lab-0123456789ab"
 LOCK_SHA256 = "1" * 64
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture
