@@ -375,8 +375,9 @@ def _start_on_hosts(planned: PlannedJob) -> None:
     if failures:
         problems = [f"{name}: {failure.message}" for name, failure in failures.items()]
         raise CheckFailed(
-            f"No job was started. The environment cannot be used on {'; '.join(problems)}.",
-            advice=" ".join(sorted({REASONS[each.reason].advice for each in failures.values()})),
+            f"The job did not start on {'; '.join(problems)}.",
+            advice=" ".join(sorted({REASONS[each.reason].advice for each in failures.values()}))
+            + " Nothing was started on other hosts.",
         )
     key = _new_key()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -91,6 +92,27 @@ def test_a_job_is_canceled_on_all_hosts(lab: Home, plain_prefix: Path) -> None:
     assert f"runs a job {job}" in again.stderr
 
 
+def test_nothing_starts_where_another_user_can_change_the_environment(
+    lab: Home, plain_prefix: Path, ssh_hosts: SshHosts, tmp_path: Path
+) -> None:
+    """On one host of two: in a folder that every user may write to."""
+    prefix, ran = "/opt/shared/toy", tmp_path / "ran"
+    program = f"#!/bin/sh\ntouch {shlex.quote(str(ran))}\n"
+    for name in ("h1", "h2"):
+        script = f"mkdir -p {prefix}/bin; printf %s {shlex.quote(program)} > {prefix}/bin/python"
+        ssh_hosts[name].run("sh", "-c", f"{script}; chmod 755 {prefix}/bin/python")
+    ssh_hosts["h2"].run("chmod", "777", "/opt/shared")
+    try:
+        words = ("launch", "toy", "--on", "ssh:h[1-2]", "--prefix", prefix, "--", "true")
+        result = lab.run(*words)
+    finally:
+        for name in ("h1", "h2"):
+            ssh_hosts[name].run("rm", "-r", "/opt/shared")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "h2: every user may write to /opt/shared (mode 777)" in result.stderr
+    assert not ran.exists()
+
+
 def test_a_host_that_does_not_start_ends_the_others(
     lab: Home, plain_prefix: Path, ssh_hosts: SshHosts
 ) -> None:
@@ -114,7 +136,7 @@ def test_a_host_that_does_not_start_ends_the_others(
 def test_an_environment_that_a_host_lacks_is_named(lab: Home) -> None:
     result = lab.run("launch", "toy", "--on", "ssh:h1", "--prefix", "/none", "--", "true")
     assert result.returncode == 1
-    assert "h1: env: '/none/bin/python': No such file or directory" in result.stderr
+    assert "h1: there is no /none" in result.stderr
 
 
 def test_a_job_on_this_machine(lab: Home, plain_prefix: Path) -> None:
