@@ -119,6 +119,9 @@ def test_a_reason_within_a_fact_is_a_reason_too() -> None:
         "free_bytes": 1,
         "free_inodes": 1,
         "is_executable": True,
+        "is_network": False,
+        "type": "ext4",
+        "source": "/dev/sda1",
         "problem": {"reason": "all-is-well", "message": ""},
     }
     with pytest.raises(ValueError, match="all-is-well"):
