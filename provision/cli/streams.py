@@ -15,7 +15,7 @@ STANDARD_OUTPUT = "/dev/stdout"
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells have it
 
 
-class Output(io.TextIOWrapper):
+class StandardOutput(io.TextIOWrapper):
     """Standard output. Its errors say where they are; if its reader has left, that ends the
     command."""
 
@@ -28,7 +28,7 @@ class Output(io.TextIOWrapper):
             super().flush()
 
 
-class Narrative(Output):
+class Narrative(StandardOutput):
     """Standard error. What cannot be written there is lost, and the work goes on."""
 
     def write(self, text: str) -> int:
@@ -54,7 +54,7 @@ def prepare() -> None:
     """Replace Python's streams, which are None or end in a traceback where they cannot be used."""
     # In this order: an opened file gets the lowest number that is free.
     sys.stdin = sys.stdin or _closed_stream("r")
-    sys.stdout = _as(Output, sys.stdout or _closed_stream("w"))
+    sys.stdout = _as(StandardOutput, sys.stdout or _closed_stream("w"))
     sys.stderr = _as(Narrative, sys.stderr or _closed_stream("w"))
 
 
@@ -64,7 +64,7 @@ def _closed_stream(mode: Literal["r", "w"]) -> TextIO:
     return os.fdopen(os.open(os.devnull, os.O_RDONLY), mode)
 
 
-def _as(kind: type[Output], stream: TextIO) -> Output:
+def _as(kind: type[StandardOutput], stream: TextIO) -> StandardOutput:
     assert isinstance(stream, io.TextIOWrapper)
     encoding = stream.encoding
     line_buffering, write_through = stream.line_buffering, stream.write_through

@@ -30,7 +30,7 @@ DAMAGE = ("folder", "file", "sha256", "problem")
 
 
 @dataclass(frozen=True)
-class Record:
+class RehashRecord:
     """turn: how many turns there were. time: of the last one, in seconds since 1970; 0 before the
     first. damages: of files that could not be healed, with the fields of DAMAGE.
     """
@@ -120,13 +120,13 @@ def rehash(backend: Backend, now: float, stop: threading.Event) -> list[str]:
     return problems
 
 
-def read_record(backend: Backend) -> Record:
+def read_record(backend: Backend) -> RehashRecord:
     """What the last turns left; an empty record if there were none, or it cannot be read."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         document = json.loads(backend.read(copies.FOLDER, RECORD))
         damages = [{key: str(damage[key]) for key in DAMAGE} for damage in document["damages"]]
-        return Record(int(document["turn"]), int(document["time"]), tuple(damages))
-    return Record()
+        return RehashRecord(int(document["turn"]), int(document["time"]), tuple(damages))
+    return RehashRecord()
 
 
 def _turn_of(sha256: str) -> int:

@@ -427,7 +427,7 @@ def test_decay_that_cannot_be_healed_is_recorded_and_listed(shared: Path) -> Non
 def test_record_that_cannot_be_read_counts_as_none(shared: Path, text: str) -> None:
     backend = open_root(shared)
     (shared / "copies" / rehash.RECORD).write_text(text)
-    assert rehash.read_record(backend) == rehash.Record()
+    assert rehash.read_record(backend) == rehash.RehashRecord()
     assert rehash.rehash(backend, 1e9, threading.Event()) == []
     assert rehash.read_record(backend).turn == 1
 
