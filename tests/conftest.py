@@ -116,8 +116,9 @@ COMMANDS = {
     "fuse": (*MOUNTS, "squashfuse", "squashfuse_ll"),
     "hosts": HOSTS,
     "slurm": (*HOSTS, "munged", "slurmctld", "slurmd", *SLURM_CLIENTS),
-    "sshd": (*HOSTS, "sshd", "ssh", "ssh-keygen"),
+    "sshd": (*HOSTS, "sshd", "ssh", "ssh-keygen", "python3"),
     "browser": ("chromium",),
+    "docker": ("docker",),
 }
 # What needs no mark.
 EVERYWHERE = frozenset(
@@ -174,11 +175,14 @@ def _demanded() -> set[str]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that passes only because this machine has what its marks do not name has failed. Where
+    """A unit test that passes only because this machine has what its marks do not name has failed; of
+    integration tests this is checked with PROVISION_TEST_MARKS. Where
     PROVISION_REQUIRE has `all`, so has one that was skipped, except for want of what CI cannot have.
     """
     report = yield
-    if call.when == "call" and report.passed and (unmarked := _started - _marked_commands(item)):
+    is_checked = "unit" in item.path.parts or "PROVISION_TEST_MARKS" in os.environ
+    unmarked = _started - _marked_commands(item)
+    if is_checked and call.when == "call" and report.passed and unmarked:
         report.outcome = "failed"
         report.longrepr = (
             f"It runs {', '.join(sorted(unmarked))}, which a machine may lack, without a mark that "

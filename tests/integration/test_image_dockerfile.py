@@ -234,6 +234,7 @@ chmod 755 /opt/conda-lock/bin/conda-lock
 MIRROR = "https://conda.lab.example/mirror"
 
 
+@pytest.mark.needs("git")
 @pytest.mark.parametrize(
     "builder", ["classic", pytest.param("buildkit", marks=pytest.mark.exhaustive)]
 )
@@ -496,7 +497,8 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.needs("podman")
+@pytest.mark.needs("podman", "buildah")
+@pytest.mark.mounts
 @pytest.mark.root
 def test_podman_and_buildah_accept_the_layout(toy_image: Image) -> None:
     with storage() as (_, flags):

@@ -429,6 +429,7 @@ def caller(work: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 @pytest.mark.index
+@pytest.mark.needs("setpriv")
 def test_jupyter_requires_its_token_listens_on_loopback_and_saves_as_its_caller(
     caller: tuple[Path, list[str]], toy: Image, client: Any
 ) -> None:
