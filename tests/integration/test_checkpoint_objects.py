@@ -107,7 +107,7 @@ def test_bucket_save_prune_and_load(store: s3.S3, root: str) -> None:
     assert prune(root, keep=1, **store.options).removed == (first.folder,)
     assert (list_steps(root, **store.options), latest(root, **store.options)) == ([2], 2)
     assert newest(store, root) == {"a": big("a"), "b": b"3"}
-    assert folders(store, root) == {"latest", first.folder, third.folder}
+    assert folders(store, root) == {"copies", "latest", first.folder, third.folder}
     assert second.folder not in folders(store, root)
     # A flipped byte, in a file that two checkpoints refer to.
     files = open_root(root, **store.options)
@@ -201,7 +201,7 @@ def test_store_refusal_is_raised_on_all_ranks_and_leaves_nothing(
     prune(
         root, keep=9, **store.options
     )  # a rank may have put an object after rank 0 had cleared away
-    assert folders(store, root) == {"latest", committed.folder}
+    assert folders(store, root) == {"copies", "latest", committed.folder}
     assert newest(store, root) == {"a": big("o")}
 
 
@@ -282,7 +282,7 @@ def test_killed_writer_leaves_old_or_new_checkpoint(store: s3.S3, root: str) -> 
         ), pattern
         last = save(store, place, 3, {"z": b"z"})
         prune(place, keep=1, **store.options)
-        assert folders(store, place) == {"latest", last.folder}, pattern
+        assert folders(store, place) == {"copies", "latest", last.folder}, pattern
 
 
 RANK = """
