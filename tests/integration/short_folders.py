@@ -15,6 +15,7 @@ import pytest
 @contextlib.contextmanager
 def short_folder(purpose: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"{purpose}-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)  # root ships for all users
         yield Path(folder)
 
 

@@ -138,7 +138,7 @@ def test_push_attaches_verdicts_and_sboms(
 def test_registry_without_referrers_still_gets_the_image(
     host: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PROVISION_DATA", str(folder / "data"))
+    monkeypatch.setenv("PROVISION_DATA", str(folder.parents[1] / "data"))
 
     def strict(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:
         return (

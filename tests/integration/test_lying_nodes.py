@@ -28,8 +28,8 @@ MOST_MEMORY = 400 << 20
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Home:
-    return make_home(tmp_path / "user")
+def user(short_path: Path) -> Home:
+    return make_home(short_path / "user")
 
 
 def lying(user: Home, lies: Mapping[str, str]) -> dict[str, str]:
