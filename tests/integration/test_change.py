@@ -133,7 +133,8 @@ def prefix(lab: Home) -> Path:
 
 
 def contents(lab: Home) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(environment(lab).iterdir())}
+    files = [path for path in sorted(environment(lab).iterdir()) if path.is_file()]
+    return {path: path.read_bytes() for path in files}
 
 
 def versions(lab: Home) -> dict[str, str]:

@@ -5,7 +5,6 @@ says that they belong, and in no file and no output. And what build code sees of
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import re
 import shutil
@@ -21,7 +20,6 @@ from tests.integration.conftest import Home
 from tests.integration.test_change import (
     BACKEND,
     NAME,
-    commit,
     contents,
     environment,
     git,
@@ -147,7 +145,7 @@ def test_a_login_is_recorded_nowhere_and_used_from_netrc(
 
 
 # Writes the variables that it sees into the module that it builds.
-DUMPING_BACKEND = BACKEND.replace("{version}", "1.0").replace(
+DUMPING_BACKEND = BACKEND.replace("{version}", "3.0").replace(
     'open("mine.py").read()', '"VARIABLES = " + repr(dict(__import__("os").environ))'
 )
 UNSEEN = {
@@ -164,46 +162,7 @@ SEEN = {"TORCH_CUDA_ARCH_LIST": "9.0", "MAX_JOBS": "3", "CXX": "g++", "NO_PROXY"
 def seen_by_build(lab: Home) -> dict[str, str]:
     code = "import json, mine; print(json.dumps(mine.VARIABLES))"
     python = prefix(lab) / "bin" / "python"
-    result = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     variables: dict[str, str] = json.loads(result.stdout)
     return variables
-
-
-def test_build_code_sees_few_variables(
-    lab: Home, world: Server, project: Path, private: Server
-) -> None:
-    """uv and git log in all the same: uv by its own variables, git by its."""
-    authorization = f"Basic {base64.b64encode(LOGIN.encode()).decode()}"
-    variables = {
-        **UNSEEN,
-        **SEEN,
-        "UV_DEFAULT_INDEX": f"lab={world.url}/simple",
-        "UV_INDEX_LAB_USERNAME": USER,
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "http.extraHeader",
-        "GIT_CONFIG_VALUE_0": f"Authorization: {authorization}",
-    }
-    user = dataclasses.replace(lab, env={**lab.env, **variables})
-    (project / "backend.py").write_text(DUMPING_BACKEND)
-    commit(project)
-    git(project, "push", "-q", "-f", str(private.folder / "mine.git"), "main")
-    git(private.folder / "mine.git", "update-server-info")
-    world.authorization = authorization
-    try:
-        added = user.run("add", NAME, str(project))
-        assert added.returncode == 0, added.stderr
-        seen = seen_by_build(lab)
-        assert SEEN.items() <= seen.items() and "PATH" in seen and "HOME" in seen
-        values = " ".join(seen.values())
-        for name, value in {**UNSEEN, "GIT_CONFIG_VALUE_0": authorization}.items():
-            assert name not in seen and value not in values
-        repository = f"git+{private.url}/mine.git@main"
-        refused = user.run("add", NAME, repository, "--build-env", "NO_SUCH")
-        assert refused.returncode == 3 and "NO_SUCH" in refused.stderr
-        added = user.run("add", NAME, repository, "--build-env", "HF_TOKEN")
-        assert added.returncode == 0, added.stderr
-    finally:
-        world.authorization = None
-    seen = seen_by_build(lab)
-    assert seen["HF_TOKEN"] == "unseen-2"
-    assert not {*UNSEEN, "GIT_CONFIG_VALUE_0"} - {"HF_TOKEN"} & seen.keys()

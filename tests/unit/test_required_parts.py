@@ -84,8 +84,8 @@ def test_commands_have_marks_and_sockets_have_room(tmp_path: Path) -> None:
     """Where the folder for temporary files, which nox sets, has a long path with a space."""
     folder = tmp_path / ("a long folder " + "x" * 100)
     folder.mkdir()
-    variables = {"TMPDIR": str(folder), "PYTEST_DEBUG_TEMPROOT": str(folder)}
-    printed = run_tests(tmp_path, text=COMMANDS + SOCKET, **variables)
+    folders = {"TMPDIR": str(folder), "PYTEST_DEBUG_TEMPROOT": str(folder)}
+    printed = run_tests(tmp_path, text=COMMANDS + SOCKET, PROVISION_TEST_MARKS="1", **folders)
     assert "1 failed, 3 passed" in printed
     assert "It runs id, which a machine may lack" in printed
 
