@@ -54,7 +54,7 @@ start_lock = threading.Lock()
 # main thread only.
 _running: set[subprocess.Popen[str]] = set()
 _interrupted: set[subprocess.Popen[str]] = set()
-# How often children that other threads start after Ctrl-C are looked for.
+# How often Ctrl-C, and children that other threads start after it, are looked for.
 INTERRUPT_POLL_S = 0.2
 
 
@@ -232,12 +232,21 @@ def run_in_threads(
 
     After an error, or Ctrl-C, nothing more begins, and the commands that run are ended.
     """
-    from concurrent.futures import ThreadPoolExecutor, wait
+    from concurrent.futures import Future, ThreadPoolExecutor, wait
 
     with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(function, item) for item in items]
+        futures: list[Future[Result]] = []
+        results: list[Result] = []
         try:
-            return [future.result() for future in futures]
+            # Ctrl-C within `submit` would lose the future that it was about to return.
+            with _hold_signals():
+                futures += [pool.submit(function, item) for item in items]
+            # Python does not notice a signal that comes just before it waits for a lock.
+            for future in futures:
+                while wait([future], INTERRUPT_POLL_S).not_done:
+                    continue
+                results.append(future.result())
+            return results
         except BaseException:
             for future in futures:
                 future.cancel()

@@ -151,12 +151,12 @@ def test_other_programs_on_the_port_do_no_harm() -> None:
         other_job = InThread(
             lambda: channel._greeted({"job": "other", "node": 1}, "127.0.0.1", port, KEY)
         )
-        thread = InThread(
-            lambda: joined("strangers", ports, 1, nodes=2).exchange("test", 1, list, WAIT_S)
-        )
-        assert head.exchange("test", 0, list, WAIT_S) == [0, 1]
-        assert thread.result() == [0, 1]
+        head_thread = InThread(lambda: head.exchange("test", 0, list, WAIT_S))
+        # Node 0 stops listening when every node is there.
         assert isinstance(other_job.result(), channel._WrongKey)
+        with contextlib.closing(joined("strangers", ports, 1, nodes=2)) as member:
+            assert member.exchange("test", 1, list, WAIT_S) == [0, 1]
+        assert head_thread.result() == [0, 1]
         talking.close()
         silent.close()
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,27 @@ def test_ctrl_c_ends_the_commands_of_threads() -> None:
         run_in_threads(work, range(4), 2)
     thread.join()
     assert sorted(began) == [0, 1]
+
+
+def test_ctrl_c_while_threads_start_ends_their_commands() -> None:
+    """It arrives before the last item is handed out."""
+    began: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(3):
+            began.append(number)
+            run(["sleep", "1"], check=False)
+
+    def items() -> Iterator[int]:
+        yield 0
+        while not began:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        yield 1
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_threads(work, items(), 1)
+    assert began == [0]
 
 
 @pytest.mark.parametrize("where", ["", ">&2"])
