@@ -83,8 +83,9 @@ def make_outliers(nodes: simulated_nodes.SimulatedNodes) -> list[str]:
 def compare(request: dict[str, Any]) -> None:
     """In a process of its own, whose CPU is the caller's."""
     from provision.adapters import clustershell
-    from provision.cluster import drift, drift_record
     from provision.cluster.inventory import select_nodes
+    from provision.verbs.drift import record as drift_record
+    from provision.verbs.drift import survey as drift
 
     received = 0
     run = clustershell.run

@@ -26,9 +26,9 @@ from provision.adapters import clustershell
 from provision.cli.console import Console
 from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
 from provision.cluster.pack import Pack
-from provision.cluster.shipment import Shipment, ShipOptions
-from provision.cluster.stages import RunIdentity
 from provision.core.platforms import PLATFORM
+from provision.workflow.ship.shipment import Shipment, ShipOptions
+from provision.workflow.ship.stages import RunIdentity
 from provision_runtime.facts import digests
 
 RUNS = 5

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from provision.cluster import drift_record
-from provision.cluster.comparison import Expectation, NodeFacts, Value, compare
-from provision.cluster.drift import DriftRequest, DriftSurvey
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
+from provision.verbs.drift import record as drift_record
+from provision.verbs.drift.comparison import Expectation, NodeFacts, Value, compare
+from provision.verbs.drift.survey import DriftRequest, DriftSurvey
 
 DRIVER, KERNEL = "535.183.01", "5.15.0-1053-aws"
 

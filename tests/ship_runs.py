@@ -16,10 +16,10 @@ from typing import Any
 
 from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
 from provision.cluster.pack import Pack
-from provision.cluster.ship_journal import ShipJournal
-from provision.cluster.shipment import Shipment, ShipOptions
-from provision.cluster.stages import RunIdentity
 from provision.core.types import MeterContext
+from provision.workflow.ship.journal import ShipJournal
+from provision.workflow.ship.shipment import Shipment, ShipOptions
+from provision.workflow.ship.stages import RunIdentity
 from tests.node_stores import PackedToy
 
 # What fails on a node of that name (`SimulatedNodes.faults`).

@@ -23,12 +23,7 @@ from provision.catalog.hardware import (
     runs_on_machine,
     toolkits,
 )
-from provision.catalog.nccl import (
-    CondaForgeNccl,
-    cuda_versions,
-    nccl_on_conda_forge,
-    nccl_wheels,
-)
+from provision.catalog.nccl import CondaForgeNccl, cuda_versions, nccl_on_conda_forge, nccl_wheels
 from provision.catalog.releases import (
     Build,
     IndexDefault,

@@ -14,12 +14,7 @@ from provision import catalog
 from provision.catalog import Gpu
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
-from provision.core.schema import (
-    DocumentPath,
-    SchemaViolation,
-    schema_document,
-    schema_violations,
-)
+from provision.core.schema import DocumentPath, SchemaViolation, schema_document, schema_violations
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
 
 TIMEOUT_MIN = 120  # minutes; a build from an empty cache downloads several GB

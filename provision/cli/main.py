@@ -1,8 +1,8 @@
 """The command line.
 
-A command turns its options into a request, calls one function of `commands`, and prints the result;
-`options.verb` turns errors into exit codes. A command imports only its own module, and `provision
---help` imports none of them. docs/cli.md is generated from here, and a test compares it.
+A command turns its options into a request, calls one function of its verb or of `workflow`, and
+prints the result; `options.verb` turns errors into exit codes. A command imports its own verb only,
+and `provision --help` imports none. docs/cli.md is generated from here, and a test compares it.
 """
 
 from __future__ import annotations
@@ -24,54 +24,53 @@ from provision import __version__
 from provision.cli import streams
 from provision.cli.other_tools import GroupWithOtherWords
 
-# Verb -> the module of provision.cli that has it, and what `provision --help` says about it.
+# Every verb, in the order of `provision --help`: its folder in provision.verbs, its section, its summary.
 VERBS = {
-    "activate": ("ship", "Activate an environment that nodes already have."),
-    "add": ("change", "Add packages to an environment."),
-    "build": ("build", "Build an environment: lock, prefix, image, smoke test, kernel."),
-    "channel": ("channel", "Make local conda channels and mirrors."),
-    "checkpoint": ("checkpoint", "Inspect and prune the checkpoints of training jobs."),
-    "clean": ("inventory", "Remove caches, and what no environment needs any more."),
-    "doctor": ("doctor", "Look for known faults of a machine, nodes, or a script."),
-    "drift": ("drift", "Compare nodes and name those that deviate."),
-    "env": ("env", "Create, list, remove and compare environments on this machine."),
-    "image": ("image", "Build, push, pull, inspect and run images of environments."),
-    "join": ("join", "Join a lab: its environments, kernels, folders, and a first job."),
-    "import": ("init", "Make a spec.yml from another tool's file."),
-    "init": ("init", "Propose a spec.yml for this repository."),
-    "jobs": ("launch", "List, read and cancel launched jobs."),
-    "kernel": ("kernel", "Add, list and remove the Jupyter kernels of environments."),
-    "lab": ("lab", "Write and check lab.yml, from which members join a lab."),
-    "launch": ("launch", "Write a job for the nodes' own engine, and submit it."),
-    "lock": ("lock", "Lock every conda and pip package by URL and hash."),
-    "matrix": ("matrix", "Show which PyTorch builds exist, and what each needs."),
-    "nodes": ("nodes", "List and check the nodes of a cluster."),
-    "notebook": ("notebook", "Start JupyterLab for an environment, on loopback."),
-    "pack": ("pack", "Pack a locked environment into one file for nodes."),
-    "passport": ("report", "Show the record of what was built and measured."),
-    "remove": ("change", "Remove packages from an environment."),
-    "render": ("render", "Write the generated files of an environment."),
-    "report": ("report", "Make an HTML report of environments and smoke tests."),
-    "rollback": ("ship", "Go back to the environment that was active on nodes before."),
-    "run": ("run", "Run a command in an environment."),
-    "shell": ("run", "Start a shell in an environment."),
-    "ship": ("ship", "Send a packed environment to nodes, verify it, and activate it."),
-    "smoke": ("smoke", "Run the DDP smoke test."),
-    "status": ("inventory", "Show this machine at a glance: GPUs, Docker, disk, environments."),
-    "update": ("change", "Update packages of an environment, all of them if none is named."),
-}
-
-# How `provision --help` groups the verbs, the usual ones first.
-SECTIONS = {
-    "Start": ("build", "init", "import"),
-    "Use": ("run", "shell", "notebook", "kernel"),
-    "Change": ("add", "remove", "update", "lock", "render"),
-    "Inspect": ("status", "env", "matrix", "passport", "report"),
-    "Test": ("smoke", "doctor", "checkpoint"),
-    "Images and channels": ("image", "channel"),
-    "Clusters": ("nodes", "pack", "ship", "activate", "rollback", "drift", "launch", "jobs"),
-    "Labs": ("join", "lab"),
-    "Other": ("clean", "completion", "help"),
+    "build": ("build", "Start", "Build an environment: lock, prefix, image, smoke test, kernel."),
+    "init": ("init", "Start", "Propose a spec.yml for this repository."),
+    "import": ("init", "Start", "Make a spec.yml from another tool's file."),
+    "run": ("run", "Use", "Run a command in an environment."),
+    "shell": ("run", "Use", "Start a shell in an environment."),
+    "notebook": ("notebook", "Use", "Start JupyterLab for an environment, and print its address."),
+    "kernel": ("kernel", "Use", "Add, list and remove the Jupyter kernels of environments."),
+    "add": ("change", "Change", "Add packages to an environment."),
+    "remove": ("change", "Change", "Remove packages from an environment."),
+    "update": (
+        "change",
+        "Change",
+        "Update packages of an environment, all of them if none is named.",
+    ),
+    "lock": ("lock", "Change", "Lock every conda and pip package by URL and hash."),
+    "render": ("render", "Change", "Write the generated files of an environment."),
+    "status": (
+        "status",
+        "Inspect",
+        "Show this machine at a glance: GPUs, Docker, disk, environments.",
+    ),
+    "env": ("env", "Inspect", "Create, list, remove and compare environments on this machine."),
+    "matrix": ("matrix", "Inspect", "Show which PyTorch builds exist, and what each needs."),
+    "passport": ("report", "Inspect", "Show the record of what was built and measured."),
+    "report": ("report", "Inspect", "Make an HTML report of environments and smoke tests."),
+    "smoke": ("smoke", "Test", "Run the DDP smoke test."),
+    "doctor": ("doctor", "Test", "Look for known faults of a machine, nodes, or a script."),
+    "checkpoint": ("checkpoint", "Test", "Inspect and prune the checkpoints of training jobs."),
+    "image": (
+        "image",
+        "Images and channels",
+        "Build, push, pull, inspect and run images of environments.",
+    ),
+    "channel": ("channel", "Images and channels", "Make local conda channels and mirrors."),
+    "nodes": ("nodes", "Clusters", "List and check the nodes of a cluster."),
+    "pack": ("pack", "Clusters", "Pack a locked environment into one file for nodes."),
+    "ship": ("ship", "Clusters", "Send a packed environment to nodes, verify it, and activate it."),
+    "activate": ("ship", "Clusters", "Activate an environment that nodes already have."),
+    "rollback": ("ship", "Clusters", "Go back to the environment that was active on nodes before."),
+    "drift": ("drift", "Clusters", "Compare nodes and name those that deviate."),
+    "launch": ("launch", "Clusters", "Write a job for the nodes' own engine, and submit it."),
+    "jobs": ("launch", "Clusters", "List, read and cancel launched jobs."),
+    "join": ("join", "Labs", "Join a lab: its environments, kernels, folders, and a first job."),
+    "lab": ("lab", "Labs", "Write and check lab.yml, from which members join a lab."),
+    "clean": ("clean", "Other", "Remove caches, and what no environment needs any more."),
 }
 
 
@@ -165,20 +164,24 @@ class VerbGroup(GroupWithOtherWords):
         from provision.cli.help import dressed
 
         if name not in self.commands:
-            module, _ = VERBS[name]
+            folder, _, _ = VERBS[name]
             attribute = f"{name}_" if keyword.iskeyword(name) else name
-            command = getattr(importlib.import_module(f"provision.cli.{module}"), attribute)
+            module = importlib.import_module(f"provision.verbs.{folder}.command")
+            command = getattr(module, attribute)
             self.add_command(dressed(command, name), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        summaries = {name: summary for name, (_, summary) in VERBS.items()}
-        for name, command in self.commands.items():
-            summaries[name] = command.get_short_help_str(formatter.width)
         # One column for all sections.
-        width = max(len(name) for name in summaries)
-        for title, names in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), summaries[name]) for name in names])
+        width = max(map(len, self.list_commands(ctx)))
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, (_, section, summary) in VERBS.items():
+            sections.setdefault(section, []).append((name.ljust(width), summary))
+        for name in sorted(self.commands.keys() - VERBS.keys()):
+            summary = self.commands[name].get_short_help_str(formatter.width)
+            sections["Other"].append((name.ljust(width), summary))
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(rows)
 
 
 @click.group(

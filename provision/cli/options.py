@@ -19,10 +19,10 @@ from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, QUERY_KEYS, SPEC_KE
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.commands.context import Context
-    from provision.commands.plan import BuildRequest, PlanStep
     from provision.core.mirrors import MirrorSetting
     from provision.core.types import EnvironmentOutcome
+    from provision.workflow.context import Context
+    from provision.workflow.plan import BuildRequest, PlanStep
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -422,9 +422,9 @@ def context_of(
     Mirrors are looked up only for a command that has the options for them.
     """
     from provision.adapters import conda
-    from provision.commands.context import Context, mirrors_of
     from provision.core import settings
     from provision.core.paths import default_folders
+    from provision.workflow.context import Context, mirrors_of
 
     options = options or {}
     if options.get("build_env"):
@@ -469,8 +469,8 @@ def build_request(name: str | None, options: Mapping[str, Any], **fields: Any) -
 
     fields: of BuildRequest, beyond its spec and its smoke test.
     """
-    from provision.commands.plan import BuildRequest
-    from provision.commands.smoke_runner import SmokeRequest
+    from provision.workflow.plan import BuildRequest
+    from provision.workflow.smoke.runner import SmokeRequest
 
     smoke_fields = [field.name for field in dataclasses.fields(SmokeRequest)]
     smoke_request = SmokeRequest(**{key: options[key] for key in smoke_fields if key in options})
@@ -486,8 +486,8 @@ def requests_of_all(
 
     Raises InvalidSpec if one was also named or described.
     """
-    from provision.commands.batch import environment_names
     from provision.core.errors import InvalidSpec
+    from provision.workflow.batch import environment_names
 
     conflicting = list(build_request(name, options).option_flags().values())
     if name:
@@ -503,7 +503,7 @@ def requests_of_all(
 
 def print_outcomes(console: Console, outcomes: Sequence[EnvironmentOutcome]) -> int:
     """Print a summary of many environments; returns 1 if any of them failed or differs."""
-    from provision.cli.format.environment import outcome_lines
+    from provision.cli.smoke_output import outcome_lines
 
     console.result(outcomes, outcome_lines(outcomes))
     return int(any(outcome.exit_code for outcome in outcomes))

@@ -11,11 +11,7 @@ This package exports what the commands need. Its modules:
 - sbom: the packages in it
 """
 
-from provision.adapters.docker import (
-    connect_engine,
-    has_image,
-    require_engine,
-)
+from provision.adapters.docker import connect_engine, has_image, require_engine
 from provision.core.container import PREFIX
 from provision.image.base import (
     BaseImage,
@@ -49,13 +45,7 @@ from provision.image.docker import (
     unmet_requirements,
 )
 from provision.image.engine_record import record_path
-from provision.image.export import (
-    COMPRESSIBLE,
-    Output,
-    check_output,
-    export_image,
-    parse_output,
-)
+from provision.image.export import COMPRESSIBLE, Output, check_output, export_image, parse_output
 from provision.image.oci_layout import remove_leftovers
 from provision.image.registry.manifest import RemoteImage
 from provision.image.registry.pull import (
@@ -72,16 +62,8 @@ from provision.image.registry.reference import (
     base_registry_reference,
     parse_registry_reference,
 )
-from provision.image.registry.referrers import (
-    attach_referrer,
-    list_referrers,
-    referrer_content,
-)
-from provision.image.sbom import (
-    image_sbom,
-    read_packages,
-    sbom_documents,
-)
+from provision.image.registry.referrers import attach_referrer, list_referrers, referrer_content
+from provision.image.sbom import image_sbom, read_packages, sbom_documents
 
 __all__ = [
     "COMPRESSIBLE",

@@ -15,11 +15,7 @@ from provision.core.container import PREFIX, PYTHON, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.types import Layer, Lock, Resolution
 from provision.image import base as bases
-from provision.image.conda_files import (
-    COMMAND,
-    COMMAND_SCRIPT,
-    site_packages,
-)
+from provision.image.conda_files import COMMAND, COMMAND_SCRIPT, site_packages
 from provision.image.layers import GROUPS
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -30,11 +30,7 @@ from provision.lockfile.export import (
     sbom_parts,
 )
 from provision.lockfile.external_solver import SOLVERS, ExternalSolver, SolverName, find_solver
-from provision.lockfile.input_files import (
-    LockInputs,
-    check_inputs,
-    read_inputs,
-)
+from provision.lockfile.input_files import LockInputs, check_inputs, read_inputs
 from provision.lockfile.joint_solve import LocalPythonChannel, change, solve, update
 from provision.lockfile.verify import RemoteAnswers, VerifyReport, verify_lock
 

@@ -17,13 +17,7 @@ from typing import Literal
 from provision.adapters import conda
 from provision.catalog import DATA
 from provision.core.credentials import without_login
-from provision.core.errors import (
-    IntegrityError,
-    InvalidSpec,
-    ToolFailed,
-    ToolMissing,
-    Unsolvable,
-)
+from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, ToolMissing, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.process import clean_environment, run

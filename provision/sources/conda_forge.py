@@ -11,14 +11,7 @@ from provision.catalog import Build, CondaForgeNccl, Release, version_key
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
-from provision.sources.base import (
-    NO_SOURCE,
-    REQUESTED,
-    Candidate,
-    Library,
-    Violation,
-    means,
-)
+from provision.sources.base import NO_SOURCE, REQUESTED, Candidate, Library, Violation, means
 from provision.sources.conda_channel import CondaChannelSource
 
 # A request for one version of the package that decides which CUDA libraries are installed.

@@ -1,6 +1,6 @@
 """What this node's store has of an environment, and whether it could take it. Changes nothing.
 
-provision/cluster/probe.py asks first, in the shell, whether there is anything to do at all.
+provision/workflow/ship/probe.py asks first, in the shell, whether there is anything to do at all.
 """
 
 from __future__ import annotations

@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
-from provision.cluster import drift, drift_record
-from provision.cluster.drift import DriftRequest
 from provision.cluster.inventory import select_nodes
 from provision.core.schema import schema_error
+from provision.verbs.drift import record as drift_record
+from provision.verbs.drift import survey as drift
+from provision.verbs.drift.survey import DriftRequest
 from provision_runtime.facts.digests import prefix_digests
 from tests import evidence
 from tests.elf_files import write_library

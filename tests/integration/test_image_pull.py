@@ -20,8 +20,6 @@ from urllib.request import urlopen
 import pytest
 
 from provision import image
-from provision.commands import image_registry
-from provision.commands.context import Context
 from provision.core.errors import (
     IntegrityError,
     InUse,
@@ -37,6 +35,8 @@ from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.image import base_archive, layer_cache, layers, oci_layout
 from provision.image.registry import client
+from provision.workflow.context import Context
+from provision.workflow.image import registry as image_registry
 from tests.integration.registries import (
     BIG,
     Line,

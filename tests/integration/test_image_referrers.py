@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from provision import image
 from provision.cli.main import cli
-from provision.commands import image_registry
-from provision.commands.context import Context
 from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.environment import passport
 from provision.image import oci_layout
+from provision.workflow.context import Context
+from provision.workflow.image import registry as image_registry
 from tests import evidence
 from tests.integration.registries import Line, answer, host, make_image, refuse
 from tests.integration.test_image import Watching

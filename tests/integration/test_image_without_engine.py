@@ -19,14 +19,14 @@ import pytest
 
 from provision import image
 from provision import lockfile as locks
-from provision.commands.context import Context
-from provision.commands.image import ensure_image, image_step
-from provision.commands.plan import BuildRequest, Plan
 from provision.core import container
 from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.paths import Folders
 from provision.core.types import Image, Lock, Prefix
 from provision.image import export, layer_cache, oci_layout
+from provision.workflow.context import Context
+from provision.workflow.image.image import ensure_image, image_step
+from provision.workflow.plan import BuildRequest, Plan
 from tests.integration.conftest import first_in_ci
 from tests.integration.registries import serving
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.cluster.activation import Activation
-from provision.cluster.stages import StageOptions
+from provision.workflow.ship.activation import Activation
+from provision.workflow.ship.stages import StageOptions
 from provision_runtime.comm import processes
 from tests.integration.conftest import Home, first_in_ci, make_home
 from tests.lying_nodes import MALFORMED, with_result, write_python

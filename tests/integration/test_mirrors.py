@@ -21,9 +21,9 @@ import pytest
 
 from provision import lockfile, render, resolver
 from provision.adapters import conda
-from provision.commands.context import mirrors_of
 from provision.core.mirrors import parse_mirror
 from provision.resolver import spec
+from provision.workflow.context import mirrors_of
 from tests.conftest import SHARED_RECORDS
 from tests.faulty import Fault, Server, served
 from tests.integration.conftest import Home, make_home

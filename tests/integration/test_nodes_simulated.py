@@ -19,7 +19,7 @@ from provision.adapters import clustershell
 from provision.cli.console import Console
 from provision.cluster.fitness import EnvironmentNeeds
 from provision.cluster.inventory import select_nodes
-from provision.commands import nodes as command
+from provision.verbs.nodes import nodes as command
 from tests.integration.conftest import Home, first_in_ci, make_home
 from tests.integration.short_folders import short_folder
 

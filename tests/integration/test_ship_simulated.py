@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from provision.cluster import ship_journal
-from provision.cluster.activation import Activation
 from provision.cluster.inventory import NodeSelection
-from provision.cluster.stages import StageOptions
+from provision.workflow.ship import journal as ship_journal
+from provision.workflow.ship.activation import Activation
+from provision.workflow.ship.stages import StageOptions
 from provision_runtime.node import store as stores
 from provision_runtime.node.store import Store
 from tests.integration.conftest import first_in_ci
@@ -355,7 +355,7 @@ def test_a_shared_store_gets_one_copy_and_all_nodes_use_it(
 def test_a_path_that_is_not_shared_is_said(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provision.cluster.stages.SHARED_WAIT_S", 1.0)
+    monkeypatch.setattr("provision.workflow.ship.stages.SHARED_WAIT_S", 1.0)
     nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
     run = shipment(nodes, write_image(tmp_path, toy), shared=True)
     run.ship()

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from provision.cli.main import cli
-from provision.commands import run as runs
 from provision.core.errors import IntegrityError, SystemRefused, ToolMissing
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import activation
 from provision.environment.marker import MARKER
+from provision.verbs.run import run as runs
 
 PRINT = 'echo "$PATH|${CONDA_PREFIX-}|${PYTHONNOUSERSITE-}|${PYTHONPATH-unset}|${LD_LIBRARY_PATH-unset}|${HOOK-}"'
 PRINT_FISH = 'echo (string join : $PATH)"|$CONDA_PREFIX|$PYTHONNOUSERSITE|$PYTHONPATH|$LD_LIBRARY_PATH|$HOOK"'
@@ -225,6 +225,6 @@ def test_run_imports_no_solver(tmp_path: Path) -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=variables
     ).stdout
-    assert "'provision.commands.run'" in loaded
+    assert "'provision.verbs.run.run'" in loaded
     for heavy in ("rattler", "yaml", "requests", "provision.catalog", "provision.adapters"):
         assert f"'{heavy}'" not in loaded

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands import requirements
-from provision.commands.context import Context
 from provision.core.errors import InvalidSpec
 from provision.core.paths import Folders
+from provision.verbs.change import requirements
+from provision.workflow.context import Context
 from tests.unit.test_image_build import Quiet
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import provision_runtime
 
 ROOT = Path(provision.__file__).parent.parent
 PACKAGES = (Path(provision.__file__).parent, Path(provision_runtime.__file__).parent)
-STAGES = (
+# A product or a task each; none knows another.
+MECHANISMS = (
     "resolver",
     "lockfile",
     "render",
@@ -28,14 +30,15 @@ STAGES = (
     "report",
     "ci",
     "channel",
-    "lab",
 )
 LOWER = ("sources", "adapters", "catalog", "core")
-# What each package of the host may import, besides itself. `cli` and `commands` are the only ones that know several stages.
+# What each package of the host may import, besides itself. `cli.main` starts the verbs; the rest of `cli` is what verbs share.
 HOST_RULES: dict[str, tuple[str, ...]] = {
-    "cli": ("commands", *STAGES, *LOWER),
-    "commands": (*STAGES, *LOWER),
-    **dict.fromkeys(STAGES, LOWER),
+    "cli.main": ("cli", "core"),
+    "verbs": ("cli", "workflow", *MECHANISMS, *LOWER),
+    "cli": ("workflow", *MECHANISMS, *LOWER),
+    "workflow": (*MECHANISMS, *LOWER),
+    **dict.fromkeys(MECHANISMS, LOWER),
     "sources": ("adapters", "catalog", "core"),
     "adapters": ("catalog", "core"),
     "catalog": ("core",),
@@ -63,7 +66,7 @@ RUNTIME_RULES: dict[str, tuple[str, ...]] = {
 }
 TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "ClusterShell": ("provision/adapters/clustershell.py",),
-    "click": ("provision/cli/",),
+    "click": ("provision/cli/", "provision/verbs/"),
     "conda_lock": ("provision/lockfile/",),
     "docker": ("provision/adapters/docker.py",),
     "elftools": ("provision/channel/",),
@@ -112,8 +115,13 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(name: str) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def imports(name: str) -> tuple[tuple[str, bool], ...]:
     """Every module that a module imports, by its absolute name, and whether the import runs when the module is imported."""
+    return tuple(_imports(name))
+
+
+def _imports(name: str) -> Iterator[tuple[str, bool]]:
     path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     tree = ast.parse(path.read_text())
@@ -152,6 +160,8 @@ def _statements(statement: ast.stmt) -> Iterator[ast.AST]:
 
 def part(name: str) -> str | None:
     """The package below `provision` or `provision_runtime` that a module belongs to; None for their own `__init__`."""
+    if name == "provision.cli.main":
+        return "cli.main"
     return name.split(".")[1] if "." in name else None
 
 
@@ -170,6 +180,44 @@ def violations(package: str, rules: dict[str, tuple[str, ...]]) -> Iterator[str]
 
 def test_host_packages_import_only_what_lies_below_them() -> None:
     assert list(violations("provision", HOST_RULES)) == []
+
+
+def test_no_verb_imports_another() -> None:
+    for name in MODULES:
+        if name.startswith("provision.verbs."):
+            verb = name.split(".")[2]
+            for imported, _ in imports(name):
+                if imported.startswith("provision.verbs."):
+                    assert imported.split(".")[2] == verb, f"{name} imports {imported}"
+
+
+def test_only_what_two_verbs_use_lies_in_workflow_and_cluster() -> None:
+    """What one verb alone uses lies in its folder."""
+    graph = {name: {other for other, _ in imports(name)} for name in MODULES}
+
+    def verbs_that_use(name: str, seen: set[str]) -> set[str]:
+        verbs = set()
+        for user in (user for user, used in graph.items() if name in used and user not in seen):
+            seen.add(user)
+            if user.startswith("provision.verbs."):
+                verbs.add(user.split(".")[2])
+            else:
+                verbs |= verbs_that_use(user, seen)
+        return verbs
+
+    shared = [
+        name
+        for name in MODULES
+        if name.startswith(("provision.workflow.", "provision.cluster.")) and graph[name]
+    ]
+    alone = {name: verbs for name in shared if len(verbs := verbs_that_use(name, set())) < 2}
+    assert alone == {}
+
+
+def test_only_commands_of_verbs_know_click() -> None:
+    for name in MODULES:
+        if name.startswith("provision.verbs.") and not name.endswith("command"):
+            assert "click" not in {imported for imported, _ in imports(name)}, name
 
 
 def test_runtime_packages_import_only_what_lies_below_them() -> None:

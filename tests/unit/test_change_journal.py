@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands import change_journal
 from provision.core.atomic import (
     atomic_write,
     remove_leftovers,
@@ -23,6 +22,7 @@ from provision.core.atomic import (
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import prefix as prefixes
+from provision.workflow import change_journal
 from tests.unit.test_env_list import Silent
 
 NAME = "lab"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from provision.channel import mirror
-from provision.channel.mirror import MirrorFile, mirror_file
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import read_manifest
+from provision.verbs.channel import conda_files as mirror
+from provision.verbs.channel.conda_files import MirrorFile, mirror_file
 
 SHA, OTHER = "a" * 64, "b" * 64
 FORGE = "https://channels.invalid/conda-forge"

@@ -24,13 +24,13 @@ from click.testing import CliRunner, Result
 
 from provision import ci, resolver
 from provision.catalog.data_files import load
-from provision.cli import build
-from provision.cli.lock import make_lock
 from provision.cli.main import cli
-from provision.commands.ci import command_line_options
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import Spec
 from provision.resolver import spec
+from provision.verbs.build import command as build
+from provision.verbs.lock.command import make_lock
+from provision.verbs.matrix.ci import command_line_options
 from tests import evidence
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "ci"

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from provision.cli.format.inventory import product_lines
 from provision.cli.main import cli
-from provision.commands import clean, env
-from provision.commands.context import Context
 from provision.core.paths import Folders
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
+from provision.verbs.clean import clean
+from provision.verbs.env import env
+from provision.verbs.env.output import product_lines
+from provision.workflow.context import Context
 
 
 class Recorder:

@@ -137,7 +137,7 @@ def test_help_loads_nothing_heavy() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout
-    assert "'provision.cli.build'" not in loaded
+    assert "'provision.verbs.build.command'" not in loaded
     for heavy in (
         "rattler",
         "docker",

@@ -5,8 +5,8 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from provision.cli.lock import DefaultCommandGroup
 from provision.cli.main import cli
+from provision.verbs.lock.command import DefaultCommandGroup
 
 
 @pytest.fixture

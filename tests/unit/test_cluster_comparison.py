@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cluster.comparison import (
+from provision.verbs.drift.comparison import (
     ComparedFact,
     Expectation,
     NodeFacts,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from provision.cli.console import wrap_line
-from provision.cli.format.drift import drift_lines
-from provision.cli.format.ship import ship_json, ship_lines
+from provision.cli.ship_output import ship_json, ship_lines
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.states import NodeState
-from provision.commands.ship import ShipReport
+from provision.verbs.drift.output import drift_lines
+from provision.workflow.ship.ship import ShipReport
+from provision.workflow.ship.states import NodeState
 from tests.drift_records import cluster, record, timed_out
 
 TERMINAL = 80

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.cli import console
-from provision.cli.format.environment import build_lines, smoke_lines
+from provision.cli.smoke_output import smoke_lines
 from provision.core.errors import ProvisionError
 from provision.core.types import (
     BuildResult,
@@ -19,6 +19,7 @@ from provision.core.types import (
     StageRecord,
     StageStatus,
 )
+from provision.verbs.build.output import build_lines
 from provision_runtime.report import table
 from provision_runtime.report.text import escape_line
 from tests import evidence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provision.commands.context import reported_steps
+from provision.workflow.context import reported_steps
 from tests.unit.test_clean import Recorder
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from provision.cli.console import Console
-from provision.commands.join import JoinRequest, join
 from provision.core.credentials import (
     credential_problem,
     public_document,
@@ -18,9 +17,10 @@ from provision.core.credentials import (
 )
 from provision.core.errors import InvalidSpec, ToolFailed
 from provision.environment import passport
-from provision.lab.definition import read_lab
 from provision.resolver import spec as specs
 from provision.resolver.foreign_specs import from_environment, from_requirements
+from provision.verbs.join.join import JoinRequest, join
+from provision.workflow.lab_definition import read_lab
 from tests.conftest import ROOT
 
 SECRET = "s3cr3t"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision.cli.format.drift import drift_lines
-from provision.cluster.comparison import Expectation, NodeFacts
 from provision.cluster.failures import NodeFailure
 from provision.core.schema import schema_error
+from provision.verbs.drift.comparison import Expectation, NodeFacts
+from provision.verbs.drift.output import drift_lines
 from tests.drift_records import DRIVER, cluster, facts, record, timed_out
 
 

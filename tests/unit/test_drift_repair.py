@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.cluster.drift_repair import plan_repair
+from provision.verbs.drift.repair import plan_repair
 from provision_runtime.node import install, store_distrust, store_status, transfer
 from provision_runtime.node.store import Store
 from tests.drift_records import cluster, facts, record, timed_out

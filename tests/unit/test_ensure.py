@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from provision import image as images
-from provision.commands import ensure, image
-from provision.commands.context import Context
 from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Pin, Prefix
 from provision.environment import prefix as prefixes
+from provision.workflow import ensure
+from provision.workflow.context import Context
+from provision.workflow.image import image
 from tests.unit.test_clean import Recorder
 from tests.unit.test_prefix import lock
 

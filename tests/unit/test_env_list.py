@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from provision.cli.format.environment import passport_lines
-from provision.commands import env_list
-from provision.commands.context import Context
-from provision.commands.drift import read_expectation
-from provision.commands.passport import judged_passport, passport_with_image, read_passport
 from provision.core import host
 from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import prefix as prefixes
+from provision.verbs.drift.drift import read_expectation
+from provision.verbs.report.output import passport_lines
+from provision.workflow import environments as env_list
+from provision.workflow.context import Context
+from provision.workflow.passport import judged_passport, passport_with_image, read_passport
 from tests import evidence
 
 LOCK_SHA256 = "1" * 64

@@ -10,19 +10,20 @@ from pathlib import Path
 import pytest
 
 from provision.cli.console import table
-from provision.cli.format import inventory
-from provision.commands.env_list import (
-    Environment,
-    PlaceVerdict,
-    changed_keys,
-    environment_state,
-)
+from provision.cli.text import short_age, short_size, short_verdict
 from provision.core import disk_usage
 from provision.core.types import Manager, Pin, Prefix
 from provision.environment import prefix as prefixes
 from provision.environment.state import changed_packages, quick_state
 from provision.lockfile import tree
 from provision.lockfile.conda_lock_v1 import LockEntry
+from provision.verbs.env import output as inventory
+from provision.workflow.environments import (
+    Environment,
+    PlaceVerdict,
+    changed_keys,
+    environment_state,
+)
 
 LOCK = b"version: 1\n"
 
@@ -202,13 +203,13 @@ def test_tree_of_limited_depth() -> None:
 
 
 def test_sizes_and_ages_are_short() -> None:
-    assert [inventory.short_size(n) for n in (None, 12, 2048, 5 << 30)] == [
+    assert [short_size(n) for n in (None, 12, 2048, 5 << 30)] == [
         "-",
         "12 B",
         "2.0 KiB",
         "5.0 GiB",
     ]
-    ages = [inventory.short_age(since, 200_000.0) for since in (None, 199_990, 190_000, 0)]
+    ages = [short_age(since, 200_000.0) for since in (None, 199_990, 190_000, 0)]
     assert ages == ["-", "now", "2 h", "2 d"]
 
 
@@ -254,7 +255,7 @@ def test_verdicts_are_joined_where_they_agree(
         smoke=smoke,
         verdicts=verdicts,
     )
-    assert inventory.short_verdict(environment, NOW) == text
+    assert short_verdict(environment, NOW) == text
 
 
 def test_a_table_wraps_its_last_column() -> None:

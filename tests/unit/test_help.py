@@ -17,7 +17,7 @@ from provision import catalog
 from provision.catalog import hardware
 from provision.cli import completion
 from provision.cli.help import EXAMPLES
-from provision.cli.main import SECTIONS, cli
+from provision.cli.main import cli
 from tests.unit.test_cli import VERBS
 
 BY_PATH = {" ".join(path): command for path, command in VERBS}
@@ -63,10 +63,9 @@ def test_the_example_names_a_job_of_an_engine(path: str, monkeypatch: pytest.Mon
 
 
 def test_every_verb_stands_in_one_section() -> None:
-    listed = [name for names in SECTIONS.values() for name in names]
-    assert sorted(listed) == cli.list_commands(click.Context(cli))
     output = CliRunner().invoke(cli, ["--help"]).output
-    assert [name for name in listed if f"\n  {name} " not in output] == []
+    for name in cli.list_commands(click.Context(cli)):
+        assert output.count(f"\n  {name} ") == 1, name
 
 
 def headings(*words: str) -> list[str]:

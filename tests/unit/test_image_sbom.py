@@ -16,7 +16,6 @@ from provision import lockfile as locks
 from provision.cli.console import Console
 from provision.cli.main import cli
 from provision.cli.options import context_of
-from provision.commands.image_sbom import image_sbom
 from provision.core.errors import IntegrityError
 from provision.core.types import Layer
 from provision.environment import runtime_package
@@ -30,6 +29,7 @@ from provision.image.sbom import (
     read_files,
     unread_databases,
 )
+from provision.workflow.image.sbom import image_sbom
 from tests import evidence
 from tests.conftest import ROOT
 from tests.unit.test_image_base import with_link

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from provision import launch
-from provision.commands.image import _in_folder
 from provision.core.errors import InvalidSpec
+from provision.workflow.image.image import _in_folder
 
 CALLER = "1234:100"
 

@@ -11,8 +11,6 @@ from click.testing import CliRunner, Result
 
 from provision.adapters import conda
 from provision.cli.main import cli
-from provision.commands import init
-from provision.commands.context import Context
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
 from provision.core.paths import Folders
 from provision.core.types import HostGpus
@@ -22,6 +20,8 @@ from provision.resolver.foreign_specs import (
     from_pyproject,
     from_requirements,
 )
+from provision.verbs.init import init
+from provision.workflow.context import Context
 from tests.unit.test_env_list import Silent
 
 NO_GPU = HostGpus(why="there is no nvidia-smi on this machine")

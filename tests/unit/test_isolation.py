@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cluster.isolation import Group, GroupVerdict, Isolation, isolate
+from provision.workflow.smoke.isolation import Group, GroupVerdict, Isolation, isolate
 
 
 @dataclass

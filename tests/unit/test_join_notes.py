@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provision.commands.join import _commands
-from provision.commands.join_environments import kubernetes_note
-from provision.commands.join_run import JoinRun
-from provision.lab.definition import Cluster, Engine, Lab, LabEnvironment, read_lab
+from provision.verbs.join.environment_steps import kubernetes_note
+from provision.verbs.join.join import _commands
+from provision.verbs.join.join_run import JoinRun
+from provision.workflow.lab_definition import Cluster, Engine, Lab, LabEnvironment, read_lab
 from tests.unit.test_env_list import Silent
 
 SAMPLE = Path(__file__).parent.parent.parent / "examples" / "lab"

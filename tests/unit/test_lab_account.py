@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from provision.lab.account import GIB, AccountFacts, judge_account
-from provision.lab.definition import Policy
-from provision.lab.steps import Note, StepResult
+from provision.verbs.join.account import GIB, AccountFacts, judge_account
+from provision.verbs.join.steps import Note, StepResult
+from provision.workflow.lab_definition import Policy
 
 
 def facts(**changes: Any) -> AccountFacts:

@@ -12,8 +12,8 @@ from provision.core import settings
 from provision.core.errors import InvalidSpec
 from provision.core.schema import schema_document
 from provision.core.yaml_text import parse_yaml
-from provision.lab.definition import Cluster, LabEnvironment, Policy, read_lab
-from provision.lab.settings_text import joined_settings
+from provision.verbs.join.settings_text import joined_settings
+from provision.workflow.lab_definition import Cluster, LabEnvironment, Policy, read_lab
 
 ROOT = Path(__file__).parent.parent.parent
 DIGEST = "sha256:" + "0" * 64

@@ -15,14 +15,14 @@ from provision.adapters.conda.condarc import condarc_files, condarc_mirrors
 from provision.adapters.slurm.nodes import parse_nodes
 from provision.cli.main import cli
 from provision.cluster.inventory import read_inventory
-from provision.lab.definition import Policy, read_lab
-from provision.lab.draft import (
+from provision.verbs.lab.draft import (
     MachineFacts,
     inventory_values,
     known_hosts_text,
     lab_values,
     node_groups,
 )
+from provision.workflow.lab_definition import Policy, read_lab
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "lab"

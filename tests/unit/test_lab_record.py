@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.lab.record import (
+from provision.verbs.join.record import (
     FILE,
     JoinRecord,
     lab_folder,

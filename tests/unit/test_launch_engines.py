@@ -8,7 +8,7 @@ import pytest
 
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
-from provision.cli.format.launch import slurm_lines
+from provision.verbs.launch.output import slurm_lines
 
 SQUEUE = """\
 41|train|RUNNING|4|12:01|4:00:00|provision:train|n[1-4]

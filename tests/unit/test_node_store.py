@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from provision.cluster.probe import probe_script
 from provision.cluster.program import node_command, node_program
+from provision.workflow.ship.probe import probe_script
 from provision_runtime.node import (
     activation,
     install,

@@ -16,8 +16,8 @@ import pytest
 from provision.adapters import squashfs, zstd
 from provision.cluster import pack as packs
 from provision.cluster.pack import Pack, PackPlan
-from provision.commands.pack import PackOptions
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.verbs.pack.pack import PackOptions
 from provision_runtime.node import store as stores
 from provision_runtime.node.store import Store
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from provision import resolver
-from provision.cli.format.environment import passport_lines
 from provision.core.errors import IntegrityError
 from provision.core.types import (
     BuildResult,
@@ -29,6 +28,7 @@ from provision.core.types import (
 )
 from provision.environment import passport
 from provision.resolver import spec
+from provision.verbs.report.output import passport_lines
 from tests import evidence
 from tests.damage import NOTHING, changed, paths
 

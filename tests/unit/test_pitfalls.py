@@ -19,7 +19,7 @@ HANG = "cuda-graph-hang"
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("provision.commands.context._warnings", set())
+    monkeypatch.setattr("provision.workflow.context._warnings", set())
     for name in ("PROVISION_DATA", "PROVISION_CACHE", "PROVISION_ENVS"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     return tmp_path / "provision_envs" / "lab"
@@ -61,7 +61,7 @@ def test_a_warning_in_the_passport_is_not_repeated(
     passport["warnings"] = [{"what": HANG, "value": "", "reason": "r", "source": "s"}]
     file = tmp_path / "provision_data" / "passports" / "lab" / "passport.json"
     evidence.write(file, passport)
-    monkeypatch.setattr("provision.commands.context._warnings", set())
+    monkeypatch.setattr("provision.workflow.context._warnings", set())
     assert HANG not in render().stderr
     file.write_text("{")
     assert HANG in render().stderr
@@ -76,7 +76,7 @@ def test_a_warning_of_the_installed_prefix_is_not_repeated(
     path.parent.mkdir(parents=True)
     for warnings, is_printed in (([HANG], False), (["another"], True), ("damaged", True)):
         path.write_text(json.dumps({**marker, "warnings": warnings}))
-        monkeypatch.setattr("provision.commands.context._warnings", set())
+        monkeypatch.setattr("provision.workflow.context._warnings", set())
         assert (HANG in render().stderr) == is_printed
 
 

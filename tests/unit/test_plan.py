@@ -15,13 +15,15 @@ from provision import channel, resolver
 from provision import lockfile as locks
 from provision.adapters import conda
 from provision.cli.main import cli
-from provision.commands import ensure, env, smoke
-from provision.commands.context import Context
-from provision.commands.plan import BuildRequest, Plan, make_plan, with_name
 from provision.core.errors import StaleLock, ToolMissing, Unsolvable
 from provision.core.paths import Folders
 from provision.core.types import LockedPackage, Prefix, Resolution, SmokeResult
 from provision.environment import drift, kernel, runtime_package
+from provision.verbs.env import env
+from provision.workflow import ensure
+from provision.workflow.context import Context
+from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
+from provision.workflow.smoke import smoke
 from tests import evidence
 from tests.described_environments import described_environments
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from provision import render, report
 from provision.cli.main import cli
-from provision.cluster.comparison import NodeFacts
 from provision.report.nodes import MIN_MARK, ChartRow, NodeChart, draw
+from provision.verbs.drift.comparison import NodeFacts
 from tests.drift_records import cluster, facts, record, timed_out
 from tests.unit.test_report_page import Page
 

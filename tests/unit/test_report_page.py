@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from provision import render, report
 from provision.cli.main import cli
-from provision.commands.report import load_evidence
 from provision.core.errors import IntegrityError
 from provision.core.paths import default_folders
 from provision.report import charts
 from provision.report.markdown import markdown_summary
+from provision.workflow.evidence import load_evidence
 from tests import evidence
 from tests.damage import NOTHING, changed, paths
 from tests.evidence import MIB, collectives, finding, passport, phase, row

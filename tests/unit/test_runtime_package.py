@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from provision import __version__
-from provision.commands.context import Context
-from provision.commands.ensure import ensure_runtime
 from provision.core import atomic
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import activation, install_record, runtime_package
+from provision.workflow.context import Context
+from provision.workflow.ensure import ensure_runtime
 from tests.unit.test_image_build import Quiet
 
 

@@ -14,12 +14,16 @@ from hypothesis import strategies as some
 
 from provision import lockfile
 from provision.cli.main import cli
-from provision.cluster import ship_journal
-from provision.cluster.distribution import part_path
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import NodeAnswer
-from provision.cluster.states import (
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.paths import Folders
+from provision.workflow.context import Context
+from provision.workflow.ship import journal as ship_journal
+from provision.workflow.ship import ship
+from provision.workflow.ship.distribution import part_path
+from provision.workflow.ship.states import (
     TRANSIENT_REASONS,
     UNKNOWN_REASONS,
     NodeState,
@@ -27,11 +31,7 @@ from provision.cluster.states import (
     required_nodes,
     state_of_failure,
 )
-from provision.cluster.waves import plan_wave
-from provision.commands import ship
-from provision.commands.context import Context
-from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.paths import Folders
+from provision.workflow.ship.waves import plan_wave
 from provision_runtime.node.store import Store
 from tests.node_stores import pack_toy
 from tests.ship_runs import Notes, SimulatedNodes, shipment, write_image

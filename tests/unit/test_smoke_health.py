@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from provision.commands.smoke_health import health_check_script
+from provision.verbs.smoke.health_check import health_check_script
 from provision_runtime.report import model
 from provision_runtime.smoke import health
 

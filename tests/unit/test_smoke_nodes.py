@@ -10,22 +10,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from provision.cli.format.smoke_nodes import smoke_nodes_lines
 from provision.cli.main import cli
-from provision.cluster import drain_policy
-from provision.cluster import smoke as groups
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, NodeNames, NodeSelection
-from provision.cluster.isolation import Isolation
 from provision.cluster.remote import NodeAnswer
-from provision.cluster.smoke import GroupFinding, GroupResult, PreparedNode
-from provision.commands import smoke_nodes, smoke_nodes_report
-from provision.commands.context import Context
-from provision.commands.passport import record_smoke_over_nodes
-from provision.commands.plan import BuildRequest, make_plan
-from provision.commands.smoke_nodes_report import NodesResult, Round
 from provision.core.paths import default_folders
 from provision.core.schema import schema_error
+from provision.verbs.smoke.output import smoke_nodes_lines
+from provision.workflow.context import Context
+from provision.workflow.passport import record_smoke_over_nodes
+from provision.workflow.plan import BuildRequest, make_plan
+from provision.workflow.smoke import drain_policy
+from provision.workflow.smoke import node_groups as groups
+from provision.workflow.smoke import nodes as smoke_nodes
+from provision.workflow.smoke import nodes_report as smoke_nodes_report
+from provision.workflow.smoke.isolation import Isolation
+from provision.workflow.smoke.node_groups import GroupFinding, GroupResult, PreparedNode
+from provision.workflow.smoke.nodes_report import NodesResult, Round
 from provision_runtime.report import findings as catalog
 from provision_runtime.report.model import NODE_FAULTS, TIME_FINDINGS
 from tests import evidence

@@ -16,11 +16,11 @@ import pytest
 
 from provision import resolver
 from provision.cli import options as cli_options
-from provision.cli.format.environment import smoke_lines
-from provision.commands import smoke_runner
+from provision.cli.smoke_output import smoke_lines
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import SmokeResult
 from provision.resolver import spec
+from provision.workflow.smoke import runner as smoke_runner
 from provision_runtime.smoke import options
 from provision_runtime.smoke.options import PHASES
 from tests import evidence

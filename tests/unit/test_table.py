@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from provision import catalog, sources
 from provision.catalog.data_files import load
-from provision.cli.format import matrix as formats
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORMS
 from provision.render import render_table
 from provision.resolver.table import Table, TableRow, build_table, parse_query
+from provision.verbs.matrix import output as formats
 
 GPUS = (
     "K80",

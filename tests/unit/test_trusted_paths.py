@@ -15,15 +15,16 @@ import pytest
 from click.testing import CliRunner
 
 from provision.cli.main import cli
-from provision.commands import join_environments, run
-from provision.commands.join_run import JoinRun
-from provision.commands.trust import require_trusted_path
 from provision.core.errors import SystemRefused
 from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
-from provision.lab.definition import Lab, LabEnvironment
+from provision.verbs.join import environment_steps as join_environments
+from provision.verbs.join.join_run import JoinRun
+from provision.verbs.run import run
+from provision.workflow.lab_definition import Lab, LabEnvironment
+from provision.workflow.trust import require_trusted_path
 from tests.node_stores import pack_record
 from tests.unit.test_env_list import Silent
 

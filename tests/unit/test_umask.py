@@ -15,14 +15,16 @@ import pytest
 
 from provision import channel
 from provision.cluster import pack as packs
-from provision.commands import ensure, image_registry, pack
-from provision.commands.context import Context
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse
 from provision.core.paths import Folders, make_private_directory, owner_writes_only
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
+from provision.verbs.pack import pack
+from provision.workflow import ensure
+from provision.workflow.context import Context
+from provision.workflow.image import registry as image_registry
 from tests.unit.test_clean import Recorder
 from tests.unit.test_prefix import lock
 

@@ -13,9 +13,9 @@ from provision.cluster.inventory import read_inventory
 from provision.core import settings
 from provision.core.errors import ProvisionError
 from provision.core.yaml_text import YamlError, parse_yaml, read_source
-from provision.lab.definition import read_lab
 from provision.render.files import file_state, read_text
 from provision.resolver import spec
+from provision.workflow.lab_definition import read_lab
 
 # 400 million entries, if something goes through them.
 EXPLODING = b"a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + b"".join(

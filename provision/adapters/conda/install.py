@@ -24,11 +24,7 @@ from provision.adapters.conda.calls import (
 )
 from provision.adapters.conda.logins import public_url
 from provision.adapters.http import TIMEOUT_VARIABLE, retry, sha256_of
-from provision.core.errors import (
-    IntegrityError,
-    ToolFailed,
-    Unreachable,
-)
+from provision.core.errors import IntegrityError, ToolFailed, Unreachable
 from provision.core.json_text import parse_json
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
 from provision.core.paths import make_private_directory

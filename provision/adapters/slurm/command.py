@@ -7,13 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from provision.core import process
-from provision.core.errors import (
-    ProvisionError,
-    TimedOut,
-    ToolFailed,
-    ToolMissing,
-    Unreachable,
-)
+from provision.core.errors import ProvisionError, TimedOut, ToolFailed, ToolMissing, Unreachable
 
 ANSWER_TIMEOUT_S = 60.0
 # A node or job takes some 200 bytes.

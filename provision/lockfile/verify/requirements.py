@@ -18,12 +18,7 @@ from provision.adapters.uv import WheelMetadata
 from provision.core.paths import VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
-from provision.lockfile.verify.entries import (
-    LockFinding,
-    conda_names,
-    finding,
-    is_python_package,
-)
+from provision.lockfile.verify.entries import LockFinding, conda_names, finding, is_python_package
 from provision.lockfile.verify.inputs import AssumedMachines
 
 if TYPE_CHECKING:

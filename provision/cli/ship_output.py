@@ -1,0 +1,160 @@
+"""What `provision ship`, `activate` and `rollback` print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from provision.cli.console import wrap_line
+from provision_runtime.report.text import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from provision.workflow.ship.ship import ShipReport
+    from provision.workflow.ship.states import NodeState
+
+# A longer one moves the text of its line.
+WIDEST_NODE_SET = 30
+
+
+# How an environment lies on a node.
+WAYS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "unpacked"}
+
+
+def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
+    """States folded to node sets, the advice for each reason once, and what it all means. width: of
+    the terminal."""
+    texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
+    sentences = _advice_lines(report.states.values())
+    sentences += _note_lines(report.notes)
+    sentences += _key_lines("removed", report.removed)
+    sentences += _key_lines("still used by a job, and kept:", report.in_use)
+    if report.stopped is not None:
+        failure = report.stopped.failure
+        sentences.append(
+            f"stopped: {len(report.stopped.nodes)} of {report.stopped.total} nodes failed for one "
+            f"reason ({failure.stage}: {failure.reason}); more nodes would fail too"
+        )
+    sentences.append(_result_line(report))
+    lines = folded_lines(texts, width)
+    for sentence in sentences:
+        lines += wrap_line(sentence, width)
+    return lines
+
+
+def _state_text(report: ShipReport, name: str, state: NodeState) -> str:
+    if state.failure is not None:
+        failure = state.failure
+        return f"{state.state}: {failure.stage}: {failure.reason}: {failure.message}"
+    if report.dry_run and state.state == "fit":
+        return "fit: would get the image"
+    if report.dry_run and state.state == "verified" and report.verb != "ship":
+        return "would be activated"
+    way = report.ways.get(name)
+    return f"{state.state} ({WAYS.get(way, way)})" if way else state.state
+
+
+def _advice_lines(states: Any) -> list[str]:
+    from provision.cluster.failures import REASONS
+
+    reasons = dict.fromkeys(state.failure.reason for state in states if state.failure)
+    return [f"{each}: {REASONS[each].meaning}. {REASONS[each].advice}" for each in reasons]
+
+
+def _note_lines(notes: Mapping[str, str]) -> list[str]:
+    from provision.cluster.failures import REASONS
+    from provision.cluster.folding import fold_equal
+
+    advice = REASONS["not-readable"].advice
+    return [
+        f"{nodes}: no other user can start it: {note}. {advice}"
+        for nodes, note in fold_equal(dict(notes))
+    ]
+
+
+def _key_lines(label: str, keys_of: Mapping[str, Sequence[str]]) -> list[str]:
+    from provision.cluster.folding import fold_equal
+
+    keys = {name: tuple(keys) for name, keys in keys_of.items() if keys}
+    return [f"{nodes}: {label} {', '.join(values)}" for nodes, values in fold_equal(keys)]
+
+
+def _result_line(report: ShipReport) -> str:
+    total = format_count(len(report.states), "node")
+    if report.dry_run and report.verb != "ship":
+        have_it = sum(state.state in ("verified", "active") for state in report.states.values())
+        return f"{report.key or report.name}: would be active on {have_it} of {total}"
+    if report.dry_run and report.from_registry:
+        return f"{total} would pull {report.key} ({format_bytes(report.size)})"
+    if report.dry_run:
+        waiting = sum(state.state == "fit" for state in report.states.values())
+        if not waiting:
+            return f"{report.key}: would send nothing to {total}"
+        size = format_bytes(report.size)
+        return f"{report.key}: would bring {size} to {waiting} of {total}"
+    if not report.key:
+        return f"{report.name}: nothing to go back to on {total}, so nothing was changed"
+    goal = "ready" if report.goal == "passed" else "active"
+    line = f"{report.key}: {goal} on {report.ready} of {total}"
+    if not report.succeeded and report.required > report.ready:
+        line += f"; --min demands {report.required}"
+        # A node whose answer to the activation was lost may be active.
+        is_known = all(state.state != "unknown" for state in report.states.values())
+        if report.goal == "active" and report.ready == 0 and is_known:
+            line += ", so nothing was activated"
+    if report.verb == "ship" and not report.from_registry:
+        line += f"; {_sent_text(report)}"
+    return line
+
+
+def _sent_text(report: ShipReport) -> str:
+    if not report.sent_bytes and not report.copies_between_nodes:
+        return "nothing was sent"
+    text = f"sent {format_bytes(report.sent_bytes)} from here"
+    if report.copies_between_nodes:
+        noun = "copy" if report.copies_between_nodes == 1 else "copies"
+        text += f", {report.copies_between_nodes} {noun} between nodes"
+    return text
+
+
+def ship_json(report: ShipReport) -> dict[str, Any]:
+    nodes = {}
+    for name, state in report.states.items():
+        row: dict[str, Any] = {"state": state.state, "way": report.ways.get(name)}
+        if state.failure is not None:
+            row["stage"] = state.failure.stage
+            row["reason"] = state.failure.reason
+            row["message"] = state.failure.message
+        if name in report.notes:
+            row["note"] = report.notes[name]
+        row["removed"] = list(report.removed.get(name, ()))
+        row["in_use"] = list(report.in_use.get(name, ()))
+        nodes[name] = row
+    return {
+        "verb": report.verb,
+        "name": report.name,
+        "key": report.key,
+        "goal": report.goal,
+        "required": report.required,
+        "ready": report.ready,
+        "succeeded": report.succeeded,
+        "dry_run": report.dry_run,
+        "size": report.size,
+        "sent_bytes": report.sent_bytes,
+        "copies_between_nodes": report.copies_between_nodes,
+        "stopped": report.stopped.failure.reason if report.stopped else None,
+        "journal": str(report.journal) if report.journal else None,
+        "nodes": nodes,
+    }
+
+
+def folded_lines(texts: Mapping[str, str], width: int | None, label: str = "") -> list[str]:
+    """`n[0001-0998]  fit: ...`, most nodes first, in aligned columns. width: of the terminal."""
+    from provision.cluster.folding import fold_messages
+
+    rows = fold_messages(texts)
+    columns = min(max((len(nodes) for nodes, _ in rows), default=0), WIDEST_NODE_SET)
+    lines = []
+    for nodes, text in rows:
+        indent = len(label) + columns + 2
+        lines += wrap_line(f"{label}{nodes:{columns}}  {text}", width, indent)
+    return lines

@@ -1,0 +1,132 @@
+"""Cells of tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision.cli.console import table, wrap
+from provision_runtime.report.text import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from provision.workflow.environments import Environment
+
+# Seconds of a unit, and what an age in it is called, in short and in words.
+AGES = ((86400, "d", "day"), (3600, "h", "hour"), (60, "min", "minute"))
+
+
+def short_size(count: int | None) -> str:
+    """Bytes as `4.9 GiB`, for columns; `-` if not known."""
+    return "-" if count is None else format_bytes(count, number_format=".1f")
+
+
+def short_age(since: float | None, now: float) -> str:
+    """The time since then as `3 d`; `-` if not known. Both in seconds since 1970."""
+    if since is None:
+        return "-"
+    seconds = max(0.0, now - since)
+    for unit, name, _ in AGES:
+        if seconds >= unit:
+            return f"{int(seconds // unit)} {name}"
+    return "now"
+
+
+def _ago(since: float, now: float) -> str:
+    """The same in words."""
+    for unit, _, name in AGES:
+        if now - since >= unit:
+            return f"{format_count(int((now - since) // unit), name)} ago"
+    return "just now"
+
+
+def environment_lines(
+    environments: Sequence[Environment], *, width: int | None, now: float | None = None
+) -> list[str]:
+    """A row for each environment, then why those that are not current are not, then the sum.
+
+    width: of the terminal. A list for a pipe also has each prefix's path.
+    """
+    if not environments:
+        return ["no environments: `provision build --help` shows how to make one"]
+    now = time.time() if now is None else now
+    head = ["name", "state", "size", "age", "image", "kernel", "smoke"]
+    if width is None:
+        head.append("prefix")
+    rows = []
+    for environment in environments:
+        row = [
+            environment.name,
+            environment.state,
+            short_size(environment.size),
+            short_age(environment.installed_at, now),
+            _image_cell(environment),
+            "yes" if environment.kernel else "-",
+            short_verdict(environment, now) or "-",
+        ]
+        if width is None:
+            row.append(str(environment.prefix or "-"))
+        rows.append(row)
+    lines = [table(rows, head, width=width), ""]
+    for environment in environments:
+        if environment.reason and environment.state != "not installed":
+            lines.append(f"{environment.name}: {environment.reason}")
+    return [*lines, _sum(environments)]
+
+
+def _image_cell(environment: Environment) -> str:
+    if not environment.image:
+        return "-"
+    return "yes" if environment.image == "current" else environment.image
+
+
+def short_verdict(environment: Environment, now: float) -> str:
+    """`pass` if every place has that verdict on this machine, else what each has, and where and
+    when; empty if nothing was tested."""
+    texts = {}
+    for verdict in environment.verdicts:
+        text = f"{verdict.verdict} {verdict.elsewhere}".rstrip()
+        if verdict.elsewhere and verdict.measured_at is not None:
+            text += f", {_ago(verdict.measured_at, now)}"
+        texts[verdict.place] = text
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{place}: {text}" for place, text in texts.items()) or environment.smoke
+
+
+def _sum(environments: Sequence[Environment]) -> str:
+    total = sum(environment.size or 0 for environment in environments)
+    images = sum(environment.image_size for environment in environments)
+    text = format_count(len(environments), "environment")
+    if total:
+        text += f", {short_size(total)}"
+    return f"{text}; images {short_size(images)}" if images else text
+
+
+def plain_value(value: object) -> str:
+    """A value of a request in words."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def fact_lines(facts: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+    """Names and values, the values wrapped and aligned."""
+    indent = 2 + max(len(name) for name, _ in facts) + 2
+    lines = []
+    for name, value in facts:
+        first, *rest = wrap(value, width - indent if width else None)
+        lines.append(f"  {name:{indent - 4}}  {first}".rstrip())
+        lines += [" " * indent + piece for piece in rest]
+    return lines
+
+
+def home_path(path: Path | str) -> str:
+    """A path as people read it: `~` for their home folder."""
+    try:
+        return f"~/{Path(path).relative_to(Path.home())}"
+    except (ValueError, RuntimeError):
+        return str(path)

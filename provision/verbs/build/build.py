@@ -1,0 +1,198 @@
+"""`provision build`: every stage in order, each timed, and the passport of the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from provision import image as images
+from provision.core.errors import ToolMissing
+from provision.core.types import (
+    BuildResult,
+    Image,
+    Kernel,
+    Lock,
+    Place,
+    Prefix,
+    Progress,
+    SmokeResult,
+    StageRecord,
+    StageStatus,
+)
+from provision.environment import kernel as kernels
+from provision.workflow.context import Context, reported_steps
+from provision.workflow.ensure import (
+    check_buildable,
+    ensure_kernel,
+    ensure_lock,
+    ensure_prefix,
+    locked_plan,
+)
+from provision.workflow.image.image import ensure_image
+from provision.workflow.passport import write_passport
+from provision.workflow.plan import NO_ENGINE, NO_IMAGE, NO_SMOKE, BuildRequest, Plan
+from provision.workflow.preview import wanted_engine
+from provision.workflow.smoke import runner as smoke_runner
+from provision.workflow.smoke.smoke import smoke_in
+
+T = TypeVar("T")
+
+
+class Stages:
+    """Times the stages of a build, and records and reports what each did."""
+
+    def __init__(self, progress: Progress, steps: list[str]) -> None:
+        self.records: list[StageRecord] = []
+        self._progress, self._steps = progress, steps
+
+    def run(
+        self, stage: str, work: Callable[[], T], describe: Callable[[T], tuple[StageStatus, str]]
+    ) -> T:
+        """describe: the status and the detail to record, from the stage's result."""
+        start = time.perf_counter()
+        result = work()
+        self._add(stage, *describe(result), start)
+        return result
+
+    def skip(self, stage: str, reason: str) -> None:
+        self._add(stage, "skipped", reason, time.perf_counter())
+
+    def _add(self, stage: str, status: StageStatus, detail: str, start: float) -> None:
+        record = StageRecord(
+            stage=stage, status=status, detail=detail, seconds=time.perf_counter() - start
+        )
+        self.records.append(record)
+        if status == "made":
+            self._steps.append(f"{stage} made")
+        self._progress.say(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
+
+
+def build(context: Context, request: BuildRequest) -> BuildResult:
+    """Run every stage; reuse what already matches the request.
+
+    A smoke test that fails still leaves a passport that says so; see `failed` in the result.
+    """
+    client = wanted_engine(request)
+    with locked_plan(context, request) as plan:
+        check_buildable(context, plan)
+        if plan.edited:
+            context.progress.warn(f"{plan.edited_files()} was edited by hand and is used as it is")
+        with reported_steps(context.progress) as steps:
+            return _run_stages(context, plan, client, Stages(context.progress, steps))
+
+
+def _run_stages(context: Context, plan: Plan, client: Any | None, stages: Stages) -> BuildResult:
+
+    def describe_lock(result: tuple[Lock, bool, list[str]]) -> tuple[StageStatus, str]:
+        lock, is_new, written = result
+        files = f"; wrote {', '.join(written)}" if written else ""
+        return _made_or_kept(is_new), f"{len(lock.packages)} packages{files}"
+
+    lock, is_new_lock, _ = stages.run("lock", lambda: ensure_lock(context, plan), describe_lock)
+    prefix, _ = stages.run(
+        "prefix",
+        lambda: ensure_prefix(context, plan, lock),
+        lambda result: (_made_or_kept(result[1]), str(result[0].path)),
+    )
+    image = _image_stage(context, plan, lock, prefix, client, stages)
+    smoke = _smoke_stage(context, plan, prefix, image, client, stages)
+    failed = smoke_runner.failures(smoke)
+    kernel = _kernel_stage(plan, lock, prefix, stages, failed)
+    result = write_passport(
+        context,
+        plan,
+        lock,
+        prefix,
+        image=image,
+        kernel=kernel,
+        smoke=smoke,
+        is_new_lock=is_new_lock,
+    )
+    return dataclasses.replace(result, failed=tuple(failed), stages=tuple(stages.records))
+
+
+def _made_or_kept(is_new: bool) -> StageStatus:
+    return "made" if is_new else "kept"
+
+
+def _image_stage(
+    context: Context,
+    plan: Plan,
+    lock: Lock,
+    prefix: Prefix,
+    client: Any | None,
+    stages: Stages,
+) -> Image | None:
+    if plan.request.image == "skip":
+        stages.skip("image", NO_IMAGE)
+        return None
+    if plan.request.image == "auto" and any(package.is_editable for package in lock.packages):
+        stages.skip("image", "an image cannot hold the editable packages")
+        return None
+    if client is None and not images.is_on_disk(plan.resolution.spec.base):
+        stages.skip("image", NO_ENGINE)
+        return None
+    try:
+        image, _ = stages.run(
+            "image",
+            lambda: ensure_image(context, plan, lock, prefix, client),
+            lambda result: (_made_or_kept(result[1]), result[0].reference),
+        )
+    except ToolMissing as error:
+        if plan.request.image == "demand":
+            raise
+        context.progress.warn(f"no image was made: {error}")
+        stages.skip("image", error.message)
+        return None
+    return image
+
+
+def _smoke_stage(
+    context: Context,
+    plan: Plan,
+    prefix: Prefix,
+    image: Image | None,
+    client: Any | None,
+    stages: Stages,
+) -> tuple[SmokeResult, ...]:
+    if not plan.request.smoke:
+        stages.skip("smoke", NO_SMOKE)
+        return ()
+    places: list[Place] = ["prefix"]
+    if image is not None and client is not None:
+        places.append("image")
+    results = []
+    for place in places:
+        context.progress.say(f"smoke test in the {place}")
+        result = stages.run(
+            f"smoke ({place})",
+            functools.partial(smoke_in, context, plan, place, prefix, image, client),
+            lambda result: ("ran", result.verdict),
+        )
+        results.append(result)
+    return tuple(results)
+
+
+def _kernel_stage(
+    plan: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]
+) -> Kernel | None:
+    step = plan.kernel_step(lock)
+    if plan.request.kernel and failed:
+        stages.skip("kernel", "the smoke test failed")
+        return None
+    if step.action == "skip":
+        reason = step.detail
+        # Without its launcher, a kernel that an earlier build registered could not start any more.
+        if plan.request.kernel and kernels.remove_kernel_of(prefix):
+            reason += "; the registered kernel was removed"
+        stages.skip("kernel", reason)
+        return None
+    kernel, _ = stages.run(
+        "kernel",
+        lambda: ensure_kernel(prefix, kernels.display_name(plan.resolution)),
+        lambda result: (_made_or_kept(result[1]), result[0].display_name),
+    )
+    return kernel

@@ -1,0 +1,101 @@
+"""`provision build`: every stage of an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    build_env_option,
+    build_request,
+    common_options,
+    context_of,
+    dry_run_option,
+    name_argument,
+    no_wait_option,
+    prefix_option,
+    print_steps,
+    relock_option,
+    request_options,
+    smoke_options,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+    from provision.workflow.plan import ImageMode
+
+
+@click.command()
+@name_argument
+@request_options
+@build_env_option
+@prefix_option
+@click.option(
+    "--image/--no-image",
+    default=None,
+    help="Require or skip the image.  [default: build it if a Docker engine answers]",
+)
+@click.option(
+    "--smoke/--no-smoke",
+    default=True,
+    show_default=True,
+    help="Run the DDP smoke test in the prefix and the image.",
+)
+@click.option(
+    "--kernel/--no-kernel", default=True, show_default=True, help="Register a Jupyter kernel."
+)
+@smoke_options
+@relock_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def build(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    prefix: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> int:
+    """Build an environment: lock, prefix, image, smoke test, kernel.
+
+    Reuses whatever already matches the request, and writes a passport: the record of what was
+    built and measured.
+    """
+    from provision.cli.console import output_width
+    from provision.core.errors import CheckFailed
+    from provision.core.host import this_machine
+    from provision.verbs.build import build as command
+    from provision.verbs.build.output import build_lines
+    from provision.workflow import preview
+
+    context = context_of(console, envs, options)
+    image_modes: dict[bool | None, ImageMode] = {None: "auto", True: "demand", False: "skip"}
+    request = build_request(
+        name,
+        options,
+        prefix=prefix,
+        image=image_modes[options["image"]],
+        smoke=options["smoke"],
+        kernel=options["kernel"],
+        relock=options["relock"],
+    )
+    if dry_run:
+        print_steps(console, preview.preview(context, request))
+        return 0
+    result = command.build(context, request)
+    brief = console.shows_all_on_terminal
+    lines = build_lines(result, this_machine(), width=output_width(), brief=brief)
+    console.result(result, lines)
+    if not result.failed:
+        return 0
+    error = CheckFailed(
+        f"The smoke test failed. {' '.join(result.failed)}",
+        advice=f"The evidence is in {result.folder / 'passport.json'}.",
+    )
+    console.error(error, as_object=False)
+    return 1

@@ -1,0 +1,292 @@
+"""`provision add`, `remove` and `update`: change the packages of an environment.
+
+Everything else stays as locked, and prefix, kernel and passport follow. What fails, or is killed,
+leaves spec.yml, the lock and the prefix as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from provision import lockfile as locks
+from provision import render
+from provision.core.credentials import credential_problems
+from provision.core.errors import CheckFailed, InvalidSpec
+from provision.core.paths import LOCK, SPEC
+from provision.core.similar_names import did_you_mean
+from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
+from provision.environment import kernel as kernels
+from provision.environment import prefix as prefixes
+from provision.render.spec_text import with_list
+from provision.resolver import spec as specs
+from provision.verbs.change import requirements
+from provision.workflow.context import Context, missing_file
+from provision.workflow.ensure import (
+    check_prefix_path,
+    check_unedited,
+    diff_with,
+    ensure_kernel,
+    ensure_prefix,
+    local_python,
+    locked_plan,
+    new_lock,
+    report_index_settings,
+    require_current_lock,
+    solve,
+)
+from provision.workflow.passport import write_passport
+from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision.workflow.smoke import runner as smoke_runner
+from provision.workflow.smoke.smoke import smoke_in
+
+PackageKey = Literal["conda", "pip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What to change in spec.yml: requirements to add to its lists, and packages to take out."""
+
+    conda: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def added_names(self) -> frozenset[str]:
+        return frozenset(specs.package_name(text) for text in (*self.conda, *self.pip))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeResult:
+    """What became of a change. prefix: None if the environment is not installed here."""
+
+    name: str
+    diff: locks.LockDiff
+    prefix: Prefix | None = None
+    kernel: Kernel | None = None
+    smoke: tuple[SmokeResult, ...] = field(default=())
+    portable: bool = True
+    editables: tuple[str, ...] = ()
+
+
+def add(
+    context: Context,
+    name: str,
+    arguments: Sequence[str],
+    *,
+    conda: bool = False,
+    smoke: bool = False,
+    dry_run: bool = False,
+) -> ChangeResult:
+    """`provision add`: arguments are requirements, wheels, projects' folders, git addresses, and
+    editables (`-e FOLDER`)."""
+    if problems := list(credential_problems(arguments)):
+        raise InvalidSpec("\n".join(problems))
+    if conda:
+        changes = Change(conda=tuple(arguments))
+        return change(context, name, changes, smoke=smoke, dry_run=dry_run)
+    folder = context.folders.envs / specs.check_name(name)
+    if not (folder / SPEC).exists():
+        raise missing_file(folder / SPEC, advice=f"`provision build {name}` makes it.")
+    prepared = requirements.prepare(
+        context,
+        arguments,
+        folder,
+        python_of=lambda: make_plan(context, BuildRequest(name=name)).resolution.python,
+    )
+    try:
+        changes = Change(pip=prepared.pip)
+        result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
+    except BaseException:
+        requirements.take_back(prepared.placed)
+        raise
+    if dry_run:
+        requirements.take_back(prepared.placed)
+    return result
+
+
+def change(
+    context: Context, name: str, changes: Change, *, smoke: bool = False, dry_run: bool = False
+) -> ChangeResult:
+    """`provision add` and `remove`: change requirements, and nothing else.
+
+    Raises InvalidSpec for a package that spec.yml does not request, and Unsolvable with the reason
+    if a requirement fits neither the others nor the build.
+    """
+    with locked_plan(context, BuildRequest(name=name)) as plan:
+        _require_changeable(plan)
+        assert plan.lock is not None
+        path = plan.folder / SPEC
+        text = _changed_spec(render.read_text(path), plan, changes)
+        request = BuildRequest(name=name, spec_text=text)
+        changed = make_plan(context, request)
+        if changed.inputs.pip:
+            report_index_settings(context)
+        context.progress.say("solving the change; everything else stays as locked")
+        packages = locks.change(
+            changed.inputs,
+            changed.resolution,
+            {lock.platform: lock for lock in locks.read_platforms(plan.lock.path)},
+            changed=changes.added_names,
+            local_python=local_python(context, changed, context.folders.channels),
+            solver=context.solver,
+        )
+        return _apply(context, plan, changed, packages, text, smoke=smoke, dry_run=dry_run)
+
+
+def update(
+    context: Context,
+    name: str,
+    packages: Sequence[str],
+    *,
+    smoke: bool = False,
+    dry_run: bool = False,
+) -> ChangeResult:
+    """`provision update`: move these packages, or all of them, to the newest versions that fit."""
+    with locked_plan(context, BuildRequest(name=name)) as plan:
+        _require_changeable(plan)
+        assert plan.lock is not None
+        context.progress.say(f"updating {', '.join(packages) or 'all packages'}")
+        if packages:
+            new_packages = locks.update(
+                plan.inputs,
+                plan.resolution,
+                packages,
+                {lock.platform: lock for lock in locks.read_platforms(plan.lock.path)},
+                local_python=local_python(context, plan, context.folders.channels),
+                solver=context.solver,
+            )
+        else:
+            new_packages = solve(context, plan, context.folders.channels)
+        return _apply(context, plan, plan, new_packages, None, smoke=smoke, dry_run=dry_run)
+
+
+def _require_changeable(plan: Plan) -> None:
+    if plan.lock is None:
+        raise missing_file(
+            plan.folder / LOCK, advice=f"`provision build {plan.name}` makes the environment first."
+        )
+    if not (plan.folder / SPEC).exists():
+        raise missing_file(plan.folder / SPEC, advice="A lock alone cannot be changed.")
+    check_unedited(plan)
+    require_current_lock(plan)
+
+
+def _changed_spec(text: str, plan: Plan, changes: Change) -> str:
+    """The text of spec.yml with the changes. Raises InvalidSpec if it requests no such package."""
+    content = specs.parse(text.encode(), plan.folder / SPEC)
+    removed = {specs.package_name(package) for package in changes.removed}
+    requested: set[str] = set()
+    lists: dict[PackageKey, tuple[str, ...]] = {"conda": changes.conda, "pip": changes.pip}
+    for key, added in lists.items():
+        items = list(content.get(key, ()))
+        requested.update(specs.package_name(item) for item in items)
+        remaining = [item for item in items if specs.package_name(item) not in removed]
+        changed_items = specs.replace_packages(remaining, added)
+        if changed_items != items:
+            text = with_list(text, key, changed_items)
+    missing = [
+        package for package in changes.removed if specs.package_name(package) not in requested
+    ]
+    if missing:
+        raise _not_requested(plan, missing, requested)
+    return text
+
+
+def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str]) -> InvalidSpec:
+    """Packages that cannot be removed, each with what needs it. requested: what can be."""
+    assert plan.lock is not None
+    reasons = []
+    advice = f"{plan.folder / SPEC} lists what can be removed, under `pip` and `conda`."
+    if not requested:
+        advice = f"{plan.folder / SPEC} has no packages of its own that could be removed."
+    for name in names:
+        canonical = specs.package_name(name)
+        needed_by = []
+        for package in plan.lock.packages:
+            if canonical in map(specs.package_name, package.depends):
+                needed_by.append(package.name)
+        reason = f"spec.yml does not request `{name}`"
+        if needed_by:
+            reason += f"; {', '.join(sorted(needed_by))} needs it"
+        elif any(specs.package_name(pin.requirement) == canonical for pin in plan.resolution.pins):
+            reason += "; it belongs to the build (`provision matrix explain` says why)"
+        else:
+            reason += ", and the lock does not have it"
+        reasons.append(reason)
+        advice = did_you_mean(canonical, requested) + advice
+    return InvalidSpec(f"{'. '.join(reasons)}.", advice=advice)
+
+
+def _apply(
+    context: Context,
+    before: Plan,
+    plan: Plan,
+    packages: Sequence[LockedPackage],
+    spec_text: str | None,
+    *,
+    smoke: bool,
+    dry_run: bool,
+) -> ChangeResult:
+    """Write the new lock, and bring prefix, kernel and passport up to date with it.
+
+    Raises CheckFailed if the smoke test of the new prefix fails.
+    """
+    assert before.lock is not None
+    path = before.lock.path
+    text, lock = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
+    diff = diff_with(path, text)
+    old_prefix = prefixes.find(plan.name, plan.prefix_path)
+    is_stale = old_prefix is not None and old_prefix.lock_sha256 != before.lock.sha256
+    if dry_run or (diff.same and spec_text is None and before.lock_is_current and not is_stale):
+        return ChangeResult(name=plan.name, diff=diff, portable=lock.portable)
+    if old_prefix is not None:
+        check_prefix_path(context, plan)
+    prefix = None
+    results: tuple[SmokeResult, ...] = ()
+    old_text = render.read_text(plan.folder / SPEC)
+    with new_lock(context, plan, lock, text, spec_text=spec_text, replaced=old_prefix):
+        if old_prefix is not None:
+            prefix, _ = ensure_prefix(context, plan, lock, before=before.lock, keep_replaced=True)
+            if smoke:
+                results = (smoke_in(context, plan, "prefix", prefix, None, None),)
+                _require_success(results)
+    if spec_text is not None:
+        for wheel in requirements.unused_wheels(plan.folder, old_text, spec_text):
+            requirements.remove_wheel(wheel)
+    kernel: Kernel | None = None
+    if prefix is not None:
+        kernel = _update_kernel(plan, prefix)
+        write_passport(context, plan, lock, prefix, kernel=kernel, smoke=results, is_new_lock=True)
+    return ChangeResult(
+        name=plan.name,
+        diff=diff,
+        prefix=prefix,
+        kernel=kernel,
+        smoke=results,
+        portable=lock.portable,
+        editables=tuple(package.name for package in lock.packages if package.is_editable),
+    )
+
+
+def _require_success(results: Sequence[SmokeResult]) -> None:
+    failed = smoke_runner.failures(results)
+    if failed:
+        raise CheckFailed(
+            f"The smoke test of the changed environment failed, so the change was undone. "
+            f"{' '.join(failed)}",
+            advice=f"What the test left is in {results[0].evidence}. Without --smoke the change is "
+            "made untested.",
+        )
+
+
+def _update_kernel(plan: Plan, prefix: Prefix) -> Kernel | None:
+    """The kernel, if this environment has one; one that cannot start any more is removed."""
+    if all(kernel.name != plan.name for kernel in kernels.list_kernels()):
+        return None
+    if not kernels.has_launcher(prefix):
+        kernels.remove_kernel_of(prefix)
+        return None
+    kernel, _ = ensure_kernel(prefix, kernels.display_name(plan.resolution))
+    return kernel

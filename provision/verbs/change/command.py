@@ -1,0 +1,153 @@
+"""`provision add`, `remove` and `update`: the packages of an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    build_env_option,
+    common_options,
+    context_of,
+    dry_run_option,
+    mirror_options,
+    no_wait_option,
+    option_group,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+    from provision.verbs.change.change import ChangeResult
+
+change_options = option_group(
+    click.option(
+        "--smoke",
+        is_flag=True,
+        help="Run the smoke test in the changed prefix; undo the change if it fails.  [default: no]",
+    ),
+    dry_run_option,
+    no_wait_option,
+    mirror_options,
+    build_env_option,
+    common_options,
+)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("requirements", metavar="REQUIREMENT...", nargs=-1)
+@click.option("--conda", is_flag=True, help="Take the packages from conda instead of the index.")
+@click.option(
+    "-r",
+    "--requirements",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Add the requirements of a requirements.txt. Repeatable.",
+)
+@click.option(
+    "-e",
+    "--editable",
+    "editables",
+    multiple=True,
+    metavar="FOLDER",
+    help="Add a project's folder as an editable: what you change in it counts at once. Repeatable.",
+)
+@change_options
+@verb
+def add(
+    console: Console,
+    name: str,
+    requirements: tuple[str, ...],
+    conda: bool,
+    files: tuple[Path, ...],
+    editables: tuple[str, ...],
+    smoke: bool,
+    envs: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Add packages to an environment.
+
+    REQUIREMENT is a package with or without a version, a wheel, a project's folder (./mypkg, from
+    which provision builds a wheel), or a git address (git+https://...@REV); both run code of the
+    project. All other packages stay as locked. spec.yml, lock, prefix and kernel follow; if anything fails, they stay as they were.
+    """
+    from provision.core.errors import InvalidSpec
+    from provision.core.requirements_file import read_requirements
+    from provision.verbs.change import change as command
+
+    listed = list(requirements)
+    for file in files:
+        listed += read_requirements(file)
+    listed += [f"-e {folder}" for folder in editables]
+    if not listed:
+        raise InvalidSpec(
+            "No package was named.", advice=f"For example: provision add {name} einops"
+        )
+    context = context_of(console, envs, options)
+    result = command.add(context, name, listed, conda=conda, smoke=smoke, dry_run=dry_run)
+    _print(console, result, dry_run)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True)
+@change_options
+@verb
+def remove(
+    console: Console,
+    name: str,
+    packages: tuple[str, ...],
+    smoke: bool,
+    envs: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Remove packages from an environment.
+
+    What nothing else needs goes too; all other packages stay as locked. (`provision env remove`
+    removes a whole environment.)
+    """
+    from provision.verbs.change import change as command
+
+    context = context_of(console, envs, options)
+    changes = command.Change(removed=packages)
+    result = command.change(context, name, changes, smoke=smoke, dry_run=dry_run)
+    _print(console, result, dry_run)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("packages", metavar="[PACKAGE]...", nargs=-1)
+@change_options
+@verb
+def update(
+    console: Console,
+    name: str,
+    packages: tuple[str, ...],
+    smoke: bool,
+    envs: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Update packages of an environment, all of them if none is named.
+
+    They move to the newest versions that fit spec.yml; other packages move only if they cannot
+    stay.
+    """
+    from provision.verbs.change import change as command
+
+    context = context_of(console, envs, options)
+    result = command.update(context, name, packages, smoke=smoke, dry_run=dry_run)
+    _print(console, result, dry_run)
+
+
+def _print(console: Console, result: ChangeResult, dry_run: bool) -> None:
+    from provision.verbs.change.output import change_lines
+
+    console.result(result, change_lines(result, dry_run=dry_run))

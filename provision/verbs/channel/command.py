@@ -1,0 +1,98 @@
+"""`provision channel`: local conda channels and mirrors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    common_options,
+    context_of,
+    dry_run_option,
+    mirror_options,
+    no_wait_option,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+
+@click.group()
+def channel() -> None:
+    """Make local conda channels and mirrors."""
+
+
+@channel.command("bootstrap")
+@click.option(
+    "--again", is_flag=True, help="Package Python again, even if the channel has this version."
+)
+@mirror_options
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def bootstrap(
+    console: Console, envs: Path | None, again: bool, dry_run: bool, **options: Any
+) -> None:
+    """Package this machine's Python and pip as a local conda channel.
+
+    Environments can then be locked where no conda channel answers.
+    """
+    from provision.channel import read_host_python
+    from provision.workflow.ensure import ensure_host_channel
+
+    context = context_of(console, envs, options)
+    channels = context.folders.channels
+    if dry_run:
+        python = read_host_python()
+        text = f"would package Python {python.version} ({python.executable}) into {channels}"
+        console.result(python, text)
+        return
+    host_channel = ensure_host_channel(context, channels, rebuild=again)
+    text = f"Python {host_channel.python} in {host_channel.url} (needs glibc {host_channel.glibc})"
+    console.result(host_channel, text)
+
+
+@channel.command("mirror")
+@click.argument("targets", metavar="NAME|FILE...", nargs=-1, required=True)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--platform",
+    "platforms",
+    multiple=True,
+    metavar="PLATFORM",
+    help="Mirror only this platform. Repeatable.  [default: all platforms of the locks]",
+)
+@click.option("--prune", is_flag=True, help="Remove files from DIR that none of these locks needs.")
+@mirror_options
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def mirror(
+    console: Console,
+    targets: tuple[str, ...],
+    folder: Path,
+    envs: Path | None,
+    platforms: tuple[str, ...],
+    prune: bool,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Download all files of locks into DIR, for offline use.
+
+    Other commands use the folder with `--mirror DIR`.
+
+    Conda packages become channels, wheels become a package index. Checks and keeps the files that
+    DIR has; resumes interrupted downloads.
+    """
+    from provision.verbs.channel import mirror as command
+    from provision.verbs.channel.output import mirror_lines
+
+    context = context_of(console, envs, options)
+    work = command.preview if dry_run else command.mirror
+    result = work(context, targets, folder, platforms=platforms, prune=prune)
+    console.result(result, mirror_lines(result))

@@ -1,0 +1,196 @@
+"""`provision clean`: what no environment needs, and what can be downloaded again.
+
+Removes only what this user's provision made: folders of its own below the data and cache folders,
+temporary directories of this user that no process has locked, and images that its own record says
+it loaded. The caches of uv and of other tools are theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from provision.core import disk_usage, prefix_registry, tempdirs
+from provision.core.atomic import backup_path, remove_tree, staging_path
+from provision.core.disk_usage import DiskUsage
+from provision.core.errors import InUse
+from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
+from provision.core.paths import LOCK, SPEC
+from provision.environment import kernel as kernels
+from provision.environment import prefix as prefixes
+from provision.workflow.context import Context, reported_steps
+from provision.workflow.installed import remove_image
+
+# cache: can be downloaded or compiled again. unfinished: of builds that were killed. temporary: of killed
+# processes. environment: its folder in envs was deleted. image, pack, smoke, kernel: of an
+# environment that is neither installed nor described.
+Kind = Literal[
+    "cache", "unfinished", "temporary", "environment", "image", "pack", "smoke", "kernel"
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
+OCI_LAYOUT = "oci-layout"  # the file that every image layout has
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removable:
+    """Something that nothing needs. name: of the environment that it belongs to, if any."""
+
+    kind: Kind
+    path: Path
+    usage: DiskUsage
+    name: str = ""
+
+
+def removable(context: Context, kinds: Sequence[str] = ()) -> list[Removable]:
+    """What `clean` removes. kinds: only these; empty for all."""
+    items: list[Removable] = []
+    for kind, paths in _candidates(context).items():
+        if kinds and kind not in kinds:
+            continue
+        for name, path in paths:
+            usage = disk_usage.measure(path)
+            items.append(Removable(kind=kind, path=path, usage=usage, name=name))
+    return items
+
+
+def clean(context: Context, items: Sequence[Removable]) -> list[Removable]:
+    """Remove these; returns what was removed. What is in use meanwhile stays, with a warning."""
+    removed = []
+    with (
+        reported_steps(context.progress) as steps,
+        context.progress.meter("removing", len(items)) as meter,
+    ):
+        for item in items:
+            try:
+                with _unused(context, item):
+                    steps.append(f"removed {item.path} in part")
+                    _remove(context, item)
+            except InUse as error:
+                context.progress.warn(f"{item.path} stays: {error.message}")
+            else:
+                if os.path.lexists(item.path):
+                    context.progress.warn(f"{item.path} stays: it cannot be removed wholly")
+                else:
+                    removed.append(item)
+                    steps[-1] = f"removed {item.path}"
+            meter.advance(1)
+    return removed
+
+
+@contextlib.contextmanager
+def _unused(context: Context, item: Removable) -> Iterator[None]:
+    """Hold what a build would need. Raises InUse if another process is working there, and for a
+    link: what it names may be anybody's."""
+    if item.path.is_symlink():
+        raise InUse(f"it is a link to {item.path.resolve()}")
+    if item.kind == "cache":
+        _refuse_while_building(context)
+    if not item.name:
+        yield
+        return
+    with environment_lock(context.folders, item.name, context.progress, wait=False):
+        yield
+
+
+def _refuse_while_building(context: Context) -> None:
+    """Raise InUse if another process works on an environment: it may be reading a cache."""
+    for path in lock_files(context.folders):
+        descriptor = open_lock_file(path)
+        try:
+            if try_lock(descriptor) == "busy":
+                raise InUse(f"another process is working on {path.name}")
+        finally:
+            os.close(descriptor)
+
+
+def _remove(context: Context, item: Removable) -> None:
+    if item.kind == "image":
+        remove_image(item.path)
+    elif item.kind == "environment":
+        prefix = prefixes.find(item.name, item.path)
+        if prefix is not None:
+            kernels.remove_kernel_of(prefix)
+            prefixes.remove(prefix)
+        prefix_registry.forget_prefix(context.folders, item.name)
+        remove_tree(context.folders.passport(item.name))
+    else:
+        shutil.rmtree(item.path, ignore_errors=True)
+
+
+def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
+    """Environment's name (or "") and path of everything that can go, by kind."""
+    folders = context.folders
+    abandoned = _abandoned_environments(context)
+    used = set(prefix_registry.list_prefixes(folders)) - set(abandoned)
+    for file in (SPEC, LOCK):
+        used.update(path.parent.name for path in folders.envs.glob(f"*/{file}"))
+    unused_images = {name: folders.images / name for name in _image_names(folders.images) - used}
+    caches = (folders.packages, folders.byte_code, folders.pulled)
+    kernels_without_prefix = []
+    for kernel in kernels.list_kernels():
+        if not kernel.prefix.exists():
+            kernels_without_prefix.append((kernel.name, kernel.path))
+    return {
+        "cache": [("", path) for path in caches if path.exists()],
+        "unfinished": _unfinished(folders.prefixes),
+        "temporary": [("", path) for path in tempdirs.list_abandoned()],
+        "environment": sorted(abandoned.items()),
+        "image": [
+            *sorted(unused_images.items()),
+            *_unused_folders(folders.packed, used, f"*/{OCI_LAYOUT}"),
+        ],
+        "pack": _unused_folders(folders.packs, used, "*-????????????.json"),
+        "smoke": _unused_folders(folders.data / "smoke", used, "*/report.json"),
+        "kernel": kernels_without_prefix,
+    }
+
+
+def _abandoned_environments(context: Context) -> dict[str, Path]:
+    """Prefixes whose folder in envs was deleted.
+
+    Not if the envs folder itself is missing: it may be on a disk that is not mounted now.
+    """
+    abandoned = {}
+    for name, path in prefix_registry.list_prefixes(context.folders).items():
+        folder = prefixes.described_in(path)
+        if prefixes.find(name, path) is None or folder is None:
+            continue
+        if folder.parent.is_dir() and not folder.exists():
+            abandoned[name] = path
+    return abandoned
+
+
+def _unfinished(folder: Path) -> list[tuple[str, Path]]:
+    unfinished = []
+    for path in sorted(folder.glob(".*")):
+        for pattern in (staging_path, backup_path):
+            prefix, suffix = pattern(folder / "*").name.split("*")
+            if path.name.startswith(prefix) and path.name.endswith(suffix):
+                unfinished.append((path.name[len(prefix) : -len(suffix)], path))
+    return unfinished
+
+
+def _image_names(folder: Path) -> set[str]:
+    """The environments that have a layout, or a record of images in the engine."""
+    names = {path.parent.name for path in folder.glob(f"*/{OCI_LAYOUT}")}
+    for record in folder.glob(f".*{RECORD_SUFFIX}"):
+        names.add(record.name.removeprefix(".").removesuffix(RECORD_SUFFIX))
+    return names
+
+
+def _unused_folders(folder: Path, used: set[str], content: str) -> list[tuple[str, Path]]:
+    """The folders of environments that are not used.
+
+    content: what ours have in them. PROVISION_DATA may name a folder in which there is more.
+    """
+    unused = []
+    for path in sorted(folder.glob("*")):
+        if path.name not in used and not path.is_symlink() and any(path.glob(content)):
+            unused.append((path.name, path))
+    return unused

@@ -1,0 +1,76 @@
+"""`provision status` and `provision clean`: this machine, and what can go from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from provision.cli.options import (
+    common_options,
+    confirm,
+    context_of,
+    dry_run_option,
+    verb,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+
+class KindChoice(click.Choice[str]):
+    """The kinds of things that `clean` removes, which are read when the verb runs."""
+
+    def __init__(self) -> None:
+        self.case_sensitive = True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        from provision.verbs.clean.clean import KINDS
+
+        return KINDS
+
+
+@click.command()
+@click.option(
+    "--only",
+    "kinds",
+    multiple=True,
+    type=KindChoice(),
+    metavar="KIND",
+    help="Clean only this: cache, unfinished, temporary, environment, image, pack, smoke or "
+    "kernel. Repeatable.",
+)
+@yes_option
+@dry_run_option
+@common_options
+@verb
+def clean(
+    console: Console, kinds: tuple[str, ...], yes: bool, dry_run: bool, envs: Path | None
+) -> int:
+    """Remove caches, and what no environment needs any more.
+
+    Lists what it would remove, with sizes, and asks. Caches hold what can be downloaded or compiled
+    again. Also removes what killed builds and processes left; prefixes whose folder in envs was
+    deleted; images, packs, smoke reports and kernels of environments that are neither installed nor
+    described. Touches neither other users' files nor uv's cache, which `uv cache prune` cleans.
+    """
+    from provision.cli.console import output_width
+    from provision.verbs.clean import clean as command
+    from provision.verbs.clean.output import removable_lines
+
+    context = context_of(console, envs)
+    items = command.removable(context, kinds)
+    lines = removable_lines(items, width=output_width())
+    if dry_run or not items:
+        console.result({"removed": items, "dry_run": dry_run}, lines)
+        return 0
+    if not confirm("Remove all this?", lines, yes=yes):
+        console.say("nothing was removed")
+        return 1
+    removed = command.clean(context, items)
+    lines = removable_lines(removed, width=output_width())
+    console.result({"removed": removed, "dry_run": False}, lines)
+    return 0

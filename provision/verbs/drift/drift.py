@@ -1,0 +1,169 @@
+"""`provision drift`: what differs between nodes, as a document that can be kept and drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from provision.adapters import clustershell
+from provision.cluster import pack as packs
+from provision.cluster.inventory import NodeSelection
+from provision.cluster.pack import Pack
+from provision.core.atomic import atomic_write
+from provision.core.errors import InvalidSpec, StaleLock
+from provision.resolver import spec as specs
+from provision.verbs.drift import record as drift_record
+from provision.verbs.drift import repair as drift_repair
+from provision.verbs.drift import survey as drift
+from provision.verbs.drift.comparison import DISTRIBUTION, FILES, INSTALLED, Expectation
+from provision.verbs.drift.survey import DriftRequest
+from provision.workflow.context import Context, refuse_mistyped_name
+from provision.workflow.evidence import evidence_file, load_evidence
+from provision.workflow.ship import journal as ship_journal
+
+if TYPE_CHECKING:
+    from provision.workflow.ship.ship import ShipReport
+
+# The files of a pack are called by its key.
+PACK_FILE = re.compile(r".+-[0-9a-f]{12}\.(json|sqsh|tar\.zst)")
+
+
+def compare_nodes(
+    context: Context, selection: NodeSelection, request: DriftRequest, expect: str | None
+) -> dict[str, Any]:
+    """The record of a comparison. expect: as `read_expectation` takes it."""
+    refuse_mistyped_name(context.folders, specs.check_name(request.name))
+    if request.prefix and not PurePosixPath(request.prefix).is_absolute():
+        raise InvalidSpec(
+            f"--prefix {request.prefix} is not an absolute path.",
+            advice="Name the folder as the nodes have it, like /shared/envs/train.",
+        )
+    expectation = None
+    if expect is not None:
+        expectation = read_expectation(context, expect, deep=request.deep)
+    count = len(selection.nodes)
+    with context.progress.meter(f"asking {count} nodes", count) as meter:
+        survey = drift.survey(
+            selection, request, expectation, on_answer=lambda answer: meter.advance(1)
+        )
+    written_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return drift_record.compose(survey, expectation, written_at)
+
+
+def read_expectation(context: Context, target: str, *, deep: bool) -> Expectation:
+    """What nodes must have: by a pack, everything in it; by a passport, its lock, and the driver and
+    glibc that it needs.
+
+    target: an environment with a passport, a passport's file, or a pack's. Raises InvalidSpec,
+    ToolMissing and IntegrityError for a file that cannot be used, StaleLock for a passport of another
+    lock.
+    """
+    if PACK_FILE.fullmatch(Path(target).name):
+        return _expected_of_pack(packs.read_pack(Path(target)), deep)
+    path = evidence_file(context.folders, target)
+    evidence = load_evidence(context.folders, path)
+    passport = evidence.passport
+    if passport is None:
+        raise InvalidSpec(
+            f"{path} is a smoke report, and says nothing of a lock.",
+            advice="Name an environment, its passport.json or a pack with --expect.",
+        )
+    if evidence.outdated:
+        raise StaleLock(
+            f"{path} does not say what nodes must have now: {evidence.outdated}.",
+            advice=f"`provision build {passport['name']}` writes a new one, or name a pack.",
+        )
+    environment = passport.get("environment", {})
+    minimum = {"driver": environment.get("driver_floor"), "glibc": environment.get("glibc")}
+    return Expectation(
+        source=str(path),
+        exact={"lock": passport["lock"]["sha256"]},
+        minimum={fact: version for fact, version in minimum.items() if version},
+    )
+
+
+def _expected_of_pack(pack: Pack, deep: bool) -> Expectation:
+    sidecar = pack.sidecar
+    exact = {
+        INSTALLED: pack.key,
+        "lock": sidecar["lock_sha256"],
+        FILES: sidecar["root" if deep else "shallow_root"],
+    }
+    for name, entry in sidecar["distributions"].items():
+        digest = entry["digest" if deep else "shallow_digest"]
+        exact[DISTRIBUTION + name] = drift.describe_distribution(entry["version"], digest)
+    minimum = {"driver": sidecar["driver_min"], "glibc": sidecar["glibc_min"]}
+    return Expectation(
+        source=str(pack.sidecar_path),
+        exact=exact,
+        minimum={fact: version for fact, version in minimum.items() if version},
+    )
+
+
+def check_fixable(selection: NodeSelection, request: DriftRequest) -> None:
+    """Before nodes are asked: raise InvalidSpec if no ship can reach what is compared."""
+    if request.prefix:
+        raise InvalidSpec(
+            "--fix ships into the nodes' store, and --prefix names a folder outside of it.",
+            advice="Leave out one of them.",
+        )
+    if selection.defaults.store == "shared":
+        raise InvalidSpec(
+            "The nodes share one store, so no node has an environment of its own to fix.",
+            advice=f"`provision ship {request.name} --on ... --to shared` ships it again.",
+        )
+
+
+def fix(
+    context: Context, selection: NodeSelection, request: DriftRequest, record: Mapping[str, Any]
+) -> ShipReport | None:
+    """Ship to the nodes whose environment deviates; None if there are none.
+
+    Raises InvalidSpec if nobody knows what is right, or if the pack here is another one, and what
+    `ship` raises.
+    """
+    from provision.workflow.ship import ship
+    from provision.workflow.ship.shipment import ShipOptions
+
+    repair = drift_repair.plan_repair(record)
+    if repair is None:
+        raise InvalidSpec(
+            f"No environment `{request.name}` is on more than half of the nodes.",
+            advice=f"`provision ship {request.name}` brings the pack of this machine to all.",
+        )
+    if not repair.nodes:
+        return None
+    pack = packs.read_pack(packs.pack_path(context.folders, request.name))
+    if pack.key != repair.key:
+        raise InvalidSpec(
+            f"The nodes should have {repair.key}, and the pack here is {pack.key}.",
+            advice=f"`provision ship {request.name}` brings the pack of this machine to all.",
+        )
+    by_name = {node.name: node for node in selection.nodes}
+    changed = [by_name[name] for name in repair.changed]
+    if changed:
+        failures = drift_repair.distrust(
+            changed, selection.defaults, request.name, repair.key, ship_journal.new_run_id()
+        )
+        for name, failure in failures.items():
+            context.progress.warn(f"{name}: {failure.reason}: {failure.message}")
+    targets = tuple(by_name[name] for name in repair.nodes)
+    context.progress.say(f"shipping {repair.key} to {clustershell.fold(repair.nodes)}")
+    # One node that cannot be fixed must not keep the others from it.
+    options = ShipOptions(minimum="1")
+    return ship.ship(context, request.name, dataclasses.replace(selection, nodes=targets), options)
+
+
+def check_output(path: Path) -> None:
+    """Before nodes are asked: raise InvalidSpec for a path that cannot be a file."""
+    if path.is_dir():
+        raise InvalidSpec(f"{path} is a folder.", advice="Name a file, such as drift.json.")
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    atomic_write(path, json.dumps(record, indent=1) + "\n")

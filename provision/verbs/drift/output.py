@@ -1,0 +1,114 @@
+"""What is printed of nodes that were compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from provision.cli.console import table, wrap_line
+from provision.verbs.drift.comparison import DISTRIBUTIONS, NOT_INSTALLED
+from provision_runtime.report.text import format_count
+
+# More distributions than this are counted instead of listed.
+LISTED_DISTRIBUTIONS = 8
+LINE_WIDTH = 80
+
+Record = Mapping[str, Any]
+
+
+def drift_lines(record: Record, *, verbose: bool, width: int | None = None) -> list[str]:
+    """Who deviates in what, who did not answer, and what to know. verbose: also what all have.
+    width: of the terminal."""
+    lines = []
+    for line in _lines(record):
+        lines += wrap_line(line, width)
+    if verbose:
+        lines += ["", *_reference_lines(record, width)]
+    if record["notes"]:
+        lines.append("")
+    for note in record["notes"]:
+        lines += wrap_line(note, width)
+    return lines
+
+
+def _lines(record: Record) -> list[str]:
+    lines = [f"{record['name']} on {record['on']}: {_summary(record['counts'])}"]
+    deviations = [*_deviation_lines(record), *_unread_lines(record)]
+    if deviations:
+        lines += ["", *deviations]
+    for failure in record["failures"]:
+        lines += [
+            "",
+            f"{failure['nodes']}: no answer, {failure['reason']}: {failure['meaning']}",
+            f"  {failure['message']}",
+            f"  {failure['advice']}",
+        ]
+    return lines
+
+
+def _summary(counts: Mapping[str, int]) -> str:
+    total = format_count(counts["nodes"], "node")
+    parts = []
+    if counts["drift"]:
+        parts.append(f"{counts['drift']} of {total} {_deviate(counts['drift'])}")
+    if counts["unknown"]:
+        parts.append(f"{counts['unknown']} unknown")
+    if not parts and counts["nodes"] == 1:
+        return f"{total}, which no other is compared with"
+    if not parts:
+        return f"{total}, all the same"
+    return ", ".join(parts) + f", {counts['same']} the same"
+
+
+def _deviate(count: int) -> str:
+    return "deviates" if count == 1 else "deviate"
+
+
+def _deviation_lines(record: Record) -> Iterator[str]:
+    distributions: dict[str, list[Mapping[str, Any]]] = {}
+    for fact in record["facts"]:
+        for deviation in fact["deviations"]:
+            if fact["group"] == DISTRIBUTIONS:
+                distributions.setdefault(deviation["nodes"], []).append(fact)
+            else:
+                yield from _deviation(fact, deviation)
+    for nodes, facts in distributions.items():
+        if len(facts) > LISTED_DISTRIBUTIONS:
+            names = ", ".join(fact["title"] for fact in facts[:LISTED_DISTRIBUTIONS])
+            yield f"{nodes}: {len(facts)} distributions differ: {names}, ... (--json lists all)"
+            continue
+        for fact in facts:
+            for deviation in fact["deviations"]:
+                if deviation["nodes"] == nodes:
+                    yield from _deviation(fact, deviation)
+
+
+def _deviation(fact: Mapping[str, Any], deviation: Mapping[str, Any]) -> list[str]:
+    """What some nodes have, and what they should have: one line, or two if they are long."""
+    value = f"{deviation['nodes']}: {fact['title']} {deviation['value']}"
+    if deviation["is_below"]:
+        expected = f"at least {fact['minimum']} is needed"
+    elif fact["basis"] == "expectation":
+        expected = f"expected: {fact['reference']}"
+    elif fact["basis"] == "majority":
+        expected = f"on {format_count(fact['count'], 'node')}: {fact['reference']}"
+    elif deviation["value"] == NOT_INSTALLED:
+        return [value]
+    else:
+        expected = "no value has a majority"
+    line = f"{value}; {expected}"
+    return [line] if len(line) <= LINE_WIDTH else [value, f"    {expected}"]
+
+
+def _unread_lines(record: Record) -> Iterator[str]:
+    for fact in record["facts"]:
+        for row in fact["unread"]:
+            yield f"{row['nodes']}: {fact['title']} is unknown: {row['reason']}"
+
+
+def _reference_lines(record: Record, width: int | None) -> list[str]:
+    rows: list[Sequence[str]] = []
+    for fact in record["facts"]:
+        if fact["reference"] is not None and fact["count"]:
+            rows.append((fact["title"], str(fact["count"]), fact["reference"]))
+    return table(rows, ("fact", "nodes", "value"), width=width).splitlines()

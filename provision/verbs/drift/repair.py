@@ -1,0 +1,68 @@
+"""Which deviating nodes a ship can mend, and what it must be told of them. Pure but for `distrust`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.cluster.failures import NodeFailure
+from provision.cluster.inventory import Node, NodeDefaults
+from provision.cluster.remote import run_action
+from provision.verbs.drift.comparison import DISTRIBUTION, FILES, INSTALLED
+
+STAGE = "distrust"
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """key: what the nodes should have active. nodes: those that have another environment, none, or
+    other files: a ship mends that, but no driver and no kernel. changed: those of them whose
+    environment has the right key, but other files."""
+
+    key: str
+    nodes: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+def plan_repair(record: Mapping[str, Any]) -> Repair | None:
+    """record: of `provision drift`. None if no environment has a majority."""
+    reference = None
+    for fact in record["facts"]:
+        if fact["name"] == INSTALLED:
+            reference = fact["reference"]
+    if reference is None:
+        return None
+    nodes, changed = [], []
+    for node in record["nodes"]:
+        differing = node.get("differs", {})
+        if INSTALLED in differing:
+            nodes.append(node["name"])
+        elif any(name == FILES or name.startswith(DISTRIBUTION) for name in differing):
+            nodes.append(node["name"])
+            changed.append(node["name"])
+    return Repair(key=reference, nodes=tuple(nodes), changed=tuple(changed))
+
+
+def distrust(
+    nodes: Sequence[Node],
+    defaults: NodeDefaults,
+    name: str,
+    key: str,
+    run_id: str,
+) -> dict[str, NodeFailure]:
+    """Make nodes forget that their environment was verified; returns why some could not.
+
+    Otherwise a ship would find the environment active, and do nothing. run_id: under which the
+    nodes' journals note it.
+    """
+    host = socket.gethostname()
+    run = {"id": run_id, "source": f"{host}:drift", "by": f"`provision drift --fix` on {host}"}
+    run.update(defaults.rules)
+    arguments = {"path": str(defaults.path), "name": name, "key": key, "run": run}
+    answers = run_action(
+        nodes, "store-distrust", arguments, stage=STAGE, timeout_s=TIMEOUT_S, defaults=defaults
+    )
+    return {answer.node.name: answer.failure for answer in answers if answer.failure is not None}

@@ -1,0 +1,259 @@
+"""Asks nodes for what may drift, in two rounds, and compares the answers.
+
+The first round brings each node's facts and one digest of its environment. Only where digests
+differ does a second round ask for the digest of each distribution: one node for each different
+environment. So a thousand equal nodes send one digest each.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.cluster.failures import NodeFailure
+from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.remote import NodeAnswer, merge_same_nodes, run_action
+from provision.verbs.drift.comparison import (
+    CLOCK,
+    DEFINITIONS,
+    DIGEST_DIGITS,
+    DISTRIBUTION,
+    FILES,
+    INSTALLED,
+    SETTING,
+    ComparedFact,
+    Expectation,
+    NodeFacts,
+    Value,
+    clock_offsets,
+    compare,
+)
+
+STAGE = "drift"
+# How many nodes of one environment are asked for its distributions before we give up.
+ATTEMPTS = 3
+
+# The facts that only a node with the environment has.
+OF_INSTALLED = ("lock", FILES, "mounted_as", "nccl")
+
+# Distribution -> what a node has of it, as text.
+Distributions = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftRequest:
+    """What to compare.
+
+    name: of the environment. prefix: its folder on the nodes, if it is not in their store. deep:
+    read every byte of its files. timeout_s: for each node. root: the folder above /proc, /sys and
+    /etc on the nodes.
+    """
+
+    name: str
+    prefix: str = ""
+    deep: bool = False
+    timeout_s: float = 60.0
+    root: str = "/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftSurvey:
+    """What nodes answered, compared.
+
+    nodes: all that were asked, in their order. failures: of those that gave no answer.
+    distributions: how many distributions were compared; None if digests were equal everywhere, or
+    if nobody answered. unexplained: nodes whose files differ in ways that nobody could name.
+    is_shared: whether all nodes read one copy of the files. has_files: whether files were compared
+    from node to node. clock_s: how far the nodes' clocks are ahead of ours.
+    """
+
+    request: DriftRequest
+    selection: NodeSelection
+    nodes: tuple[str, ...]
+    failures: Mapping[str, NodeFailure]
+    facts: tuple[ComparedFact, ...]
+    distributions: int | None
+    unexplained: tuple[str, ...]
+    is_shared: bool
+    has_files: bool
+    clock_s: float | None
+
+
+def survey(
+    selection: NodeSelection,
+    request: DriftRequest,
+    expectation: Expectation | None = None,
+    on_answer: Callable[[NodeAnswer], None] | None = None,
+) -> DriftSurvey:
+    """Both rounds, and the comparison. on_answer: called with each answer of the first round."""
+    nodes, failures = _first_round(selection, request, on_answer)
+    is_shared = _is_shared(selection, request)
+    groups = _nodes_by(INSTALLED if is_shared else FILES, nodes)
+    has_files = any(FILES in facts.values for facts in nodes.values())
+    details: dict[str, Distributions] = {}
+    if len(groups) > 1 or (expectation and expectation.names_distributions):
+        details = _second_round(selection, request, groups)
+    unexplained = []
+    for digest, members in groups.items():
+        if len(groups) > 1 and digest not in details:
+            unexplained += members
+    nodes = _with_distributions(nodes, groups, details, expectation)
+    if details and not unexplained:
+        # The distributions say the same in detail, and each has a majority of its own.
+        nodes = {name: _without(FILES, facts) for name, facts in nodes.items()}
+    clocks = [clock for facts in nodes.values() if isinstance(clock := facts.values[CLOCK], float)]
+    return DriftSurvey(
+        request=request,
+        selection=selection,
+        nodes=tuple(node.name for node in selection.nodes),
+        failures=failures,
+        facts=tuple(compare(nodes, expectation)),
+        distributions=len({name for rows in details.values() for name in rows}) or None,
+        unexplained=tuple(unexplained),
+        is_shared=is_shared,
+        has_files=has_files,
+        clock_s=statistics.median(clocks) if clocks else None,
+    )
+
+
+def _without(fact: str, facts: NodeFacts) -> NodeFacts:
+    values = {name: value for name, value in facts.values.items() if name != fact}
+    return NodeFacts(values=values, unread=facts.unread)
+
+
+def _is_shared(selection: NodeSelection, request: DriftRequest) -> bool:
+    return selection.defaults.store == "shared" and not request.prefix
+
+
+def _first_round(
+    selection: NodeSelection,
+    request: DriftRequest,
+    on_answer: Callable[[NodeAnswer], None] | None,
+) -> tuple[dict[str, NodeFacts], dict[str, NodeFailure]]:
+    # Where all nodes read the same files, one of them does it, in the second round.
+    digests = not _is_shared(selection, request)
+    answers = run_action(
+        selection,
+        "drift-facts",
+        {**_place(selection, request), "digests": digests, "root": request.root},
+        stage=STAGE,
+        timeout_s=request.timeout_s,
+        on_answer=on_answer,
+    )
+    results, failures, intervals = {}, {}, {}
+    for answer in merge_same_nodes(answers):
+        name = answer.node.name
+        if answer.result is not None:
+            results[name] = answer.result
+            started, ended = answer.result["started"], answer.result["ended"]
+            intervals[name] = (ended - answer.received, started - answer.sent)
+        elif answer.failure is not None:
+            failures[name] = answer.failure
+    offsets = clock_offsets(intervals)
+    nodes = {}
+    for name, result in results.items():
+        values = {**result["facts"], CLOCK: offsets[name]}
+        for setting, text in result["settings"].items():
+            values[SETTING + setting] = text
+        unread = dict(result["unread"])
+        for fact in _facts_of_node(values, digests=digests):
+            if fact not in values:
+                unread.setdefault(fact, "the node does not say it")
+        nodes[name] = NodeFacts(values=values, unread=unread)
+    return nodes, failures
+
+
+def _facts_of_node(values: Mapping[str, Value], *, digests: bool) -> list[str]:
+    """What a node must say, or say that it could not read it."""
+    left_out = [] if digests else [FILES]
+    if INSTALLED in values and values[INSTALLED] is None:
+        left_out += OF_INSTALLED
+    return [each.name for each in DEFINITIONS if each.name not in left_out]
+
+
+def _place(selection: NodeSelection, request: DriftRequest) -> dict[str, object]:
+    return {
+        "path": str(selection.defaults.path),
+        "name": request.name,
+        "prefix": request.prefix,
+        "deep": request.deep,
+    }
+
+
+def _nodes_by(fact: str, nodes: Mapping[str, NodeFacts]) -> dict[str, list[str]]:
+    """Nodes with the same environment: by its digest, or by its key if they share one store."""
+    groups: dict[str, list[str]] = {}
+    for name, facts in nodes.items():
+        identity = facts.values.get(fact)
+        if isinstance(identity, str):
+            groups.setdefault(identity, []).append(name)
+    return groups
+
+
+def _second_round(
+    selection: NodeSelection, request: DriftRequest, groups: Mapping[str, Sequence[str]]
+) -> dict[str, Distributions]:
+    """The distributions of each group, from one of its nodes; without groups of which no node
+    answers."""
+    by_name = {node.name: node for node in selection.nodes}
+    details: dict[str, Distributions] = {}
+    for attempt in range(ATTEMPTS):
+        representatives: dict[str, Node] = {}
+        for digest, members in groups.items():
+            if digest not in details and attempt < len(members):
+                representatives[digest] = by_name[members[attempt]]
+        if not representatives:
+            break
+        answers = run_action(
+            list(representatives.values()),
+            "distributions",
+            _place(selection, request),
+            stage=STAGE,
+            timeout_s=request.timeout_s,
+            defaults=selection.defaults,
+        )
+        for digest, answer in zip(representatives, answers):
+            # An environment that changed between the rounds speaks for nobody else.
+            if answer.result is not None and digest in (
+                answer.result[FILES],
+                answer.result[INSTALLED],
+            ):
+                details[digest] = _describe(answer.result["distributions"])
+    return details
+
+
+def _describe(rows: Mapping[str, Sequence[str]]) -> Distributions:
+    return {name: describe_distribution(*row) for name, row in rows.items()}
+
+
+def describe_distribution(version: str, digest: str) -> str:
+    """Equal for two nodes exactly if they have the same files of a distribution."""
+    return f"{version} (files {digest[:DIGEST_DIGITS]})".lstrip()
+
+
+def _with_distributions(
+    nodes: Mapping[str, NodeFacts],
+    groups: Mapping[str, Sequence[str]],
+    details: Mapping[str, Distributions],
+    expectation: Expectation | None,
+) -> dict[str, NodeFacts]:
+    """The facts of each node, with those distributions that are not the same everywhere."""
+    expected = expectation.exact if expectation else {}
+    names = {name for rows in details.values() for name in rows}
+    names |= {name.removeprefix(DISTRIBUTION) for name in expected if name.startswith(DISTRIBUTION)}
+    differing = []
+    for name in sorted(names):
+        values: set[Value] = {rows.get(name) for rows in details.values()}
+        if DISTRIBUTION + name in expected:
+            values.add(expected[DISTRIBUTION + name])
+        if len(values) > 1:
+            differing.append(name)
+    described = dict(nodes)
+    for digest, rows in details.items():
+        for node in groups[digest]:
+            values_of_node = dict(nodes[node].values)
+            for name in differing:
+                values_of_node[DISTRIBUTION + name] = rows.get(name)
+            described[node] = NodeFacts(values=values_of_node, unread=nodes[node].unread)
+    return described

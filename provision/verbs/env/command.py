@@ -1,0 +1,180 @@
+"""`provision env`: environments on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    build_env_option,
+    build_request,
+    common_options,
+    confirm,
+    context_of,
+    dry_run_option,
+    name_argument,
+    no_wait_option,
+    prefix_option,
+    print_steps,
+    relock_option,
+    request_options,
+    verb,
+    yes_option,
+)
+from provision.cli.other_tools import EnvGroup
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+    from provision.verbs.env.env import Product
+
+
+@click.group(cls=EnvGroup)
+def env() -> None:
+    """Create, list, remove and compare environments on this machine."""
+
+
+@env.command("create")
+@name_argument
+@request_options
+@build_env_option
+@prefix_option
+@relock_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def create(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    prefix: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Install an environment from its lock.
+
+    Makes the lock first if there is none.
+    """
+    from provision.workflow.installed import create as create_prefix
+    from provision.workflow.preview import preview
+
+    context = context_of(console, envs, options)
+    request = build_request(name, options, prefix=prefix, relock=options["relock"], image="skip")
+    if dry_run:
+        steps = preview(context, request)
+        print_steps(console, [s for s in steps if s.stage in ("render", "lock", "prefix")])
+        return
+    installed, is_new = create_prefix(context, request)
+    console.result(installed, f"{'created' if is_new else 'already exists'}: {installed.path}")
+
+
+@env.command("list")
+@common_options
+@verb
+def list_(console: Console, envs: Path | None) -> None:
+    """List environments: state, size, age, image, kernel, smoke verdicts.
+
+    The state is `current`; `differs` (packages were changed by hand); `stale` (the lock or spec.yml
+    is newer than what is installed); `damaged`; `no lock`; or `not installed`.
+    """
+    from provision.cli.console import output_width
+    from provision.cli.text import environment_lines
+    from provision.workflow.environments import environments
+
+    listed = environments(context_of(console, envs))
+    console.result(listed, environment_lines(listed, width=output_width()))
+
+
+@env.command("show")
+@click.argument("name")
+@common_options
+@verb
+def show(console: Console, name: str, envs: Path | None) -> None:
+    """Show what an environment is, where it is, and the reason for each requirement."""
+    from provision.cli.console import output_width
+    from provision.verbs.env.output import details_lines
+    from provision.verbs.env.show import show_environment
+
+    details = show_environment(context_of(console, envs), name)
+    lines = details_lines(details, width=output_width(), sources=console.verbose)
+    console.result(details, lines)
+
+
+@env.command("tree")
+@click.argument("name")
+@click.argument("package", required=False)
+@click.option(
+    "--depth", type=click.IntRange(0), metavar="N", help="Levels to show.  [default: all]"
+)
+@common_options
+@verb
+def tree(
+    console: Console, name: str, package: str | None, envs: Path | None, depth: int | None
+) -> None:
+    """Show which package needs which.
+
+    Lists what each requested package needs; with PACKAGE, what needs that package.
+    """
+    from provision.cli.console import output_width
+    from provision.verbs.env.output import tree_lines
+    from provision.verbs.env.show import package_tree
+
+    roots = package_tree(context_of(console, envs), name, package, depth=depth)
+    console.result(roots, tree_lines(roots, width=output_width()))
+
+
+@env.command("remove")
+@click.argument("name")
+@yes_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def remove(
+    console: Console, name: str, envs: Path | None, yes: bool, dry_run: bool, **options: Any
+) -> int:
+    """Remove an environment's prefix, kernel, image and packs.
+
+    Lists what it would remove, with sizes, and asks. Its folder in envs stays.
+    """
+    from provision.cli.console import output_width
+    from provision.verbs.env import env as command
+    from provision.verbs.env.output import product_lines
+
+    context = context_of(console, envs, options)
+    if dry_run:
+        listed = command.products(context, name)
+        result = {"removed": listed, "dry_run": True}
+        console.result(result, product_lines(listed, "would remove", width=output_width()))
+        return 0
+
+    def ask(products: Sequence[Product]) -> bool:
+        lines = product_lines(products, "would remove", width=output_width())
+        return confirm(f"Remove environment {name}?", lines, yes=yes)
+
+    removed = command.remove(context, name, confirm=ask)
+    if not removed:
+        console.say("nothing was removed")
+        return 1
+    lines = product_lines(removed, "removed", width=output_width())
+    console.result({"removed": removed, "dry_run": False}, lines)
+    return 0
+
+
+@env.command("diff")
+@click.argument("name")
+@click.option("--files", is_flag=True, help="Also hash every file (takes seconds per gigabyte).")
+@prefix_option
+@common_options
+@verb
+def diff(console: Console, name: str, envs: Path | None, files: bool, prefix: Path | None) -> int:
+    """Compare an installed environment with its lock. The exit code is 1 if they differ."""
+    from provision.verbs.env.env import drift
+
+    differences = drift(context_of(console, envs), name, files=files, path=prefix)
+    lines = [f"{drift.kind:8} {drift.name}: {drift.detail}" for drift in differences]
+    console.result(differences, lines or "no difference")
+    return 1 if differences else 0

@@ -1,0 +1,444 @@
+"""`provision image`: build, push, pull, show, sbom, contract, run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    build_request,
+    common_options,
+    context_of,
+    dry_run_option,
+    name_argument,
+    no_wait_option,
+    option_group,
+    output_file_option,
+    print_steps,
+    request_options,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+    from provision.image import Compression, Output
+    from provision.launch import NotebookServer, RunFormat, RunOptions
+
+compression_option = click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Compression of layers in OCI layouts, OCI archives and registries.",
+)
+image_output_option = click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="PLACE",
+    help="Where the image goes: docker, oci:DIR, oci-archive:FILE or docker-archive:FILE. "
+    "Repeatable.  [default: docker]",
+)
+
+# How a container is run, beyond what its environment needs.
+run_options = option_group(
+    click.option(
+        "--shm", "shm_gib", type=click.IntRange(1), help="GiB of shared memory.  [default: 8]"
+    ),
+    click.option(
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="HOST:CONTAINER[:ro]",
+        help="Mount a folder or a named volume. Repeatable.",
+    ),
+    click.option(
+        "--host-network", is_flag=True, help="Use the host's network, for jobs on several hosts."
+    ),
+    click.option(
+        "--user", metavar="UID:GID", help="Run as this user.  [default: the image's, 1000:1000]"
+    ),
+    click.option(
+        "--as",
+        "reference",
+        metavar="REF",
+        help="Name of the image on the machine that runs it.  [default: the name that it was "
+        "built with]",
+    ),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED),
+)
+
+# How large a job is.
+job_size_options = option_group(
+    click.option(
+        "--nodes",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Number of nodes.",
+    ),
+    click.option(
+        "--gpus",
+        type=click.IntRange(0),
+        metavar="N",
+        help="GPUs of each node.  [default: all; 1 where a scheduler assigns them]",
+    ),
+    click.option(
+        "--time",
+        metavar="TIME",
+        help="Time limit: 90m, 4h, 2d, or as Slurm writes it (minutes, H:MM:SS, D-HH).",
+    ),
+)
+
+jupyter_options = option_group(
+    click.option(
+        "--jupyter", is_flag=True, help="Start Jupyter instead of COMMAND, with a new token."
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        default=8888,
+        show_default=True,
+        help="Port of Jupyter on this machine.",
+    ),
+    click.option(
+        "--listen",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        show_default=True,
+        help="Address that Jupyter is served on; 0.0.0.0 lets other machines connect.",
+    ),
+)
+
+
+@click.group()
+def image() -> None:
+    """Build, push, pull, inspect and run images of environments."""
+
+
+@image.command("build")
+@name_argument
+@request_options
+@image_output_option
+@compression_option
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="NAME[:TAG]",
+    help="Another name for the image, in the engine and in archives. Repeatable.",
+)
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def build(
+    console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
+) -> None:
+    """Build the image of a locked environment.
+
+    With --output oci:DIR or an archive, no Docker engine is needed: provision pulls the base image
+    itself, or reads it from --base oci:DIR, oci-archive:FILE or docker-archive:FILE.
+    """
+    import shlex
+
+    from provision import image as images
+    from provision import launch
+    from provision.verbs.image import image
+    from provision.workflow.image import image as command
+
+    context = context_of(console, envs, options)
+    outputs = tuple(images.parse_output(text) for text in options["outputs"])
+    _check_compression(options["compression"], outputs)
+    tags = tuple(images.parse_tag(text) for text in options["tags"])
+    request = build_request(name, options, image="demand")
+    if dry_run:
+        print_steps(console, [image.preview(context, request, outputs)])
+        return
+    plan, built, is_new = image.build(context, request, outputs, options["compression"], tags)
+    status = "made" if is_new else "already exists"
+    lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
+    lines += [f"wrote {output}" for output in outputs if output.path is not None]
+    if not outputs or any(output.path is None for output in outputs):
+        lines += [f"tagged {tag}" for tag in tags]
+        argv = command.run_argv(context, plan, launch.RunOptions(), (), terminal=True)
+        lines.append(shlex.join(argv))
+    console.result(built, lines)
+
+
+def _check_compression(compression: Compression, outputs: tuple[Output, ...]) -> None:
+    from provision.core.errors import InvalidSpec
+    from provision.image import COMPRESSIBLE
+
+    if compression != "none" and not any(output.kind in COMPRESSIBLE for output in outputs):
+        raise InvalidSpec(
+            "--compression is for OCI layouts and OCI archives; other outputs have plain layers.",
+            advice="Use --output oci:DIR or oci-archive:FILE; `image push` has --compression too.",
+        )
+
+
+def _run_options(options: dict[str, Any]) -> RunOptions:
+    from provision import image as images
+    from provision import launch
+
+    user, reference = options["user"], options["reference"]
+    return launch.RunOptions(
+        shm_gib=options["shm_gib"],
+        host_network=options["host_network"],
+        mounts=tuple(launch.parse_mount(text) for text in options["mounts"]),
+        user=launch.parse_user(user) if user else None,
+        reference=images.parse_engine_reference(reference) if reference else None,
+    )
+
+
+@image.command("push")
+@click.argument("name")
+@click.argument("place", metavar="HOST/NAME[:TAG]")
+@compression_option
+@click.option(
+    "--attach/--no-attach",
+    default=True,
+    show_default=True,
+    help="Attach smoke verdicts and SBOMs to the image.",
+)
+@no_wait_option
+@common_options
+@verb
+def push(
+    console: Console,
+    name: str,
+    place: str,
+    envs: Path | None,
+    compression: Compression,
+    attach: bool,
+    **options: Any,
+) -> None:
+    """Push an environment's image to a registry.
+
+    Uses the credentials of `docker login`. Sends only the layers that the registry lacks, and
+    attaches smoke verdicts and SBOMs to the image's digest (OCI referrers).
+    """
+    from provision.workflow.image.registry import push_image
+    from provision_runtime.report.text import format_bytes
+
+    context = context_of(console, envs, options)
+    pushed = push_image(context, name, place, compression, attach)
+    sizes = (
+        f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
+    )
+    lines = [f"pushed {pushed.tag}: {sizes}"]
+    lines += [f"attached {title}" for title in pushed.attached]
+    console.result(pushed, [*lines, pushed.reference])
+
+
+@image.command("pull")
+@click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
+@image_output_option
+@no_wait_option
+@common_options
+@verb
+def pull(
+    console: Console, place: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
+) -> None:
+    """Pull an image from a registry, into the engine or to a file.
+
+    Pulls the image for linux/amd64. Checks every digest, and resumes an interrupted pull. Only
+    --output docker needs an engine.
+    """
+    from provision.image import parse_output
+    from provision.workflow.image.registry import pull_image
+
+    context = context_of(console, envs, options)
+    pulled = pull_image(context, place, tuple(map(parse_output, outputs)))
+    lines = [f"pulled to {place}" for place in pulled.places]
+    console.result(pulled, [*lines, pulled.reference])
+
+
+@image.command("show")
+@click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
+@common_options
+@verb
+def show(console: Console, place: str, envs: Path | None) -> None:
+    """Show an image in a registry: labels, layers, smoke verdicts."""
+    from provision.workflow.image.registry import show_image
+    from provision_runtime.report.text import escape_line, format_bytes
+
+    summary = show_image(context_of(console, envs), place)
+    lines = [summary.reference, f"image id  {summary.image_id}"]
+    for layer in summary.layers:
+        lines.append(f"layer     {format_bytes(layer['size'])}, {layer['mediaType']}")
+    for key, value in sorted(summary.labels.items()):
+        lines.append(f"label     {key}={value}")
+    for verdict in summary.verdicts:
+        started = verdict["report"].get("started_at", "?")
+        lines.append(f"smoke     {verdict['place']}: {verdict['verdict']} at {started}")
+    if not summary.verdicts:
+        lines.append("smoke     no verdict is attached")
+    # Whoever may push there wrote these values.
+    console.result(summary, map(escape_line, lines))
+
+
+@image.command("sbom")
+@click.argument("name")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["cyclonedx", "spdx"]),
+    required=True,
+    help="CycloneDX 1.6 or SPDX 2.3, as JSON.",
+)
+@output_file_option
+@common_options
+@verb
+def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
+    """Write the SBOM of an environment's image.
+
+    It lists the packages of the lock and of the base image. The same image always gives the same
+    bytes. Reports parts of the base image that could not be read; the SBOM lists them too.
+    """
+    from provision.core import sbom as sboms
+    from provision.core.atomic import atomic_write
+    from provision.workflow.image.sbom import image_sbom
+
+    document = image_sbom(context_of(console, envs), name)
+    for part in document.unread:
+        console.say(f"{name}: not read: {part}")
+    text = sboms.sbom_text(document, kind)
+    if output is None:
+        console.document({"text": text, "unread": document.unread}, text)
+        return
+    atomic_write(output, text)
+    console.result({"path": output, "unread": document.unread}, f"wrote {output}")
+
+
+@image.command("contract")
+@click.argument("name")
+@click.option(
+    "--format",
+    type=click.Choice(
+        [
+            "docker",
+            "compose",
+            "sbatch",
+            "slurm-pyxis",
+            "apptainer",
+            "kubernetes",
+            "jobset",
+            "devcontainer",
+        ]
+    ),
+    default="docker",
+    show_default=True,
+    help="The tool that runs the image. sbatch runs the prefix instead.",
+)
+@job_size_options
+@run_options
+@common_options
+@verb
+def contract(
+    console: Console,
+    name: str,
+    envs: Path | None,
+    format: RunFormat,
+    command: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Print how to run an image, each setting with its reason.
+
+    COMMAND, after --, is the command to run in the image. Python code (train.py or -m MODULE) is
+    started with torchrun, once for each GPU of each node; anything else once on each node.
+    """
+    import sys
+
+    from provision.launch import parse_duration
+    from provision.verbs.image.image import image_contract
+    from provision.workflow.image.image import JobSize
+
+    context = context_of(console, envs)
+    remake = ["provision", *sys.argv[1:]]
+    run_options = _run_options(options)
+    time = options["time"]
+    size = JobSize(
+        nodes=options["nodes"],
+        gpus=options["gpus"],
+        time_s=parse_duration(time) if time else None,
+    )
+    request = build_request(name, {})
+    text = image_contract(context, request, format, run_options, size, command, remake)
+    console.document({"format": format, "text": text}, text)
+
+
+@image.command("run")
+@click.argument("name")
+@run_options
+@jupyter_options
+@dry_run_option
+@common_options
+@verb
+def run(
+    console: Console, name: str, envs: Path | None, command: tuple[str, ...], **options: Any
+) -> None:
+    """Run a command in an environment's image.
+
+    COMMAND, after --, is Python by default. The settings are those that `image contract` prints;
+    the exit code is the command's. The container gets GPUs if the Docker engine has the NVIDIA
+    runtime. It is removed at its end: what is written outside of --mount goes with it. --jupyter
+    saves in the current folder, as you.
+    """
+    import shlex
+    import sys
+
+    from provision.core.container import WORKSPACE
+    from provision.core.errors import InvalidSpec
+    from provision.core.process import exec_command
+    from provision.verbs.image.image import notebook_server
+    from provision.workflow.image.image import run_argv
+    from provision.workflow.plan import make_plan
+
+    if options["jupyter"] and command:
+        raise InvalidSpec(
+            f"--jupyter starts Jupyter and cannot run `{shlex.join(command)}` too.",
+            advice="Leave one of the two out.",
+        )
+    context = context_of(console, envs)
+    plan = make_plan(context, build_request(name, {}))
+    server = None
+    if options["jupyter"]:
+        server = notebook_server(plan, options["port"], options["listen"])
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    run_options = _run_options(options)
+    folder = Path.cwd() if server else None
+    argv = run_argv(
+        context, plan, run_options, command, terminal=terminal, server=server, folder=folder
+    )
+    if options["dry_run"]:
+        console.document(argv, f"{shlex.join(argv)}\n")
+        return
+    if not server and all(mount.mode == "ro" for mount in run_options.mounts):
+        console.say(
+            "what is written in the container goes with it; "
+            f"--mount FOLDER:{WORKSPACE} keeps what is written there"
+        )
+    if server and all(mount.target != WORKSPACE for mount in run_options.mounts):
+        console.say(f"Jupyter saves in {folder}")
+    environment = _announce_token(console, server) if server else {}
+    exec_command(argv, environment)
+
+
+def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
+    """Make a token, show it in Jupyter's address, and return it as Jupyter's variable."""
+    import secrets
+
+    from provision.launch import TOKEN_VARIABLE
+
+    token = secrets.token_hex(24)
+    if server.is_open:
+        console.warn(
+            f"other machines can reach Jupyter at {server.address}, over plain HTTP: whoever "
+            "sees the traffic sees the token"
+        )
+    console.say(f"Jupyter will be at {server.url(token)}", shows_token=True)
+    return {TOKEN_VARIABLE: token}

@@ -1,0 +1,144 @@
+"""`provision image build`, and the questions about a job's image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from provision import image as images
+from provision import launch
+from provision.core.errors import InvalidSpec
+from provision.core.prefix_registry import prefix_path
+from provision.core.types import Image
+from provision.workflow.context import Context, reported_steps
+from provision.workflow.ensure import (
+    check_buildable,
+    check_prefix_path,
+    ensure_prefix,
+    locked_plan,
+    require_existing_lock,
+)
+from provision.workflow.image.image import (
+    ALTERNATIVE,
+    JobSize,
+    ensure_image,
+    goes_to_engine,
+    image_reference,
+    image_step,
+    render_job,
+)
+from provision.workflow.passport import write_passport
+from provision.workflow.plan import BuildRequest, Plan, PlanStep, make_plan
+
+
+def preview(context: Context, request: BuildRequest, outputs: Sequence[images.Output]) -> PlanStep:
+    """What `build` would do. Raises what `build` would raise before its first change."""
+    client = None
+    if goes_to_engine(outputs):
+        client = images.require_engine(ALTERNATIVE)
+    plan = make_plan(context, request)
+    check_buildable(context, plan)
+    for output in outputs:
+        images.check_output(output)
+    return image_step(context, plan, client, outputs)
+
+
+def build(
+    context: Context,
+    request: BuildRequest,
+    outputs: Sequence[images.Output] = (),
+    compression: images.Compression = "none",
+    tags: Sequence[str] = (),
+) -> tuple[Plan, Image, bool]:
+    """The image of an environment with a current lock; whether it was made or loaded now.
+
+    Installs a missing prefix.
+
+    outputs: where the image goes besides our own folder; empty means the engine. Paths need no
+    engine. compression: of the layers in OCI layouts and archives. tags: more names for the image,
+    in the engine and in outputs.
+    """
+    for output in outputs:
+        images.check_output(output)
+    to_engine = goes_to_engine(outputs)
+    if to_engine:
+        client = images.require_engine(ALTERNATIVE)
+    else:
+        client = images.connect_engine()[0]
+    with locked_plan(context, request) as plan:
+        lock = require_existing_lock(plan)
+        check_prefix_path(context, plan)
+        prefix, _ = ensure_prefix(context, plan, lock)
+        image, is_new = ensure_image(context, plan, lock, prefix, client, to_engine=to_engine)
+        if client is not None and to_engine:
+            engine_id = images.find_engine_id(image, client)
+            for tag in tags:
+                images.tag_image(client, engine_id, tag)
+        write_passport(context, plan, lock, prefix, image=image)
+        with reported_steps(context.progress) as steps:
+            for output in outputs:
+                if output.path is not None:
+                    _export(context, image, output, compression, tags)
+                    steps.append(f"wrote {output}")
+        return plan, image, is_new
+
+
+def _export(
+    context: Context,
+    image: Image,
+    output: images.Output,
+    compression: images.Compression,
+    tags: Sequence[str],
+) -> None:
+    if output.kind not in images.COMPRESSIBLE:
+        compression = "none"
+    packed = images.compress_image(image, compression, context.folders.packed, context.progress)
+    images.export_image(packed, output, context.progress, tags)
+    if packed.manifest_digest != image.manifest_digest:
+        context.progress.say(f"{output}: {packed.manifest_digest}, compressed with {compression}")
+
+
+def image_contract(
+    context: Context,
+    request: BuildRequest,
+    format: launch.RunFormat,
+    options: launch.RunOptions,
+    size: JobSize,
+    command: Sequence[str],
+    remake: Sequence[str],
+) -> str:
+    """How to run a command in an environment's image, as text for one kind of engine; with the
+    format sbatch in its prefix.
+
+    The lock decides the image's name.
+    """
+    plan = make_plan(context, request)
+    environment: launch.Environment
+    if format in launch.PREFIX_FORMATS:
+        prefix = prefix_path(context.folders, plan.name)
+        environment = launch.PrefixEnvironment(path=PurePosixPath(prefix))
+    else:
+        environment = launch.ImageEnvironment(reference=image_reference(plan, options))
+    job = launch.JobSpec(
+        name=launch.dns_label(plan.name),
+        command=tuple(command),
+        environment=environment,
+        nodes=size.nodes,
+        gpus=size.gpus,
+        time_s=size.time_s,
+        lock=plan.lock.sha256 if plan.lock else None,
+    )
+    return render_job(plan, format, job, options, remake)
+
+
+def notebook_server(plan: Plan, port: int, address: str) -> launch.NotebookServer:
+    """The notebook server of an environment's lock, at an address.
+
+    Raises InvalidSpec if the lock holds none.
+    """
+    if plan.lock is None:
+        raise InvalidSpec(
+            f"{plan.name} has no lock, so its packages are not known.",
+            advice=f"Run `provision build {plan.name}` first.",
+        )
+    return launch.find_notebook_server(plan.lock, port=port, address=address)

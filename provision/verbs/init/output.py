@@ -1,0 +1,42 @@
+"""What `provision init` and `provision import` print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from provision.cli.console import output_width, wrap
+
+if TYPE_CHECKING:
+    from provision.verbs.init.init import Proposal
+
+
+def proposal_lines(proposal: Proposal) -> list[str]:
+    """The spec, what it comes to, and what to check."""
+    resolution = proposal.resolution
+    body = [line for line in proposal.text.splitlines() if not line.startswith("#")]
+    lines = [f"{proposal.name}, from {proposal.source}:", ""]
+    lines += [f"  {line}" for line in body]
+    device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
+    build = f"torch {resolution.torch} for {device}, Python {resolution.python}"
+    lines += ["", f"which is {build} ({resolution.source})"]
+    for note in proposal.notes:
+        lines += _note(note)
+    if proposal.unread_files:
+        unread = ", ".join(proposal.unread_files)
+        lines += _note(f"not read: {unread}; `provision import FILE` takes another")
+    return [*lines, ""]
+
+
+def written_lines(proposal: Proposal) -> list[str]:
+    """The file that was written, and the next command."""
+    return [
+        f"wrote {proposal.path}; commit it in your repository",
+        f"next: provision build {proposal.name}",
+    ]
+
+
+def _note(text: str) -> list[str]:
+    """An item of a list, as wide as the terminal."""
+    width = output_width()
+    first, *rest = wrap(text, None if width is None else width - 4)
+    return [f"  - {first}", *(f"    {line}" for line in rest)]

@@ -1,0 +1,228 @@
+"""The steps of `provision join` that concern the member's account: home, ssh, folders, shell."""
+
+from __future__ import annotations
+
+import getpass
+import grp
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from provision.adapters import clustershell, openssh
+from provision.cluster.failures import REASONS, classify
+from provision.core import settings
+from provision.core.atomic import atomic_write
+from provision.core.host import current_umask
+from provision.verbs.join.account import AccountFacts, judge_account
+from provision.verbs.join.join_run import JoinRun
+from provision.verbs.join.steps import Note, StepStatus
+from provision.workflow.lab_definition import Cluster
+from provision_runtime.report.findings.smoke import TMPDIR_LENGTH
+
+# Of a login host. A second run over hosts that are up takes a fraction of a second; one that is
+# down costs this.
+CONNECT_S = 4.0
+PROBE_S = 15.0
+MARK = "provision-was-here"
+# What doctor examines for the steps here. A probe that a file server holds up is a warning.
+ACCOUNT_FINDINGS = ("home-unwritable", "quota-full", "quota-low", "probe-late", "probe-failed")
+SSH_FINDINGS = ("ssh-key-open", "ssh-agent-dead")
+SHELL_FINDINGS = ("start-file", "pythonpath-on-path", "library-path", "user-site-on-path")
+DOCTOR_FINDINGS = (*ACCOUNT_FINDINGS, *SSH_FINDINGS, *SHELL_FINDINGS)
+
+
+def account(run: JoinRun) -> Iterator[Note]:
+    yield from judge_account(_account_facts(), run.lab.policy, run.lab.contact)
+    yield from _doctor_notes(run, ACCOUNT_FINDINGS)
+
+
+def _doctor_notes(run: JoinRun, ids: Sequence[str]) -> Iterator[Note]:
+    """What doctor says of this account. What only warns leaves a step done."""
+    for finding in run.account_findings(DOCTOR_FINDINGS):
+        if finding["id"] not in ids:
+            continue
+        advice = finding["advice"][:1].upper() + finding["advice"][1:]
+        if finding["command"]:
+            advice += f": {finding['command']}"
+        status: StepStatus = "open" if finding["verdict"] == "fail" else "warning"
+        yield Note(status=status, message=finding["message"], advice=advice)
+
+
+def _account_facts() -> AccountFacts:
+    home = Path.home()
+    room = os.statvfs(home)
+    groups = []
+    for number in os.getgroups():
+        try:
+            groups.append(grp.getgrgid(number).gr_name)
+        except KeyError:
+            groups.append(str(number))
+    return AccountFacts(
+        user=getpass.getuser(),
+        shell=os.environ.get("SHELL", "sh"),
+        home=home,
+        free_bytes=room.f_bavail * room.f_frsize,
+        free_inodes=room.f_favail if room.f_files else None,
+        umask=current_umask(),
+        groups=tuple(groups),
+    )
+
+
+def _writing_problem(folder: Path) -> str:
+    """Why no file can be made in a folder; empty if one can."""
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return "it is mounted read-only"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else "you may not write there"
+
+
+# ssh
+
+
+def ssh(run: JoinRun) -> Iterator[Note]:
+    folder = Path.home() / ".ssh"
+    keys = openssh.private_keys(folder)
+    if not keys and run.make_key:
+        if run.act:
+            keys = [openssh.make_key(folder, f"{getpass.getuser()}@{socket.gethostname()}")]
+            run.changed = True
+            yield Note(status="done", message=f"made the key {keys[0]}, without a passphrase")
+        else:
+            yield Note(status="pending", message=f"would make the key {folder / openssh.KEY}")
+    yield from _doctor_notes(run, SSH_FINDINGS)
+    yield Note(status="done", message=f"{_keys_text(keys)}; {_agent_text()}")
+    hosts = _login_hosts(run.lab.clusters)
+    if not hosts:
+        yield Note(status="done", message="the lab has no login hosts to reach")
+        return
+    yield from _probe(run, hosts, keys)
+
+
+def _keys_text(keys: Sequence[Path]) -> str:
+    return f"key {', '.join(key.name for key in keys)}" if keys else "no key in ~/.ssh"
+
+
+def _agent_text() -> str:
+    texts = {"keys": "an agent with keys", "empty": "an agent without keys", "none": "no agent"}
+    return texts[openssh.agent_state()]
+
+
+def is_login_host(cluster: Cluster) -> bool:
+    """Whether this machine is one of a cluster's login hosts, by its name."""
+    own_name = socket.gethostname().partition(".")[0]
+    return any(name.rpartition("@")[2].partition(".")[0] == own_name for name in cluster.login)
+
+
+def _login_hosts(clusters: Sequence[Cluster]) -> list[str]:
+    """The hosts to reach: none of a cluster where this machine is one of them."""
+    hosts = [host for cluster in clusters if not is_login_host(cluster) for host in cluster.login]
+    return list(dict.fromkeys(hosts))
+
+
+def _probe(run: JoinRun, hosts: Sequence[str], keys: Sequence[Path]) -> Iterator[Note]:
+    """Log in to every host, without a password and without a question."""
+    outputs = clustershell.run(hosts, f"echo {MARK}", connect_s=CONNECT_S, timeout_s=PROBE_S)
+    reached = [output.node for output in outputs if MARK in output.stdout.decode(errors="replace")]
+    if reached:
+        yield Note(status="done", message=f"{clustershell.fold(reached)}: ssh lets you in")
+    for output in outputs:
+        if output.node in reached:
+            continue
+        stdout = output.stdout.decode(errors="replace")
+        reason, message = classify(output.status, stdout, output.stderr)
+        yield Note(
+            status="open",
+            message=f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
+            advice=_ssh_advice(run, output.node, reason, keys),
+        )
+
+
+def _ssh_advice(run: JoinRun, host: str, reason: str, keys: Sequence[Path]) -> str:
+    known_hosts = run.lab.known_hosts
+    if reason == "host-key-unknown" and known_hosts is not None:
+        return f"The lab publishes its hosts' keys: cat {known_hosts} >> ~/.ssh/known_hosts"
+    if reason == "login-refused":
+        public_keys = [path for path in map(openssh.public_key, keys) if path.is_file()]
+        if not public_keys:
+            return "Make a key: provision join --make-key"
+        text = public_keys[0].read_text(encoding="utf-8", errors="replace").strip()
+        return f"Add this line to ~/.ssh/authorized_keys there, or send it to {run.lab.contact}: {text}"
+    if reason in ("refused", "connect-timeout", "unreachable", "hung"):
+        return f"Run the same command again later. If it stays so, ask {run.lab.contact}."
+    return REASONS[reason].advice.replace("HOST", host)
+
+
+# Folders
+
+
+def folders(run: JoinRun) -> Iterator[Note]:
+    path = settings.joined_file()
+    text = run.settings_text()
+    if os.environ.get(settings.CONFIG):
+        yield Note(
+            status="open",
+            message=f"{settings.CONFIG} names {os.environ[settings.CONFIG]}, so the lab's settings "
+            "are not read",
+            advice=f"unset {settings.CONFIG}, and run the same command again.",
+        )
+        return
+    for key in sorted(run.lab.places):
+        place = run.place(key)
+        assert place is not None
+        yield from _folder(run, key, *place)
+    if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
+        yield Note(status="done", message=f"{path} is as the lab says")
+    elif run.act:
+        atomic_write(path, text)
+        run.changed = True
+        yield Note(status="done", message=f"wrote {path}")
+    else:
+        yield Note(status="pending", message=f"would write {path}")
+    if run.act:
+        settings.apply_places(os.environ)
+        run.refresh()
+
+
+def _folder(run: JoinRun, key: str, place: Path, origin: str) -> Iterator[Note]:
+    """Make sure of one folder. origin: who names it, if not the lab."""
+    if not place.is_dir():
+        if not run.act:
+            yield Note(status="pending", message=f"{key}: would make {place}")
+            return
+        try:
+            place.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            yield Note(
+                status="open",
+                message=f"{key}: {place} cannot be made: {error.strerror}",
+                advice=f"Ask {run.lab.contact} for the folder; or name another with `{key}:` in "
+                f"{settings.joined_file().with_name(settings.FILE)}.",
+            )
+            return
+        run.changed = True
+    flags = os.statvfs(place).f_flag
+    problem = _writing_problem(place)
+    if not problem and key == "data" and flags & os.ST_NOEXEC:
+        problem = "programs cannot be started from there (noexec)"
+    if not problem and key == "tmp" and len(os.fsencode(place)) > TMPDIR_LENGTH:
+        problem = (
+            f"the path is too long: DataLoader workers make sockets there, which need a path of at "
+            f"most {TMPDIR_LENGTH} characters"
+        )
+    if problem:
+        yield Note(
+            status="open", message=f"{key}: {place}: {problem}", advice=f"Ask {run.lab.contact}."
+        )
+    else:
+        suffix = f" (by {origin})" if origin else ""
+        yield Note(status="done", message=f"{key}: {place}{suffix}")
+
+
+# Shell
+
+
+def shell(run: JoinRun) -> Iterator[Note]:
+    notes = list(_doctor_notes(run, SHELL_FINDINGS))
+    yield from notes
+    if not notes:
+        yield Note(status="done", message="nothing gets in the way")

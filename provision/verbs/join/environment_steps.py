@@ -1,0 +1,460 @@
+"""The steps of `provision join` that bring a member the lab's environments: prefix or image, kernel,
+first job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from provision import image as images
+from provision import lockfile as locks
+from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster import pack as packs
+from provision.cluster.failures import REASONS
+from provision.cluster.inventory import DEFAULT_PATH, NodeSelection, read_inventory, select_nodes
+from provision.core import host, prefix_registry, process
+from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, ToolMissing
+from provision.core.json_text import parse_json
+from provision.core.mirrors import path_from_url
+from provision.core.types import Lock, Prefix
+from provision.environment import drift as drifts
+from provision.environment import kernel as kernels
+from provision.environment import passport as passports
+from provision.environment import prefix as prefixes
+from provision.environment import runtime_package
+from provision.verbs.join.join_run import JoinRun, guarded, notes_of
+from provision.verbs.join.steps import Note
+from provision.workflow import installed, kernel
+from provision.workflow.image.registry import pull_image
+from provision.workflow.installed import tree_digests
+from provision.workflow.lab_definition import Cluster, LabEnvironment
+from provision.workflow.plan import BuildRequest, Plan
+from provision.workflow.smoke import runner as smoke_runner
+from provision.workflow.smoke import smoke as smoke_command
+from provision.workflow.smoke.nodes import NodesRequest, smoke_nodes
+from provision.workflow.smoke.nodes_report import NodesResult
+from provision.workflow.smoke.runner import SmokeRequest
+from provision.workflow.trust import require_trusted_path, require_trusted_prefix
+from provision_runtime.report import model
+from provision_runtime.report.text import format_count
+
+START_S = 60.0
+# Of Slurm's limit, what starting srun and importing torch may take.
+STARTING_SHARE = 0.4
+
+
+def environments(run: JoinRun) -> Iterator[Note]:
+    if not run.lab.environments:
+        yield Note(status="done", message="lab.yml names no environments")
+    for environment in run.lab.environments:
+        install = _image if environment.source == "image" else _prefix
+        yield from guarded(_bound(install, run, environment), environment.name)
+
+
+def _bound(step: Callable[..., Iterator[Note]], *arguments: object) -> Callable[[], Iterator[Note]]:
+    return lambda: step(*arguments)
+
+
+def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
+    """What was shipped to this machine, if it is of the lab's lock; else installed from the lock."""
+    name = environment.name
+    plan = run.plan(environment)
+    lock = plan.current_lock
+    if lock is None:
+        state = "is not of its spec.yml any more" if plan.lock else "is missing"
+        yield Note(
+            status="open",
+            message=f"{name}: its lock in the lab's repository {state}",
+            advice=f"Tell {run.lab.contact}: `provision lock {name} --relock` makes it.",
+        )
+        return
+    prefix = installed_prefix(run, environment)
+    if prefix is not None:
+        yield _installed(name, prefix, "is installed")
+        return
+    shipped, problem = _shipped(run, name, lock)
+    if problem:
+        yield Note(status="warning", message=f"{name}: {problem}; it is installed from the lock")
+    if shipped is not None:
+        yield from _use_shipped(run, name, shipped)
+        return
+    missing = _missing_files(lock)
+    if missing:
+        yield Note(
+            status="open",
+            message=f"{name}: its lock is not portable: it holds {missing[0]}"
+            + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+            + " of the machine where it was made",
+            advice=f"Tell {run.lab.contact}: `provision lock {name} --relock --python-from channel` "
+            "takes Python from a channel.",
+        )
+        return
+    if not run.act:
+        packages = format_count(len(lock.packages), "package")
+        yield Note(status="pending", message=f"{name}: would install {packages} from its lock")
+        return
+    request = BuildRequest(name=name, prefix=_place_to_install(run, plan))
+    prefix, _ = installed.create(run.context, request)
+    run.changed = True
+    run.refresh()
+    yield _installed(name, prefix, "was installed from its lock")
+
+
+def _installed(name: str, prefix: Prefix, how: str) -> Note:
+    text = f"{name} {how}: {prefix.path} (lock {prefix.lock_sha256[:12]})"
+    return Note(status="done", message=text)
+
+
+def _place_to_install(run: JoinRun, plan: Plan) -> Path | None:
+    """The usual place, where the recorded one is below a store that we only read."""
+    own = run.context.folders.prefixes / plan.name
+    return own if plan.prefix_path.is_relative_to(_store(run)) else None
+
+
+def _store(run: JoinRun) -> Path:
+    """Where the lab ships environments to."""
+    inventory = run.lab.inventory
+    return Path(read_inventory(inventory).defaults.path if inventory else DEFAULT_PATH)
+
+
+def _shipped(run: JoinRun, name: str, lock: Lock) -> tuple[Prefix | None, str]:
+    """The environment that was shipped to this machine's store; or why that which is there is not
+    used."""
+    link = _store(run) / name
+    try:
+        return (_checked_shipment(run, name, link, lock), "") if link.exists() else (None, "")
+    except (ProvisionError, OSError) as error:
+        return None, notes_of(error).message
+
+
+def _checked_shipment(run: JoinRun, name: str, link: Path, lock: Lock) -> Prefix:
+    """Raises an error unless nobody else has a hand in it, and its files are those of its pack, which
+    was made from this lock. Nothing in it runs before that."""
+    path = link.resolve()
+    folders, inventory = run.context.folders, run.lab.inventory
+    record = path.parents[1] / "images" / f"{path.name}.json"
+    for trusted in (link / "bin" / "python", record):
+        require_trusted_path(folders, trusted, inventory)
+    prefix = prefixes.find(name, path)
+    if prefix is None:
+        raise IntegrityError(f"{link} is no environment of provision.")
+    if prefix.lock_sha256 != lock.sha256:
+        raise IntegrityError(f"{link} is of another lock ({prefix.lock_sha256[:12]}).")
+    if drifts.find_package_drift(prefix, lock):
+        raise IntegrityError(f"{link} does not have the packages of its lock any more.")
+    if not runtime_package.is_current(path, runtime_package.load()):
+        raise IntegrityError(f"{link} was shipped by another version of provision.")
+    sidecar = packs.read_sidecar(record)
+    run.progress.say(f"reading every file of {path}")
+    root = tree_digests(path, deep=True)["root"]
+    if (root, lock.sha256, path.name) != (sidecar["root"], sidecar["lock_sha256"], sidecar["key"]):
+        raise IntegrityError(f"The files of {link} are not those of its pack ({record}).")
+    try:
+        process.run([prefix.python, "-I", "-c", "pass"], timeout_s=START_S)
+    except ProvisionError as error:
+        raise ToolMissing(f"{link} does not start here: {error.message}") from error
+    return prefix
+
+
+def _use_shipped(run: JoinRun, name: str, prefix: Prefix) -> Iterator[Note]:
+    if not run.act:
+        yield Note(status="pending", message=f"{name}: would use what was shipped, {prefix.path}")
+        return
+    prefix_registry.record_prefix(run.context.folders, name, prefix.path)
+    run.changed = True
+    run.refresh()
+    yield _installed(name, prefix, "was shipped to this machine")
+
+
+def _missing_files(lock: Lock) -> list[str]:
+    """Packages that the lock takes from a disk, and that are not on this one."""
+    missing = []
+    for package in lock.packages:
+        if package.url.startswith("file:") and not path_from_url(package.url).exists():
+            missing.append(package.filename)
+    return missing
+
+
+def _image(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
+    """The image by its digest: in the engine here, or at least in its registry."""
+    assert environment.image is not None
+    name, reference = environment.name, environment.image
+    try:
+        remote = images.find_remote(images.parse_registry_reference(reference))
+        client = images.connect_engine()[0]
+        if client is None:
+            text = f"{name}: {reference} is in its registry; no container engine answers here"
+            yield Note(status="done", message=text)
+        elif images.has_image(client, remote.config_digest):
+            yield Note(status="done", message=f"{name}: {reference} is in the engine here")
+        elif run.act:
+            pull_image(run.context, reference)
+            run.changed = True
+            yield Note(status="done", message=f"{name}: pulled {reference}")
+        else:
+            yield Note(status="pending", message=f"{name}: would pull {reference}")
+    except ProvisionError as error:
+        if not (run.context.folders.envs / name / locks.FILE).is_file():
+            raise
+        message = f"{name}: its image cannot be pulled, so its lock is used: {error.message}"
+        yield Note(status="warning", message=message.rstrip("."), advice=error.advice)
+        yield from _prefix(run, environment)
+
+
+# Kernels
+
+
+def installed_prefix(run: JoinRun, environment: LabEnvironment) -> Prefix | None:
+    """The prefix of an environment, if it is of the lab's lock, and no other user has a hand in
+    it."""
+    if not (run.context.folders.envs / environment.name / locks.FILE).is_file():
+        return None
+    plan = run.plan(environment)
+    prefix = plan.reusable_prefix(plan.current_lock)
+    if prefix is not None:
+        try:
+            require_trusted_prefix(run.context.folders, prefix.path, run.lab.inventory)
+        except SystemRefused:
+            return None  # what was shipped there is judged again, and says why
+    return prefix
+
+
+def register_kernels(run: JoinRun) -> Iterator[Note]:
+    for environment in run.lab.environments:
+        yield from guarded(_bound(_kernel, run, environment), environment.name)
+
+
+def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
+    name = environment.name
+    prefix = installed_prefix(run, environment)
+    if prefix is None:
+        if environment.source == "lock":
+            yield Note(status="pending", message=f"{name}: waits for its environment")
+        else:
+            yield Note(status="done", message=f"{name} runs in its image, without a kernel")
+        return
+    if not kernels.has_launcher(prefix):
+        yield Note(status="done", message=f"{name} has no {kernels.LAUNCHER}, so no kernel")
+        return
+    title = run.kernel_name(environment)
+    if kernels.is_current(prefix, title):
+        yield Note(status="done", message=f"{name} is in Jupyter's menu as {title}")
+        return
+    kernels.check_name(name)
+    if not run.act:
+        yield Note(status="pending", message=f"{name}: would register {title}")
+        return
+    kernel.add_kernel(run.context, BuildRequest(name=name))
+    run.changed = True
+    yield Note(status="done", message=f"{name} is now in Jupyter's menu as {title}")
+
+
+# The first job
+
+
+def first_job(run: JoinRun) -> Iterator[Note]:
+    """The first environment of lab.yml, here and on one node of each cluster."""
+    environment, prefix = _tested_environment(run)
+    if environment is None:
+        yield Note(status="done", message="no environment runs in a prefix, so nothing was tested")
+        return
+    if prefix is None:
+        yield Note(status="pending", message=f"waits for the environment {environment.name}")
+        return
+    if run.lab.policy.test_here:
+        yield from guarded(_bound(_test_here, run, environment, prefix), "here")
+    for cluster in run.lab.clusters:
+        yield from guarded(_bound(_test_on, run, environment, prefix, cluster), cluster.name)
+
+
+def _tested_environment(run: JoinRun) -> tuple[LabEnvironment | None, Prefix | None]:
+    candidates = [each for each in run.lab.environments if each.source == "lock"]
+    for environment in candidates:
+        with contextlib.suppress(ProvisionError):
+            prefix = installed_prefix(run, environment)
+            if prefix is not None:
+                return environment, prefix
+    return (candidates[0] if candidates else None), None
+
+
+def _out(run: JoinRun) -> Path:
+    return run.context.folders.data / "first-jobs" / run.lab.name
+
+
+def _is_tested(run: JoinRun, test: str, prefix: Prefix) -> bool:
+    """Whether the report of an earlier test is there, is a pass, and of this lock."""
+    record = run.tests.get(test)
+    if record is None or record["lock"] != prefix.lock_sha256:
+        return False
+    try:
+        document = parse_json(Path(record["report"]).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and model.succeeded(str(document.get("verdict")))
+
+
+def _is_tested_here(run: JoinRun, prefix: Prefix) -> bool:
+    """Whether this prefix has passed on this machine: a home may be shared by several."""
+    passport = passports.find(run.context.folders, prefix.name)
+    if passport is None or passport["prefix"]["path"] != str(prefix.path):
+        return False
+    verdict = passport["smoke"].get("prefix")
+    if verdict is None or passports.elsewhere(verdict, host.identity()):
+        return False
+    if verdict.get("lock_sha256") != prefix.lock_sha256:
+        return False
+    return verdict["verdict"] == model.PASS or (
+        verdict["verdict"] == model.WARN and not _is_strict(run)
+    )
+
+
+def _passed(run: JoinRun, test: str, prefix: Prefix, report: Path) -> None:
+    run.tests[test] = {"lock": prefix.lock_sha256, "report": str(report)}
+    run.changed = True
+
+
+def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Iterator[Note]:
+    if _is_tested_here(run, prefix):
+        yield Note(status="done", message=f"{environment.name} passed the smoke test here")
+        return
+    if not run.act:
+        yield Note(status="pending", message=f"would run `provision smoke {environment.name}` here")
+        return
+    smoke_request = SmokeRequest(quick=True, out=_out(run), strict=_is_strict(run))
+    request = BuildRequest(name=environment.name, smoke_request=smoke_request)
+    [result] = smoke_command.smoke(run.context, request, ["prefix"])
+    report = result.evidence / smoke_runner.REPORT
+    if model.succeeded(result.verdict):
+        run.changed = True
+        yield Note(
+            status="done", message=f"{environment.name}: the smoke test here: {result.verdict}"
+        )
+        return
+    sentences = smoke_runner.failures([result])
+    yield Note(
+        status="open",
+        message=f"{environment.name}: the smoke test here: {result.verdict}: {sentences[0]}",
+        advice=f"The report: {report}",
+    )
+
+
+def _test_on(
+    run: JoinRun, environment: LabEnvironment, prefix: Prefix, cluster: Cluster
+) -> Iterator[Note]:
+    """A job on one node of a cluster."""
+    test = f"{environment.name} on {cluster.name}"
+    command = f"`provision smoke {environment.name} --on {cluster.nodes} --nodes 1 --quick`"
+    if cluster.engine == "kubernetes":
+        yield kubernetes_note(environment, cluster)
+        return
+    if _is_tested(run, test, prefix):
+        yield Note(status="done", message=f"{environment.name} passed a job on {cluster.name}")
+        return
+    if cluster.engine == "slurm" and shutil.which("sinfo") is None:
+        hosts = ", ".join(cluster.login) or "a login host"
+        yield Note(
+            status="open",
+            message=f"{cluster.name}: Slurm's commands are not on this machine",
+            advice=f"Log in to {hosts} and run the same command there.",
+        )
+        return
+    selection = select_nodes(cluster.nodes, run.lab.inventory)
+    closed = _closed_partition(selection)
+    if closed:
+        yield Note(
+            status="open",
+            message=f"{cluster.name}: {closed}, so no job starts there",
+            advice=f"Run the same command again when it is open; {run.lab.contact} knows when.",
+        )
+        return
+    if not run.act:
+        yield Note(status="pending", message=f"would run {command}")
+        return
+    result = _run_job(run, environment, cluster, selection)
+    yield from _judge_job(run, environment, prefix, cluster, result)
+
+
+def kubernetes_note(environment: LabEnvironment, cluster: Cluster) -> Note:
+    """Join starts no job there: a pod needs an image, a namespace and a queue, which lab.yml does
+    not name."""
+    image = environment.image or "HOST/NAME:TAG"
+    return Note(
+        status="warning",
+        message=f"{cluster.name}: join starts no job on Kubernetes, so nothing was tested there",
+        advice=f"The test as a job: provision launch {environment.name} --on {cluster.nodes} "
+        f"--image {image} --nodes 1 -- -m provision_runtime smoke --quick --out /tmp/smoke",
+    )
+
+
+def _closed_partition(selection: NodeSelection) -> str:
+    """Which partition takes no jobs; empty if all do."""
+    for partition in sorted({node.partition for node in selection.nodes if node.partition}):
+        state = slurm_nodes.partition_state(partition)
+        if state and state != "up":
+            return f"the partition {partition} is {state}"
+    return ""
+
+
+def _is_strict(run: JoinRun) -> bool:
+    return run.lab.policy.fail_on == "warn"
+
+
+def _run_job(
+    run: JoinRun, environment: LabEnvironment, cluster: Cluster, selection: NodeSelection
+) -> NodesResult:
+    policy = run.lab.policy
+    smoke_request = SmokeRequest(
+        quick=True,
+        timeout_s=policy.job_s * (1 - STARTING_SHARE),
+        out=_out(run) / cluster.name,
+        strict=_is_strict(run),
+    )
+    request = BuildRequest(name=environment.name, smoke_request=smoke_request)
+    nodes = NodesRequest(selection=selection, count=1, queue_s=policy.queue_s, job_s=policy.job_s)
+    if cluster.account:
+        os.environ.setdefault("SBATCH_ACCOUNT", cluster.account)
+    return smoke_nodes(run.context, request, nodes)
+
+
+def _judge_job(
+    run: JoinRun,
+    environment: LabEnvironment,
+    prefix: Prefix,
+    cluster: Cluster,
+    result: NodesResult,
+) -> Iterator[Note]:
+    name = environment.name
+    report = result.evidence / "nodes.json"
+    tested = ", ".join(node.node.name for node in result.tested)
+    if model.succeeded(result.verdict):
+        _passed(run, f"{name} on {cluster.name}", prefix, report)
+        job = f", job {result.job}" if result.job else ""
+        text = f"{name}: the smoke test on {cluster.name} ({tested}{job}): {result.verdict}"
+        yield Note(status="done", message=text)
+        return
+    for node, failure in result.failures.items():
+        yield Note(
+            status="open",
+            message=f"{cluster.name}: {node}: {REASONS[failure.reason].meaning} "
+            f"({failure.message.rstrip('.')})",
+            advice=_job_advice(run, name, cluster, failure.reason),
+        )
+    if not result.failures:
+        yield Note(
+            status="open",
+            message=f"{cluster.name}: the smoke test on {tested}: {result.verdict}",
+            advice=f"The report: {report}",
+        )
+
+
+def _job_advice(run: JoinRun, name: str, cluster: Cluster, reason: str) -> str:
+    if reason == "no-environment":
+        return (
+            f"Ask {run.lab.contact} to ship it: provision ship {name} --on {cluster.nodes}. Or "
+            "let lab.yml name a `data:` folder that the nodes share."
+        )
+    return REASONS[reason].advice

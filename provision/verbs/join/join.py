@@ -1,0 +1,289 @@
+"""`provision join`: a member's first hour with a lab, in nine steps.
+
+Each step looks at what is, does what is missing, and says what it found. A step that fails ends as
+open, and the steps that do not need it go on; the next run does only what is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.adapters import git
+from provision.core.atomic import remove_leftovers, replace_directory, staging_path
+from provision.core.credentials import credential_problem
+from provision.core.errors import InvalidSpec, ProvisionError, SystemRefused
+from provision.core.file_locks import environment_lock
+from provision.core.paths import Folders, make_private_directory
+from provision.core.system_errors import FREE_SPACE, disk_full_raises
+from provision.core.tempdirs import temporary_directory
+from provision.core.types import Progress
+from provision.verbs.join import account_steps as join_account
+from provision.verbs.join import environment_steps as join_environments
+from provision.verbs.join import record as records
+from provision.verbs.join.account import SIZES_ADVICE
+from provision.verbs.join.join_run import JoinRun, guarded
+from provision.verbs.join.record import JoinRecord
+from provision.verbs.join.steps import STEPS, Note, StepName, StepResult
+from provision.workflow.lab_definition import Lab, read_lab
+
+Step = Callable[[JoinRun], Iterator[Note]]
+WORK: Mapping[StepName, Step] = {
+    "account": join_account.account,
+    "ssh": join_account.ssh,
+    "folders": join_account.folders,
+    "shell": join_account.shell,
+    "environments": join_environments.environments,
+    "kernels": join_environments.register_kernels,
+    "first-job": join_environments.first_job,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinRequest:
+    """source: the address or folder of a lab's repository; None for the lab that was joined. act:
+    False only says how each step stands. make_key: make an ssh key where there is none."""
+
+    source: str | None
+    act: bool = True
+    make_key: bool = False
+    wait: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Possession:
+    """What a member has. kind: environment, kernel, image, cluster or contact."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinReport:
+    """How every step stands, what the member has, and the first commands to use it. earlier: the
+    problem of each step when it was last tried."""
+
+    lab: str
+    source: str
+    acted: bool
+    steps: tuple[StepResult, ...]
+    earlier: Mapping[str, str]
+    possessions: tuple[Possession, ...]
+    commands: tuple[tuple[str, str], ...]
+
+    @property
+    def open_steps(self) -> tuple[StepName, ...]:
+        return tuple(result.step for result in self.steps if result.is_open)
+
+    @property
+    def changed(self) -> bool:
+        return any(result.changed for result in self.steps)
+
+
+def join(request: JoinRequest, progress: Progress) -> JoinReport:
+    """Join a lab, or say how that stands.
+
+    Raises what makes the lab's repository unreadable; everything later is a step of the report.
+    """
+    labs = records.labs_folder()
+    source = _source(request, labs)
+    if problem := credential_problem(source):
+        raise InvalidSpec(problem)
+    folder = records.lab_folder(labs, source)
+    with contextlib.ExitStack() as stack:
+        if request.act:
+            if records.read_record(folder) is None:
+                _check_writable(folder)
+            owner = Folders(data=labs.parent, cache=labs.parent, envs=labs)
+            lock_name = f"{folder.name}.join"
+            stack.enter_context(environment_lock(owner, lock_name, progress, wait=request.wait))
+        if request.act:
+            progress.say(_title("lab"))
+        lab, notes, changed = _read_repository(source, folder, request, progress, stack)
+        earlier = records.read_record(folder) or JoinRecord(source=source)
+        run = JoinRun(
+            lab=lab,
+            folder=folder,
+            progress=progress,
+            act=request.act,
+            make_key=request.make_key,
+            wait=request.wait,
+            tests=dict(earlier.tests),
+        )
+        results = [StepResult(step="lab", notes=tuple(notes), changed=changed)]
+        for name, work in WORK.items():
+            results.append(_run_step(run, name, work))
+            if request.act:
+                _record(folder, source, run, results, earlier)
+        results.append(StepResult(step="summary", notes=()))
+        return JoinReport(
+            lab=lab.name,
+            source=source,
+            acted=request.act,
+            steps=tuple(results),
+            earlier=earlier.steps,
+            possessions=tuple(_possessions(run)),
+            commands=tuple(_commands(run)),
+        )
+
+
+def _title(name: StepName) -> str:
+    number = list(STEPS).index(name) + 1
+    return f"{number}/{len(STEPS)} {STEPS[name]}"
+
+
+def _run_step(run: JoinRun, name: StepName, work: Step) -> StepResult:
+    if run.act:
+        run.progress.say(_title(name))
+    run.changed = False
+    notes = guarded(lambda: work(run))
+    return StepResult(step=name, notes=tuple(notes), changed=run.changed)
+
+
+def _record(
+    folder: Path,
+    source: str,
+    run: JoinRun,
+    results: list[StepResult],
+    earlier: JoinRecord,
+) -> None:
+    """After each step, so that a run that is killed has said what it did. Steps that have not run
+    yet keep what was said of them."""
+    problems = dict(earlier.steps)
+    for result in results:
+        problems.pop(result.step, None)
+        messages = [note.message for note in result.notes if note.status == "open"]
+        if messages:
+            problems[result.step] = messages[0]
+    record = JoinRecord(source=source, lab=run.lab.name, steps=problems, tests=run.tests)
+    try:
+        records.write_record(folder, record)
+    except OSError as error:
+        run.progress.warn(f"what was done is not recorded in {folder}: {error.strerror}")
+
+
+# The lab's repository
+
+
+def _source(request: JoinRequest, labs: Path) -> str:
+    """The address, or the absolute path of the folder."""
+    if request.source is not None:
+        if git.is_url(request.source):
+            return request.source
+        return str(Path(request.source).expanduser().absolute())
+    sources = [record.source for record in records.records(labs)]
+    if len(sources) == 1:
+        return sources[0]
+    if not sources:
+        raise InvalidSpec(
+            "You have not joined a lab yet.",
+            advice="Name the lab's repository: provision join ADDRESS, or a folder.",
+        )
+    listed = ", ".join(sources)
+    raise InvalidSpec(f"You joined several labs: {listed}.", advice="Name the one that you mean.")
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise an error with what helps, where the home is read-only or full."""
+    probe = folder / ".probe"
+    try:
+        with disk_full_raises(probe, f"{SIZES_ADVICE}. {FREE_SPACE}"):
+            make_private_directory(folder)
+            try:
+                probe.write_bytes(b"x" * 4096)
+            finally:
+                probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise SystemRefused(
+            f"{folder} cannot be written: {error.strerror}.",
+            advice="Set XDG_CONFIG_HOME, XDG_DATA_HOME and XDG_CACHE_HOME to folders where you may "
+            "write, and run the same command again.",
+        ) from error
+
+
+def _read_repository(
+    source: str,
+    folder: Path,
+    request: JoinRequest,
+    progress: Progress,
+    stack: contextlib.ExitStack,
+) -> tuple[Lab, list[Note], bool]:
+    """The lab, what to say of its repository, and whether it was fetched now."""
+    if not git.is_url(source):
+        lab = read_lab(Path(source))
+        return lab, [Note(status="done", message=f"{lab.name}, from {source}")], False
+    clone = folder / records.REPOSITORY
+    if clone.is_dir():
+        return _refresh_clone(source, clone, request)
+    if not request.act:
+        clone = stack.enter_context(temporary_directory("join")) / records.REPOSITORY
+        git.clone(source, clone)
+        lab = read_lab(clone)
+        note = Note(status="pending", message=f"{lab.name}: would clone {source} into {folder}")
+        return lab, [note], False
+    progress.say(f"cloning {source}")
+    remove_leftovers(clone)
+    git.clone(source, staging_path(clone))
+    read_lab(staging_path(clone))  # a clone without a usable lab.yml does not stay
+    replace_directory(clone)
+    lab = read_lab(clone)
+    return lab, [Note(status="done", message=f"{lab.name}, cloned from {source} to {clone}")], True
+
+
+def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab, list[Note], bool]:
+    """An earlier clone, brought up to date; as it is if its origin cannot be reached now."""
+    notes = []
+    changed = False
+    try:
+        if git.remote_head(clone, source) != git.head(clone):
+            if request.act:
+                git.fast_forward(clone, source)
+                changed = True
+            else:
+                notes.append(Note(status="pending", message="would fetch the lab's newest commit"))
+    except ProvisionError as error:
+        message = f"the earlier clone is used: {error.message}"
+        notes.append(Note(status="warning", message=message.rstrip("."), advice=error.advice))
+    lab = read_lab(clone)
+    state = "updated" if changed else "in"
+    notes.insert(0, Note(status="done", message=f"{lab.name}, {state} {clone}"))
+    return lab, notes, changed
+
+
+# The summary
+
+
+def _possessions(run: JoinRun) -> Iterator[Possession]:
+    for environment in run.lab.environments:
+        with contextlib.suppress(ProvisionError, OSError):
+            prefix = join_environments.installed_prefix(run, environment)
+            if prefix is not None:
+                torch = run.plan(environment).resolution.local_version
+                text = f"{environment.name}: torch {torch} in {prefix.path}"
+                yield Possession(kind="environment", text=text)
+            elif environment.image:
+                yield Possession(kind="image", text=f"{environment.name}: {environment.image}")
+    for cluster in run.lab.clusters:
+        login = f", login {', '.join(cluster.login)}" if cluster.login else ""
+        text = f"{cluster.name}: {cluster.nodes} ({cluster.engine}{login})"
+        yield Possession(kind="cluster", text=text)
+    yield Possession(kind="contact", text=run.lab.contact)
+
+
+def _commands(run: JoinRun) -> Iterator[tuple[str, str]]:
+    """The first three commands of a member, each with what it does."""
+    if not run.lab.environments:
+        return
+    first = run.lab.environments[0]
+    yield "a shell in the environment", f"provision shell {first.name}"
+    if run.lab.clusters:
+        cluster = run.lab.clusters[0]
+        command = f"provision launch {first.name} --on {cluster.nodes}"
+        if cluster.engine == "kubernetes":
+            command += f" --image {first.image or 'HOST/NAME:TAG'}"
+        yield "a job on the cluster", f"{command} -- train.py"
+    with contextlib.suppress(ProvisionError, OSError):
+        if join_environments.installed_prefix(run, first) is not None:
+            yield "a notebook", f"provision notebook {first.name}"

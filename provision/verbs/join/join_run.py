@@ -1,0 +1,132 @@
+"""What the steps of `provision join` share: the lab, the member's folders, and whether to act."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.adapters import conda
+from provision.core import settings
+from provision.core.errors import ProvisionError
+from provision.core.mirrors import merge_settings, parse_mirror
+from provision.core.paths import Folders, default_folders
+from provision.core.system_errors import from_system
+from provision.core.types import Progress
+from provision.environment import kernel as kernels
+from provision.verbs.join import settings_text
+from provision.verbs.join.steps import Note
+from provision.workflow.context import Context, mirrors_of
+from provision.workflow.examination import examine_account
+from provision.workflow.lab_definition import Lab, LabEnvironment
+from provision.workflow.plan import BuildRequest, Plan, make_plan
+
+# The variables that go before settings, by the settings' keys.
+VARIABLES = {"data": "PROVISION_DATA", "cache": "PROVISION_CACHE", "tmp": "TMPDIR"}
+
+
+@dataclass(kw_only=True)
+class JoinRun:
+    """One run for one lab.
+
+    folder: where the record of the lab is. act: whether steps may change anything. tests: the
+    record's, which the first job updates.
+    """
+
+    lab: Lab
+    folder: Path
+    progress: Progress
+    act: bool
+    make_key: bool = False
+    wait: bool = True
+    changed: bool = False  # by the step that runs
+    tests: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    _context: Context | None = None
+    _findings: list[Mapping[str, Any]] | None = None
+    _plans: dict[str, Plan] = field(default_factory=dict)
+
+    @property
+    def context(self) -> Context:
+        """Folders and mirrors as they are once the lab's settings are written."""
+        if self._context is None:
+            options = merge_settings(
+                settings.mirror_settings([], None, os.environ),
+                [parse_mirror(text, self.lab.folder) for text in self.lab.mirrors],
+            )
+            self._context = Context(
+                folders=self._folders(),
+                progress=self.progress,
+                solver=conda.Solver(mirrors_of(options)),
+                wait=self.wait,
+            )
+        return self._context
+
+    def _folders(self) -> Folders:
+        folders = default_folders(self.lab.envs)
+        data, cache = self.place("data"), self.place("cache")
+        return dataclasses.replace(
+            folders,
+            data=data[0] if data else folders.data,
+            cache=cache[0] if cache else folders.cache,
+            templates=self.lab.folder / "templates",
+        )
+
+    def place(self, key: str) -> tuple[Path, str] | None:
+        """A folder that the lab or the member names, and who: the member's own settings and
+        variables go before the lab's. None if neither names it."""
+        variable = VARIABLES[key]
+        value = os.environ.get(variable)
+        if value and value != str(self.lab.places.get(key)):
+            return Path(value).absolute(), variable
+        own_places = settings.places(os.environ, without=settings.joined_file())
+        if key in own_places:
+            return own_places[key], "your own settings"
+        if key in self.lab.places:
+            return self.lab.places[key], ""
+        return None
+
+    def account_findings(self, ids: Sequence[str]) -> list[Mapping[str, Any]]:
+        """What doctor says of this account; examined once."""
+        if self._findings is None:
+            self._findings = examine_account(ids)
+        return self._findings
+
+    def refresh(self) -> None:
+        """Look at folders and prefixes anew."""
+        self._context = None
+        self._plans.clear()
+
+    def plan(self, environment: LabEnvironment) -> Plan:
+        """What the lab's repository says of an environment. Raises InvalidSpec and the like."""
+        if environment.name not in self._plans:
+            request = BuildRequest(name=environment.name)
+            self._plans[environment.name] = make_plan(self.context, request)
+        return self._plans[environment.name]
+
+    def kernel_name(self, environment: LabEnvironment) -> str:
+        return kernels.display_name(self.plan(environment).resolution)
+
+    def settings_text(self) -> str:
+        """The settings that the lab gives its member."""
+        return settings_text.joined_settings(self.lab)
+
+
+def notes_of(problem: ProvisionError | OSError, subject: str = "") -> Note:
+    """An error as the note of a step that goes on with the rest."""
+    error = from_system(problem) if isinstance(problem, OSError) else problem
+    message = f"{subject}: {error.message}" if subject else error.message
+    return Note(status="open", message=message.rstrip("."), advice=error.advice)
+
+
+def guarded(work: Callable[[], Iterator[Note]], subject: str = "") -> list[Note]:
+    """The notes of a piece of work, up to the error that ends it, which becomes one."""
+    notes = []
+    try:
+        for note in work():
+            notes.append(note)
+    except (ProvisionError, OSError) as error:
+        notes.append(notes_of(error, subject))
+    return notes

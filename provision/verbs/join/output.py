@@ -1,0 +1,98 @@
+"""What `provision join` prints."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from provision.cli.console import for_stream
+from provision_runtime.report.table import terminal_width
+
+if TYPE_CHECKING:
+    from provision.verbs.join.join import JoinReport
+    from provision.verbs.join.steps import StepResult
+
+# Without a terminal lines are as long as they are.
+UNLIMITED = 10_000
+KIND_WIDTH = 12
+
+
+def join_lines(report: JoinReport) -> list[str]:
+    """A paragraph for each step, then what the member has and how to use it."""
+    width = terminal_width() or UNLIMITED
+    lines: list[str] = []
+    for number, result in enumerate(report.steps, start=1):
+        if result.notes:
+            lines += _step_lines(number, result, report, width)
+    lines += ["", *_verdict_lines(report, width), "", "what you have"]
+    for possession in report.possessions:
+        lines.append(f"  {possession.kind:{KIND_WIDTH}} {possession.text}")
+    if report.commands:
+        lines += ["", "use it"]
+    for purpose, command in report.commands:
+        lines += [f"  # {purpose}", f"  {command}"]
+    return lines
+
+
+def join_json(report: JoinReport) -> dict[str, Any]:
+    steps = []
+    for result in report.steps:
+        notes = [
+            {"status": note.status, "message": note.message, "advice": note.advice}
+            for note in result.notes
+        ]
+        steps.append(
+            {
+                "step": result.step,
+                "status": result.status,
+                "changed": result.changed,
+                "notes": notes,
+            }
+        )
+    return {
+        "lab": report.lab,
+        "source": report.source,
+        "acted": report.acted,
+        "open": list(report.open_steps),
+        "steps": steps,
+        "have": [{"kind": each.kind, "text": each.text} for each in report.possessions],
+        "commands": [command for _, command in report.commands],
+    }
+
+
+def _step_lines(number: int, result: StepResult, report: JoinReport, width: int) -> Iterator[str]:
+    yield f"{number} {result.step}: {result.status}"
+    for note in result.notes:
+        mark = f"{note.status}: " if note.status in ("warning", "open") else ""
+        yield from _wrapped(f"{mark}{note.message}", "    ", width)
+        if note.advice:
+            yield from _wrapped(note.advice, "      > ", width)
+    earlier = report.earlier.get(result.step)
+    if earlier and result.status == "pending" and not report.acted:
+        yield from _wrapped(f"when it was last tried: {earlier}", "    ", width)
+
+
+def _wrapped(text: str, indent: str, width: int) -> list[str]:
+    following = " " * len(indent)
+    return textwrap.wrap(
+        for_stream(text, sys.stdout),
+        width=max(width, 40),
+        initial_indent=indent,
+        subsequent_indent=following,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _verdict_lines(report: JoinReport, width: int) -> list[str]:
+    if not report.open_steps:
+        return [f"{report.lab}: you are ready."]
+    names = ", ".join(report.open_steps)
+    text = f"{report.lab}: still open: {names}."
+    if report.acted:
+        text += " Settle what is said there, and run `provision join` again: it goes on there."
+    else:
+        text += " `provision join` goes on there."
+    return _wrapped(text, "", width)

@@ -1,0 +1,24 @@
+"""The settings file that a lab gives its members. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from provision.workflow.lab_definition import Lab
+
+_HEADER = """\
+# Made by `provision join` from lab.yml of {name}; join writes it anew.
+# What differs for you goes into settings.yml next to this file, which has precedence.
+"""
+
+
+def joined_settings(lab: Lab) -> str:
+    """The text of joined.yml. JSON's strings are YAML's."""
+    lines = [_HEADER.format(name=lab.name)]
+    places = {**lab.places, "envs": lab.envs}
+    for key, path in sorted(places.items()):
+        lines.append(f"{key}: {json.dumps(str(path))}\n")
+    if lab.mirrors:
+        lines.append("mirrors:\n")
+        lines += [f"- {json.dumps(text)}\n" for text in lab.mirrors]
+    return "".join(lines)

@@ -1,0 +1,86 @@
+"""`provision kernel`: environments as kernels of this user's Jupyter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    build_request,
+    common_options,
+    context_of,
+    dry_run_option,
+    name_argument,
+    prefix_option,
+    request_options,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+
+@click.group()
+def kernel() -> None:
+    """Add, list and remove the Jupyter kernels of environments."""
+
+
+@kernel.command("add")
+@name_argument
+@request_options
+@prefix_option
+@dry_run_option
+@common_options
+@verb
+def add(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    prefix: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Register an environment with this user's Jupyter."""
+    import json
+
+    from provision.workflow import kernel
+
+    context = context_of(console, envs, options)
+    request = build_request(name, options, prefix=prefix)
+    if dry_run:
+        kernel_json = kernel.preview_kernel(context, request)
+        console.result(kernel_json, json.dumps(kernel_json, indent=1))
+        return
+    registered, is_new = kernel.add_kernel(context, request)
+    status = "registered" if is_new else "already registered"
+    console.result(registered, f"{status}: {registered.display_name} ({registered.path})")
+
+
+@kernel.command("list")
+@common_options
+@verb
+def list_(console: Console, envs: Path | None) -> None:
+    """List the Jupyter kernels that provision registered."""
+    from provision.cli.console import table
+    from provision.environment.kernel import list_kernels
+
+    kernels = list_kernels()
+    rows = [(kernel.name, kernel.display_name, str(kernel.prefix)) for kernel in kernels]
+    text = table(rows, ("name", "shown as", "prefix")) if rows else "no kernels"
+    console.result(kernels, text)
+
+
+@kernel.command("remove")
+@click.argument("name")
+@dry_run_option
+@common_options
+@verb
+def remove(console: Console, name: str, envs: Path | None, dry_run: bool) -> None:
+    """Remove a Jupyter kernel that provision registered."""
+    from provision.environment import kernel as kernels
+
+    path = kernels.find(name).path if dry_run else kernels.remove(name)
+    verb_form = "would remove" if dry_run else "removed"
+    console.result({"removed": path, "dry_run": dry_run}, f"{verb_form} {path}")

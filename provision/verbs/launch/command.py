@@ -1,0 +1,334 @@
+"""`provision launch` and `provision jobs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.cluster_options import cluster_options, selection_of
+from provision.cli.options import common_options, context_of, dry_run_option, option_group, verb
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+    from provision.verbs.launch.launch import LaunchRequest
+
+size_options = option_group(
+    click.option(
+        "--nodes",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Number of nodes.  [default: 1 of a partition or cluster; all of a list of hosts]",
+    ),
+    click.option(
+        "--gpus",
+        type=click.IntRange(0),
+        metavar="N",
+        help="GPUs of each node.  [default: 1; all on plain hosts]",
+    ),
+    click.option(
+        "--ranks",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Ranks of each node.  [default: one for each GPU; 1 without GPUs]",
+    ),
+    click.option(
+        "--cpus",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Cores of each node.  [default: the share that belongs to the GPUs]",
+    ),
+    click.option(
+        "--time",
+        metavar="TIME",
+        help="Time limit: 90m, 4h, 2d, or as Slurm writes it (minutes, H:MM:SS, D-HH).",
+    ),
+    click.option(
+        "--requeue",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Start again up to N times after the time limit. The command must go on from its "
+        "checkpoint.",
+    ),
+    click.option(
+        "--signal",
+        "signal_s",
+        type=click.IntRange(1),
+        metavar="S",
+        help="Send the ranks USR1 this many seconds before the time limit.  [default: 120 with "
+        "--requeue, else never]",
+    ),
+)
+place_options = option_group(
+    click.option(
+        "--prefix",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The environment's folder on the nodes.  [default: the one on this machine]",
+    ),
+    click.option(
+        "--squashfs",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A packed environment on a shared file system, which each node checks and mounts.",
+    ),
+    click.option(
+        "--image",
+        metavar="IMAGE",
+        help="An image: a .sqsh file for Pyxis or a .sif file for Apptainer, on a shared file "
+        "system; for Kubernetes its name in a registry.",
+    ),
+    click.option(
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="HOST:CONTAINER[:ro]",
+        help="Mount a folder or a volume into the image. Repeatable.",
+    ),
+)
+engine_options = option_group(
+    click.option("--job-name", metavar="NAME", help="Name of the job.  [default: the command's]"),
+    click.option(
+        "--sbatch",
+        multiple=True,
+        metavar="OPTION",
+        help="Slurm: another option of sbatch, like --sbatch=--account=lab. Repeatable.",
+    ),
+    click.option("--jobset", is_flag=True, help="Kubernetes: make a JobSet."),
+    click.option("--namespace", metavar="NAME", help="Kubernetes: where the job is created."),
+    click.option(
+        "--queue", metavar="NAME", help="Kubernetes: queue of Kueue, for gang scheduling."
+    ),
+    click.option(
+        "--rdma", metavar="RESOURCE[=N]", help="Kubernetes: resource of the RDMA device plugin."
+    ),
+    click.option(
+        "--pull-secret", metavar="NAME", help="Kubernetes: secret with the registry's credentials."
+    ),
+)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@cluster_options
+@size_options
+@place_options
+@engine_options
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also keep the script or manifest in this file.",
+)
+@dry_run_option
+@common_options
+@verb
+def launch(
+    console: Console,
+    name: str,
+    envs: Path | None,
+    out: Path | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Write a job for the nodes' own engine, and submit it.
+
+    Writes an sbatch script, an Indexed Job of Kubernetes, or a plan for plain hosts over ssh, with
+    a reason for each setting. --dry-run prints it and submits nothing.
+
+    COMMAND, after --, runs in the environment NAME. Python code (train.py or -m MODULE) is started
+    with torchrun, once for each GPU of each node; anything else once on each node. First the nodes
+    compare environment, driver, GPUs and NCCL settings. If one differs, the job ends and names it.
+
+    \b
+    provision launch train --on slurm:gpu --nodes 4 --gpus 8 -- train.py --lr 3e-4
+    """
+    import sys
+
+    from provision.core.atomic import atomic_write
+    from provision.verbs.launch import launch as command
+
+    request = _request(name, envs, options, dry_run)
+    context = context_of(console, envs)
+    if request.selection.is_assumed:
+        console.warn(
+            f"the engine of `{options['on']}` does not answer here: its nodes, their GPUs and cores "
+            "are not checked, and settings that depend on them are left out"
+        )
+    planned = command.plan_job(context, request, ["provision", *sys.argv[1:]])
+    if out is not None:
+        atomic_write(out, planned.text)
+        console.say(f"wrote {out}")
+    if dry_run:
+        result = {"engine": planned.engine, "format": planned.format, "text": planned.text}
+        console.document(result, planned.text)
+        return
+    job = command.submit(planned)
+    on = f" --on '{request.selection.text}'" if job.engine == "hosts" else ""
+    lines = [f"submitted: job {job.id}", f"log: provision jobs log {job.id}{on}"]
+    if job.log:
+        lines[-1] += f" ({job.log})"
+    console.result(job, lines)
+
+
+def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: bool) -> LaunchRequest:
+    from provision import launch as stage
+    from provision.verbs.launch.launch import LaunchRequest
+
+    rdma = options["rdma"]
+    kubernetes = stage.KubernetesOptions(
+        namespace=options["namespace"],
+        queue=options["queue"],
+        rdma=stage.parse_resource(rdma) if rdma else None,
+        secret=options["pull_secret"],
+    )
+    mounts = tuple(stage.parse_mount(text) for text in options["mounts"])
+    time = options["time"]
+    return LaunchRequest(
+        name=name,
+        inventory=options["inventory"],
+        selection=selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0),
+        command=options["command"],
+        job_name=options["job_name"],
+        nodes=options["nodes"],
+        gpus=options["gpus"],
+        ranks=options["ranks"],
+        cpus=options["cpus"],
+        time_s=stage.parse_duration(time) if time else None,
+        requeue=options["requeue"],
+        signal_s=options["signal_s"],
+        prefix=options["prefix"],
+        squashfs=options["squashfs"],
+        image=options["image"],
+        jobset=options["jobset"],
+        sbatch=options["sbatch"],
+        kubernetes=kubernetes,
+        options=stage.RunOptions(mounts=mounts),
+    )
+
+
+jobs_options = option_group(
+    click.option(
+        "--on",
+        metavar="NODES",
+        help="Nodes of the jobs, as for `launch`. Needed for plain hosts.  [default: this "
+        "machine's Slurm and Kubernetes]",
+    ),
+    click.option(
+        "--inventory",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The lab's nodes.  [default: nodes.yml next to the envs folder, if it exists]",
+    ),
+    click.option("--namespace", metavar="NAME", help="Kubernetes: namespace of the jobs."),
+)
+
+
+@click.group()
+def jobs() -> None:
+    """List, read and cancel launched jobs. Asks only the engine; provision keeps no list of its own."""
+
+
+@jobs.command("list")
+@jobs_options
+@common_options
+@verb
+def list_(console: Console, envs: Path | None, namespace: str | None, **options: Any) -> int:
+    """List the jobs that provision launched.
+
+    Says why a job waits, is held or was requeued.
+    """
+    from provision.cli.console import output_width
+    from provision.verbs.launch import jobs as command
+    from provision.verbs.launch.output import host_job_lines, kubernetes_lines, slurm_lines
+
+    kind, selection = _jobs_engine(envs, options)
+    result: dict[str, Any] = {}
+    lines: list[str] = []
+    width = output_width()
+    problems: list[str] = []
+    if kind == "hosts":
+        result["hosts"], problems = command.list_on_hosts(selection)
+        lines += host_job_lines(result["hosts"])
+    if kind == "slurm" or (kind is None and command.has_command("squeue")):
+        result["slurm"] = command.list_slurm()
+        lines += slurm_lines(result["slurm"], width)
+    if kind == "kubernetes" or (kind is None and command.has_command("kubectl") and not result):
+        result["kubernetes"] = command.list_kubernetes(selection, namespace)
+        lines += kubernetes_lines(result["kubernetes"], width)
+    for problem in problems:
+        console.warn(problem)
+    console.result(result, lines or ["no jobs"])
+    return 1 if problems else 0
+
+
+@jobs.command("log")
+@click.argument("job")
+@jobs_options
+@common_options
+@verb
+def log(
+    console: Console, job: str, envs: Path | None, namespace: str | None, **options: Any
+) -> int:
+    """Print a job's log.
+
+    JOB is what `launch` printed: a number of Slurm, or k8s:NAME. For jobs on plain hosts, name the
+    hosts with --on.
+    """
+    from provision.verbs.launch import jobs as command
+
+    kind, selection = _jobs_engine(envs, options, job)
+    text, problems = command.read_log(kind, job, selection, namespace)
+    for problem in problems:
+        console.warn(problem)
+    # A notebook server in the job prints its token there.
+    console.result({"job": job, "log": text}, text.rstrip("\n"), shows_token=True)
+    return 1 if problems else 0
+
+
+@jobs.command("cancel")
+@click.argument("job")
+@jobs_options
+@common_options
+@verb
+def cancel(
+    console: Console, job: str, envs: Path | None, namespace: str | None, **options: Any
+) -> int:
+    """Cancel a job. Ranks that save on USR1 do so first.
+
+    JOB is what `launch` printed. For jobs on plain hosts, name the hosts with --on.
+    """
+    from provision.verbs.launch import jobs as command
+
+    kind, selection = _jobs_engine(envs, options, job)
+    problems = command.cancel(kind, job, selection, namespace)
+    for problem in problems:
+        console.warn(f"{problem}; the job's part there may go on")
+    where = " where hosts answered" if problems else ""
+    console.result({"job": job, "canceled": not problems}, f"canceled: {job}{where}")
+    return 1 if problems else 0
+
+
+def _jobs_engine(envs: Path | None, options: dict[str, Any], job: str | None = None) -> Any:
+    """The engine that knows the job, and the nodes of --on; without both, every engine here."""
+    from provision.core.errors import InvalidSpec
+    from provision.verbs.launch import jobs as command
+
+    if options["on"]:
+        selection = selection_of(envs, options)
+        return command.engine_of(selection), selection
+    if job is None:
+        command.require_engine()
+        return None, None
+    if job.isdigit():
+        return "slurm", None
+    if job.startswith("k8s:"):
+        return "kubernetes", None
+    raise InvalidSpec(
+        f"`{job}` is neither a number of Slurm nor k8s:NAME.",
+        advice="For a job on plain hosts name them with --on.",
+    )

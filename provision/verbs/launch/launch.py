@@ -1,0 +1,434 @@
+"""`provision launch`: writing a job for the engine of the chosen nodes, and submitting it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from provision import launch
+from provision.adapters.http import sha256_of
+from provision.adapters.kubernetes import jobs as kubernetes_jobs
+from provision.adapters.slurm import jobs as slurm_jobs
+from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster.answers import ANSWER_BYTES
+from provision.cluster.failures import REASONS, message_line
+from provision.cluster.folding import slurm_host_list
+from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.pack import install_path, pack_path, read_pack
+from provision.cluster.remote import node_argv
+from provision.core import process
+from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError, ToolMissing
+from provision.core.prefix_registry import prefix_path
+from provision.core.tempdirs import temporary_directory
+from provision.launch.jobs import SIGNAL_S
+from provision.verbs.launch.jobs import (
+    ASK_TIMEOUT_S,
+    KUBERNETES_PREFIX,
+    Engine,
+    cancel_on_hosts,
+    engine_of,
+    kube_context,
+)
+from provision.workflow.context import Context
+from provision.workflow.image.image import render_job
+from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision.workflow.trust import require_trusted_path, require_trusted_prefix
+
+START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """What `provision launch` is asked for. nodes: None: one of a pool, all of a list of hosts.
+
+    prefix, squashfs, image: where the environment is on the nodes; at most one of them. inventory:
+    another nodes.yml than the one next to the envs folder.
+    """
+
+    name: str
+    selection: NodeSelection
+    inventory: Path | None = None
+    command: tuple[str, ...]
+    job_name: str | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    ranks: int | None = None
+    cpus: int | None = None
+    time_s: int | None = None
+    requeue: int = 0
+    signal_s: int | None = None
+    prefix: Path | None = None
+    squashfs: Path | None = None
+    image: str | None = None
+    jobset: bool = False
+    sbatch: tuple[str, ...] = ()
+    kubernetes: launch.KubernetesOptions = dataclasses.field(
+        default_factory=launch.KubernetesOptions
+    )
+    options: launch.RunOptions = dataclasses.field(default_factory=launch.RunOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob:
+    """A job that is written and not submitted. nodes: the hosts of a plan for plain hosts."""
+
+    engine: Engine
+    format: launch.JobFormat
+    job: launch.JobSpec
+    text: str
+    nodes: tuple[Node, ...]
+    selection: NodeSelection
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedJob:
+    """id: what `provision jobs` takes. log: its path, where there is one."""
+
+    engine: Engine
+    id: str
+    log: str | None
+
+
+def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) -> PlannedJob:
+    """Write the job. Raises InvalidSpec for everything that can be known before it is submitted."""
+    plan = make_plan(context, BuildRequest(name=request.name))
+    engine = engine_of(request.selection)
+    _check_engine_options(engine, request)
+    environment = _environment(context, plan, engine, request)
+    format = _format(engine, environment, request)
+    nodes = _node_count(engine, request)
+    name = request.job_name or _job_name(request.command, engine)
+    signal_s = request.signal_s
+    if signal_s is None and request.requeue:
+        signal_s = SIGNAL_S
+    job = launch.JobSpec(
+        name=name,
+        command=request.command,
+        environment=environment,
+        nodes=nodes,
+        gpus=request.gpus,
+        ranks=request.ranks,
+        cpus=request.cpus,
+        time_s=request.time_s,
+        requeue=request.requeue,
+        signal_s=signal_s,
+        lock=plan.lock.sha256 if plan.lock else None,
+    )
+    options = request.options
+    if engine != "kubernetes":
+        folder = str(Path.cwd())
+        job = dataclasses.replace(job, folder=folder)
+        _check_script(request.command)
+        if isinstance(environment, launch.ImageEnvironment):
+            own_folder = launch.parse_mount(f"{folder}:{folder}")
+            options = dataclasses.replace(options, mounts=(own_folder, *options.mounts))
+    chosen = request.selection.nodes[:nodes]
+    if engine == "slurm":
+        job = _for_slurm(job, request, plan)
+    elif engine == "kubernetes":
+        job = dataclasses.replace(job, kubernetes=_kubernetes_options(request))
+    else:
+        job = dataclasses.replace(job, ssh=_ssh_options(request.selection, chosen))
+    text = render_job(plan, format, job, options, remake)
+    return PlannedJob(
+        engine=engine,
+        format=format,
+        job=job,
+        text=text,
+        nodes=chosen if engine == "hosts" else (),
+        selection=request.selection,
+    )
+
+
+def submit(planned: PlannedJob) -> SubmittedJob:
+    """Hand the job to its engine."""
+    job = planned.job
+    if planned.engine == "slurm":
+        with _file(planned.text, "job.sbatch") as path:
+            identity = slurm_jobs.submit(path)
+        log = str(Path(job.folder or "/") / f"{job.name}-{identity}.log")
+        return SubmittedJob(engine="slurm", id=identity, log=log)
+    if planned.engine == "kubernetes":
+        with _file(planned.text, "job.yaml") as path:
+            key = None
+            if job.nodes > 1:
+                secret = launch.key_secret(job)
+                key = kubernetes_jobs.JobKey(secret=secret, key=_new_key())
+            context = kube_context(planned.selection)
+            kubernetes_jobs.submit(path, job.name, key, context, job.kubernetes.namespace)
+        return SubmittedJob(engine="kubernetes", id=KUBERNETES_PREFIX + job.name, log=None)
+    _start_on_hosts(planned)
+    return SubmittedJob(engine="hosts", id=job.name, log=None)
+
+
+def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
+    kubernetes = request.kubernetes
+    only_kubernetes = {
+        "--jobset": request.jobset,
+        "--queue": kubernetes.queue,
+        "--namespace": kubernetes.namespace,
+        "--rdma": kubernetes.rdma,
+        "--pull-secret": kubernetes.secret,
+    }
+    misplaced = [option for option, value in only_kubernetes.items() if value]
+    if misplaced and engine != "kubernetes":
+        raise InvalidSpec(
+            f"{', '.join(misplaced)}: only Kubernetes has this.", advice="Leave it out."
+        )
+    if request.sbatch and engine != "slurm":
+        raise InvalidSpec("--sbatch: only Slurm has this.", advice="Leave it out.")
+    places = {"--prefix": request.prefix, "--squashfs": request.squashfs, "--image": request.image}
+    chosen = [option for option, value in places.items() if value is not None]
+    if len(chosen) > 1:
+        raise InvalidSpec(f"{' and '.join(chosen)} contradict each other.", advice="Choose one.")
+    if engine == "kubernetes" and request.image is None:
+        raise InvalidSpec(
+            "Kubernetes runs images only.",
+            advice="`provision image push` one to a registry that the nodes can reach, and name it "
+            "with --image HOST/NAME:TAG.",
+        )
+    if engine == "hosts" and request.prefix is None and chosen:
+        raise InvalidSpec(
+            f"On plain hosts launch runs prefixes only, not {chosen[0]}.",
+            advice="`provision ship` puts one there.",
+        )
+
+
+def _environment(
+    context: Context, plan: Plan, engine: Engine, request: LaunchRequest
+) -> launch.Environment:
+    """Where the nodes have the environment: as requested, else where its pack is shipped to, else
+    the prefix of this machine, which a shared file system may show to the nodes too."""
+    if request.squashfs is not None:
+        path = _existing_file(context, request, request.squashfs)
+        return launch.SquashfsEnvironment(file=PurePosixPath(path), sha256=sha256_of(path))
+    if request.image is not None:
+        if engine == "kubernetes":
+            return launch.ImageEnvironment(reference=request.image)
+        path = _existing_file(context, request, Path(request.image))
+        return launch.ImageEnvironment(reference=str(path), sha256=sha256_of(path))
+    if request.prefix is not None:
+        prefix = request.prefix.absolute()
+    else:
+        shipped = _shipped_path(context, plan, request.selection)
+        prefix = Path(shipped) if shipped else prefix_path(context.folders, plan.name)
+    if prefix.exists():  # else only nodes have it
+        require_trusted_prefix(context.folders, prefix, request.inventory)
+    return launch.PrefixEnvironment(path=PurePosixPath(prefix))
+
+
+def _shipped_path(context: Context, plan: Plan, selection: NodeSelection) -> PurePosixPath | None:
+    """Where `provision ship` puts the environment's latest pack; None if the current lock has not
+    been packed. The key is part of the path, so a running job never sees another environment."""
+    try:
+        pack = read_pack(pack_path(context.folders, plan.name))
+    except ToolMissing:
+        return None
+    if plan.lock is None or pack.sidecar["lock_sha256"] != plan.lock.sha256:
+        context.progress.warn(
+            f"{plan.name} was locked again after it was packed: this launches the prefix of this "
+            "machine, not what was shipped"
+        )
+        return None
+    return install_path(selection.defaults.path, pack.key)
+
+
+def _existing_file(context: Context, request: LaunchRequest, path: Path) -> Path:
+    if not path.is_file():
+        raise InvalidSpec(
+            f"{path} is not a file here, so its hash is not known, which the nodes check first.",
+            advice="Name a file of a shared file system: `enroot import --output X.sqsh ...` and "
+            "`apptainer build X.sif ...` make images, `provision pack` packs prefixes.",
+        )
+    require_trusted_path(context.folders, path.absolute(), request.inventory)
+    return path.absolute()
+
+
+def _format(
+    engine: Engine, environment: launch.Environment, request: LaunchRequest
+) -> launch.JobFormat:
+    if engine == "kubernetes":
+        return "jobset" if request.jobset else "kubernetes"
+    if engine == "hosts":
+        return "ssh"
+    if not isinstance(environment, launch.ImageEnvironment):
+        return "sbatch"
+    return "apptainer" if environment.reference.endswith(".sif") else "slurm-pyxis"
+
+
+def _node_count(engine: Engine, request: LaunchRequest) -> int:
+    available = len(request.selection.nodes)
+    nodes = request.nodes or (available if engine == "hosts" else 1)
+    if nodes > available:
+        raise InvalidSpec(
+            f"--nodes {nodes}, but --on `{request.selection.text}` has {available}.",
+            advice=f"`provision nodes list --on '{request.selection.text}'` shows them.",
+        )
+    return nodes
+
+
+def _job_name(command: Sequence[str], engine: Engine) -> str:
+    """After the command; with an ending of its own where the engine gives no number."""
+    word = command[1] if command[:1] == ("-m",) and len(command) > 1 else command[0]
+    name = launch.dns_label(Path(word).name.removesuffix(".py"))
+    return name if engine == "slurm" else f"{name[:40].rstrip('-')}-{secrets.token_hex(3)}"
+
+
+def _check_script(command: Sequence[str]) -> None:
+    if command[0].endswith(".py") and not Path(command[0]).is_file():
+        raise InvalidSpec(
+            f"There is no {Path(command[0]).absolute()}.",
+            advice="Run launch in the folder of the script, which the nodes must see too.",
+        )
+
+
+def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launch.JobSpec:
+    """The job with its partition, the nodes that --on leaves out, and its share of the cores."""
+    partitions = {node.partition for node in request.selection.nodes}
+    if len(partitions) > 1:
+        raise InvalidSpec(
+            f"--on `{request.selection.text}` has nodes of {', '.join(sorted(partitions))}; a job "
+            "runs in one partition.",
+            advice="Choose one partition.",
+        )
+    [partition] = partitions
+    if request.selection.is_assumed:
+        slurm = launch.SlurmOptions(partition=partition, exclude="", more=request.sbatch)
+        return dataclasses.replace(job, slurm=slurm)
+    rows = slurm_nodes.list_nodes(partition)
+    names = {node.name for node in request.selection.nodes}
+    members = [row for row in rows if row.name in names]
+    others = [row.name for row in rows if row.name not in names]
+    gpus = job.gpus
+    if gpus is None and plan.resolution.cuda is not None:
+        gpus = 1
+    most = max(row.gpus for row in members)
+    if gpus and gpus > most:
+        raise InvalidSpec(
+            f"--gpus {gpus}, but the nodes of `{request.selection.text}` have {most}.",
+            advice=f"`provision nodes list --on '{request.selection.text}'` shows them.",
+        )
+    cpus = job.cpus
+    if cpus is None and gpus:
+        cpus = min(max(1, row.cpus * gpus // row.gpus) for row in members if row.gpus >= gpus)
+    elif cpus is None:
+        cpus = job.ranks
+    slurm = launch.SlurmOptions(
+        partition=partition,
+        exclude=slurm_host_list(others) if others else "",
+        more=request.sbatch,
+    )
+    return dataclasses.replace(job, cpus=cpus, slurm=slurm)
+
+
+def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
+    """Options with the nodes of --on: its own selector, or the nodes by their names."""
+    prefix, _, selector = request.selection.text.partition(":")
+    if prefix == "k8s":
+        nodes = launch.parse_selector(selector)
+    else:
+        names = tuple(node.names.host or node.name for node in request.selection.nodes)
+        term = launch.NodeRequirement(key="kubernetes.io/hostname", operator="In", values=names)
+        nodes = (term,)
+    return dataclasses.replace(request.kubernetes, nodes=nodes)
+
+
+# Plain hosts
+
+
+def _ssh_options(selection: NodeSelection, nodes: Sequence[Node]) -> launch.SshOptions:
+    marker = "\0"
+    hosts = []
+    for node in nodes:
+        argv = node_argv(node, marker, selection.defaults)
+        hosts.append(launch.HostTarget(name=node.name, ssh=tuple(argv[:-1])))
+    return launch.SshOptions(hosts=tuple(hosts), head=_head_names(selection, nodes[0]))
+
+
+def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
+    """Where the other hosts may find the first one: what ssh connects to, and its own name."""
+    if node.engine != "ssh":
+        return ("127.0.0.1",)
+    command = ["ssh", *selection.defaults.ssh_options, "-G", node.address]
+    settings = process.run(command, timeout_s=ASK_TIMEOUT_S).stdout
+    match = re.search(r"^hostname (\S+)$", settings, re.MULTILINE)
+    names = [match[1]] if match else []
+    return tuple(dict.fromkeys([*names, node.address.rpartition("@")[2]]))
+
+
+def _start_on_hosts(planned: PlannedJob) -> None:
+    """Start every host's part; if one does not start, or this is interrupted, end the others.
+    Nothing is started where another user could have changed the environment. Raises CheckFailed."""
+    from provision.launch.ssh import host_commands
+    from provision.workflow.smoke.node_groups import python_failures
+
+    commands = host_commands(planned.job, planned.job.gpus)
+    environment, defaults = planned.job.environment, planned.selection.defaults
+    assert isinstance(environment, launch.PrefixEnvironment)
+    failures = python_failures(planned.nodes, defaults, environment.path)
+    if failures:
+        problems = [f"{name}: {failure.message}" for name, failure in failures.items()]
+        raise CheckFailed(
+            f"The job did not start on {'; '.join(problems)}.",
+            advice=" ".join(sorted({REASONS[each.reason].advice for each in failures.values()}))
+            + " Nothing was started on other hosts.",
+        )
+    key = _new_key()
+    try:
+        outcomes = process.run_in_threads(
+            lambda each: _start_problem(each.ssh, key), commands, defaults.fanout
+        )
+    except KeyboardInterrupt:
+        _end_on_hosts(planned)
+        raise
+    failed = [f"{each.host}: {why}" for each, why in zip(commands, outcomes) if why]
+    if failed:
+        raise CheckFailed(
+            f"The job did not start on {'; '.join(failed)}.", advice=_end_on_hosts(planned)
+        )
+
+
+def _end_on_hosts(planned: PlannedJob) -> str:
+    """End what has started; returns what is known of it then."""
+    try:
+        problems = cancel_on_hosts(planned.job.name, planned.selection, planned.nodes)
+    except ProvisionError as error:
+        return error.message
+    if problems:
+        return f"What had started may run on: {'; '.join(problems)}."
+    return "What had started on other hosts was ended."
+
+
+def _new_key() -> str:
+    """By which the nodes of one job know each other."""
+    return secrets.token_hex(32)
+
+
+def _start_problem(argv: Sequence[str], key: str) -> str:
+    """Why a host's part did not start; empty if it did."""
+    try:
+        process.run(
+            list(argv),
+            env=os.environ,
+            timeout_s=START_TIMEOUT_S,
+            most_bytes=ANSWER_BYTES,
+            feed=lambda descriptor: process.write_all(descriptor, f"{key}\n".encode()),
+        )
+    except ProvisionError as error:
+        lines = [line for line in error.details.splitlines() if line.strip()]
+        return message_line(lines[-1].strip() if lines else error.message)
+    return ""
+
+
+@contextlib.contextmanager
+def _file(text: str, name: str) -> Iterator[Path]:
+    with temporary_directory("launch") as folder:
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        yield path

@@ -1,0 +1,258 @@
+"""`provision lock`: making a lock, and the verbs that verify, compare and export locks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    all_option,
+    build_env_option,
+    build_request,
+    common_options,
+    context_of,
+    dry_run_option,
+    mirror_options,
+    name_argument,
+    no_wait_option,
+    output_file_option,
+    print_outcomes,
+    relock_option,
+    request_options,
+    requests_of_all,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from provision.cli.console import Console
+    from provision.workflow.context import Context
+
+
+class DefaultCommandGroup(click.Group):
+    """A group with a default command: `provision lock NAME` next to `provision lock verify NAME`.
+
+    The default command runs unless the first word is one of the group's verbs. An argument that
+    looks like a verb stands behind `--`. Help shows both.
+    """
+
+    def __init__(self, default: click.Command) -> None:
+        super().__init__(name=default.name, help=default.help)
+        self.default = default
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """The context decides which command runs.
+
+        An empty line that is being completed may become either.
+        """
+        is_verb = bool(args) and args[0] in self.commands
+        is_completion = not args and extra.get("resilient_parsing")
+        if is_verb or is_completion:
+            return super().make_context(info_name, args, parent, **extra)
+        self.default.format_help = self.format_help  # type: ignore[method-assign]
+        return self.default.make_context(info_name, args, parent, **extra)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*self.default.collect_usage_pieces(ctx), "|", "COMMAND ..."]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.default.format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        verbs = super().shell_complete(ctx, incomplete)
+        items = [*verbs, *self.default.shell_complete(ctx, incomplete)]
+        for parameter in self.default.params:
+            if isinstance(parameter, click.Argument):
+                items += parameter.shell_complete(ctx, incomplete)
+        return items
+
+
+@click.command("lock")
+@name_argument
+@request_options
+@build_env_option
+@relock_option
+@click.option(
+    "--update",
+    multiple=True,
+    metavar="PKG",
+    help="Update only this package, and others only if it requires that. Repeatable.",
+)
+@click.option(
+    "--solver",
+    type=click.Choice(["conda", "mamba", "micromamba"]),
+    help="Solve the conda packages with this executable, through conda-lock.  [default: built in]",
+)
+@all_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def make_lock(
+    console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
+) -> int | None:
+    """Lock every conda and pip package by URL and hash.
+
+    Writes conda-lock.yml, and the files that it is made from.
+    """
+    from provision.verbs.lock.output import preview_lines
+    from provision.workflow import lock as command
+
+    context = context_of(console, envs, options)
+    if options["update"]:
+        _update(console, context, name, options, dry_run)
+        return None
+    relock, solver = options["relock"], options["solver"]
+    if options["every"]:
+        from provision.workflow import batch
+
+        requests = requests_of_all(context, name, options, relock=relock, solver=solver)
+        return print_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
+    request = build_request(name, options, relock=relock, solver=solver)
+    if dry_run:
+        preview = command.preview(context, request)
+        console.result(preview, preview_lines(preview))
+        return None
+    lock, is_new = command.lock(context, request)
+    counts = command.package_counts(lock)
+    document = {
+        "path": lock.path,
+        "sha256": lock.sha256,
+        "packages": sum(counts.values()),
+        "portable": lock.portable,
+        "made": is_new,
+        "platforms": counts,
+    }
+    packages_per_platform = [f"{count} packages for {name}" for name, count in counts.items()]
+    line = f"{'locked' if is_new else 'already locked'}: {', '.join(packages_per_platform)}"
+    portability = "" if lock.portable else " (not portable)"
+    console.result(document, f"{line} in {lock.path}{portability}")
+    return None
+
+
+def _update(
+    console: Console, context: Context, name: str | None, options: dict[str, Any], dry_run: bool
+) -> None:
+    from provision.core.errors import InvalidSpec
+    from provision.lockfile import describe_diff
+    from provision.workflow import lock as command
+
+    flags = {"relock": "--relock", "every": "--all", "solver": "--solver"}
+    conflicting = [flag for option, flag in flags.items() if options[option]]
+    if conflicting:
+        raise InvalidSpec(
+            "--update changes single packages of one lock, with the built-in solver; it cannot be "
+            f"combined with {' or '.join(conflicting)}.",
+            advice=f"Leave out --update or {' and '.join(conflicting)}.",
+        )
+    request = build_request(name, options)
+    diff = command.update(context, request, options["update"], dry_run=dry_run)
+    console.result(diff, describe_diff(diff))
+
+
+lock = DefaultCommandGroup(make_lock)
+
+
+@lock.command()
+@click.argument("targets", metavar="[NAME|FILE]...", nargs=-1)
+@click.option(
+    "--offline",
+    is_flag=True,
+    help=(
+        "Use no network: skip the checks of channel records, wheel metadata, and whether files "
+        "can still be downloaded."
+    ),
+)
+@mirror_options
+@common_options
+@verb
+def verify(
+    console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool, **options: Any
+) -> int:
+    """Check that locks are sound, whichever tool made them. The exit code is 1 if one is not.
+
+    Checks requirements, hashes, channels, duplicates, inputs, and whether each file can still be
+    downloaded. Without arguments, checks every lock in the envs folder.
+    """
+    from provision.verbs.lock.inspection import verify_locks
+    from provision.verbs.lock.output import verify_lines
+
+    reports = verify_locks(context_of(console, envs, options), targets, offline=offline)
+    for report in reports:
+        for note in report.notes:
+            console.say(f"{report.lock}: {note}")
+    console.result(reports, verify_lines(reports))
+    return int(any(report.findings for report in reports))
+
+
+@lock.command()
+@click.argument("before", metavar="NAME|FILE")
+@click.argument("after", metavar="NAME|FILE")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
+@common_options
+@verb
+def diff(console: Console, before: str, after: str, envs: Path | None, exit_code: bool) -> int:
+    """Show what changed from one lock to another, package by package."""
+    from provision.lockfile import describe_diff
+    from provision.verbs.lock.inspection import diff_locks
+
+    result = diff_locks(context_of(console, envs), before, after)
+    console.result(result, describe_diff(result))
+    return int(exit_code and not result.same)
+
+
+@lock.command()
+@click.argument("target", metavar="NAME|FILE")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["explicit", "requirements", "pylock", "cyclonedx", "spdx"]),
+    required=True,
+    help=(
+        "explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; "
+        "cyclonedx, spdx: an SBOM."
+    ),
+)
+@click.option(
+    "--platform",
+    metavar="PLATFORM",
+    help="Platform to export.  [default: the only one, or linux-64]",
+)
+@click.option(
+    "--licenses/--no-licenses",
+    default=True,
+    show_default=True,
+    help="Add licenses to an SBOM, if the environment is installed.",
+)
+@output_file_option
+@common_options
+@verb
+def export(
+    console: Console, target: str, envs: Path | None, output: Path | None, **options: Any
+) -> None:
+    """Write a lock in another tool's format. The same lock always gives the same bytes.
+
+    Reports the packages and facts that the format cannot hold.
+    """
+    from provision.core.atomic import atomic_write
+    from provision.verbs.lock.inspection import export_lock
+
+    exported = export_lock(context_of(console, envs), target, **options)
+    for note in exported.notes:
+        console.say(f"{target}: {note}")
+    document = {"left_out": exported.left_out, "notes": exported.notes}
+    if output is None:
+        console.document({"text": exported.text, **document}, exported.text)
+        return
+    atomic_write(output, exported.text)
+    console.result({"path": output, **document}, f"wrote {output}")

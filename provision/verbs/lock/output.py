@@ -1,0 +1,47 @@
+"""What `provision lock`, its verbs and `provision channel mirror` print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from provision.lockfile import describe_diff
+
+if TYPE_CHECKING:
+    from provision.core.types import LockedPackage
+    from provision.lockfile import VerifyReport
+    from provision.workflow.lock import LockPreview
+
+
+def preview_lines(preview: LockPreview) -> list[str]:
+    """How the present lock would differ; without a lock, the packages of the first one."""
+    if preview.difference is None:
+        return _package_lines(preview.packages)
+    return [*describe_diff(preview.difference), "nothing was changed (--dry-run)"]
+
+
+def _package_lines(packages: Sequence[LockedPackage]) -> list[str]:
+    """One package per line; with its platform, if there are several."""
+    several_platforms = len({package.platform for package in packages}) > 1
+    lines = []
+    for package in packages:
+        line = f"{package.manager}  {package.name} {package.version} {package.build}".rstrip()
+        if several_platforms:
+            line = f"{package.platform}  {line}"
+        lines.append(line)
+    return lines
+
+
+def verify_lines(reports: Sequence[VerifyReport]) -> list[str]:
+    """One finding per line, then a line for each lock."""
+    lines = []
+    for report in reports:
+        for finding in report.findings:
+            lines.append(f"{report.lock}: {finding.platform} {finding.package} {finding.message}")
+    for report in reports:
+        count = len(report.findings)
+        verdict = "nothing wrong"
+        if count:
+            verdict = f"{count} finding" if count == 1 else f"{count} findings"
+        lines.append(f"{report.lock}: {report.packages} packages, {verdict}")
+    return lines

@@ -1,0 +1,113 @@
+"""`provision matrix`: which builds exist, why a request gets the build that it gets, and requests
+for all builds that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.catalog import minor, version_key
+from provision.core.paths import SPEC
+from provision.core.platforms import PLATFORM, PLATFORMS, Platform
+from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
+from provision.core.types import BuildSource
+from provision.resolver import Explanation
+from provision.resolver import explain as explain_spec
+from provision.resolver import spec as specs
+from provision.resolver.table import Table, build_table, parse_query
+
+if TYPE_CHECKING:
+    from provision.workflow.plan import BuildRequest
+
+# The options of `provision matrix lock` that are passed on to every environment.
+PASSED_ON = (
+    "python",
+    "nccl",
+    "glibc",
+    "driver",
+    "gpu",
+    *(key.name for key in DEFAULT_PACKAGE_KEYS),
+)
+
+
+# Planning imports solver, lock files and images, which the table does not need.
+
+
+def show(options: Mapping[str, Any]) -> Table:
+    """The builds that fit the options."""
+    return build_table(parse_query(options))
+
+
+def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explanation:
+    """`provision matrix explain`: why an environment, or a request without a name, is what it is.
+
+    Asks no channel.
+    """
+    from provision.workflow.context import missing_file
+    from provision.workflow.resolution import check_requirements, combine, machine_for
+
+    if name is None:
+        spec = specs.combine({}, options, name="")
+    else:
+        path = envs / specs.check_name(name) / SPEC
+        if not path.exists() and not options.get("torch"):
+            error = missing_file(path, advice="")
+            error.advice += " Or describe the environment with --torch and --cuda."
+            raise error
+        spec = combine(path, options, name=name)
+    return explain_spec(check_requirements(spec), machine_for(spec))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixBuild:
+    """A build of the matrix that becomes an environment, for the platforms that have it."""
+
+    torch: str
+    cuda: str
+    source: BuildSource
+    platforms: tuple[Platform, ...]
+
+
+def matrix_builds(options: Mapping[str, Any]) -> list[MatrixBuild]:
+    """The builds of the matrix that fit, oldest torch and CUDA first."""
+    platforms: dict[tuple[str, str, BuildSource], list[Platform]] = {}
+    rows = build_table(parse_query(options)).cells
+    for row in sorted(rows, key=lambda row: (version_key(row.torch), version_key(row.cuda))):
+        platforms.setdefault((row.torch, row.cuda, row.source), []).append(row.platform)
+    builds = []
+    for (torch, cuda, source), listed in platforms.items():
+        ordered = tuple(sorted(listed, key=PLATFORMS.index))
+        builds.append(MatrixBuild(torch=torch, cuda=cuda, source=source, platforms=ordered))
+    return builds
+
+
+def matrix_requests(
+    options: Mapping[str, Any], *, newest: bool, relock: bool
+) -> list[BuildRequest]:
+    """A request for every build that fits.
+
+    It is for linux-64, unless the options or a spec.yml of that name say otherwise.
+
+    newest: only the newest patch of each minor release.
+    """
+    from provision.workflow.plan import BuildRequest
+
+    builds = matrix_builds({**options, "platform": options.get("platform") or (PLATFORM,)})
+    if newest:
+        # Builds come oldest first, so the last one of each minor release wins.
+        latest = {(minor(build.torch), build.cuda, build.source): build for build in builds}
+        builds = [build for build in builds if build in latest.values()]
+    passed_on = {name: options.get(name) for name in PASSED_ON}
+    requests = []
+    for build in builds:
+        build_options = {
+            "torch": build.torch,
+            "cuda": build.cuda,
+            "source": build.source,
+            "platforms": build.platforms if options.get("platform") else (),
+            **passed_on,
+        }
+        requests.append(BuildRequest(options=build_options, relock=relock))
+    return requests

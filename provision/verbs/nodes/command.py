@@ -1,0 +1,68 @@
+"""`provision nodes`: the nodes of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.cluster_options import cluster_options, selection_of
+from provision.cli.options import common_options, context_of, verb
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+
+@click.group()
+def nodes() -> None:
+    """List and check the nodes of a cluster."""
+
+
+@nodes.command("list")
+@cluster_options
+@common_options
+@verb
+def list_(console: Console, envs: Path | None, **options: Any) -> None:
+    """List nodes: engine, how each is reached, state, GPUs, other names.
+
+    Contacts only the engine (Slurm, Kubernetes), not the nodes.
+
+    \b
+    provision nodes list --on slurm:gpu
+    """
+    from provision.cli.console import output_width
+    from provision.verbs.nodes.output import selection_json, selection_lines
+
+    selection = selection_of(envs, options)
+    console.result(selection_json(selection), selection_lines(selection, output_width()))
+
+
+@nodes.command("check")
+@click.argument("name", required=False)
+@cluster_options
+@common_options
+@verb
+def check(console: Console, name: str | None, envs: Path | None, **options: Any) -> int:
+    """Check whether nodes can store and run environments.
+
+    Asks each node for its facts: processor, glibc, driver, GPUs, disk, its own name, clock, ways to
+    mount an image. Installs nothing there. The exit code is 1 if one node is not fit.
+
+    With NAME, also checks what this environment needs.
+
+    \b
+    provision nodes check --on slurm:gpu
+    provision nodes check train --on 'n[01-64]'
+    """
+    from provision.cli.console import output_width
+    from provision.verbs.nodes import nodes as command
+    from provision.verbs.nodes.output import check_json, check_lines
+
+    selection = selection_of(envs, options)
+    needs = None
+    if name is not None:
+        needs = command.environment_needs(context_of(console, envs), name)
+    report = command.check(selection, console, needs)
+    console.result(check_json(report), check_lines(report, output_width()))
+    return 0 if report.is_fit else 1

@@ -1,0 +1,71 @@
+"""`provision nodes`: which nodes are meant and how each is reached; whether they are fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from provision.cluster.fitness import EnvironmentNeeds, NodeReport, judge
+from provision.cluster.inventory import NodeSelection
+from provision.cluster.remote import NodeAnswer, merge_same_nodes, run_action
+from provision.core.types import Progress
+from provision.workflow.context import Context
+
+CHECK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesReport:
+    """What `provision nodes check` found. environment: None if no environment was named."""
+
+    environment: str | None
+    nodes: tuple[NodeReport, ...]
+
+    @property
+    def is_fit(self) -> bool:
+        return all(report.verdict in ("fit", "same") for report in self.nodes)
+
+
+def check(
+    selection: NodeSelection, progress: Progress, needs: EnvironmentNeeds | None = None
+) -> NodesReport:
+    """Ask every node for its facts and judge them."""
+    with progress.meter("checking nodes", len(selection.nodes)) as meter:
+        answers = run_action(
+            selection,
+            "facts",
+            {"path": str(selection.defaults.path), "rules": selection.defaults.rules},
+            stage="check",
+            timeout_s=CHECK_TIMEOUT_S,
+            on_answer=lambda _: meter.advance(1),
+        )
+    reports = judge_all(answers, needs)
+    return NodesReport(environment=needs.name if needs else None, nodes=tuple(reports))
+
+
+def judge_all(
+    answers: Sequence[NodeAnswer], needs: EnvironmentNeeds | None = None
+) -> list[NodeReport]:
+    return [judge(answer, needs) for answer in merge_same_nodes(answers)]
+
+
+def environment_needs(context: Context, name: str) -> EnvironmentNeeds:
+    """What an environment of the envs folder needs of a node, from its spec and lock."""
+    from provision import catalog, sources
+    from provision.workflow.plan import BuildRequest, make_plan
+
+    plan = make_plan(context, BuildRequest(name=name))
+    resolution = plan.resolution
+    build = None
+    if resolution.cuda is not None:
+        source = sources.by_name(resolution.source)
+        builds = source.builds(catalog.releases()[resolution.torch])
+        build = next(build for build in builds if build.cuda == resolution.cuda)
+        build = build.for_platform(resolution.platforms[0])
+    return EnvironmentNeeds(
+        name=plan.name,
+        platforms=resolution.platforms,
+        glibc=resolution.glibc,
+        cuda=resolution.cuda,
+        build=build,
+    )

@@ -1,0 +1,82 @@
+"""`provision notebook`: JupyterLab for an environment."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from provision.cli.options import common_options, context_of, mirror_options, verb
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+    from provision.verbs.notebook.notebook import RunningNotebook
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path(),
+    metavar="DIR",
+    help="Folder that the notebooks are in.  [default: the current one]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port on 127.0.0.1.  [default: the first free one from 8888 on]",
+)
+@click.option("--update", is_flag=True, help="First install the newest JupyterLab.")
+@mirror_options
+@common_options
+@verb
+def notebook(
+    console: Console,
+    name: str,
+    envs: Path | None,
+    folder: Path,
+    port: int | None,
+    update: bool,
+    **options: Any,
+) -> None:
+    """Start JupyterLab for an environment, and print its address.
+
+    It listens on 127.0.0.1 only and asks for a token, which is in the address. New notebooks use the
+    environment; kernels of others can be chosen. JupyterLab is installed once, in an environment of
+    its own, and nothing is added to yours. Ctrl-C stops it.
+    """
+    from provision.verbs.notebook import notebook as command
+
+    def show(server: RunningNotebook) -> None:
+        # The address has a line of its own, so that 80 columns do not cut it.
+        lines = [f"JupyterLab for {server.name}, with the kernel {server.kernel}:", server.address]
+        if "SSH_CONNECTION" in os.environ:
+            number = urlsplit(server.address).port
+            tunnel = f"ssh -N -L {number}:127.0.0.1:{number} {platform.node()}"
+            lines.append(f"from your own machine, first: {tunnel}")
+        console.result(server, [*lines, "Ctrl-C stops it."], shows_token=True)
+
+    def log(line: str) -> None:
+        if console.verbose:
+            console.say(line, shows_token=True)
+
+    context = context_of(console, envs, options)
+    started: list[RunningNotebook] = []
+
+    def start(server: RunningNotebook) -> None:
+        started.append(server)
+        show(server)
+
+    try:
+        command.notebook(
+            context, name, folder=folder, port=port, update=update, on_start=start, on_line=log
+        )
+    except KeyboardInterrupt:
+        if not started:
+            raise
+        console.say("stopped")

@@ -1,0 +1,85 @@
+"""`provision pack`: an environment as one file for the nodes of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.cluster_options import inventory_option
+from provision.cli.options import (
+    common_options,
+    context_of,
+    dry_run_option,
+    mirror_options,
+    no_wait_option,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--fast",
+    is_flag=True,
+    help="Compress with lz4 instead of zstd: less work to pack and to read, a larger file.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(["squashfs", "tar"]),
+    default="squashfs",
+    show_default=True,
+    help="squashfs, which nodes mount; or tar (tar.zst), which nodes unpack.",
+)
+@click.option(
+    "--install-path",
+    "store",
+    type=click.Path(path_type=PurePosixPath),
+    metavar="PATH",
+    help=(
+        "Folder of the store on the nodes; the environment will be at PATH/envs/KEY.  "
+        "[default: as nodes.yml says, else /opt/provision]"
+    ),
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Also put the pack into this folder.",
+)
+@inventory_option
+@mirror_options
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def pack(
+    console: Console, name: str, envs: Path | None, output: Path | None, **options: Any
+) -> None:
+    """Pack a locked environment into one file for nodes.
+
+    The file is a squashfs image (or tar.zst) of the environment as it will be on the nodes, with
+    byte code for every module. The same lock gives the same bytes. A JSON file next to it holds
+    hashes, and what the environment needs of a node. `provision ship` brings both to nodes.
+
+    \b
+    provision pack torch2.3-cuda12.1-py311
+    """
+    from provision.verbs.pack import pack as command
+    from provision.verbs.pack.output import pack_json, pack_lines
+
+    context = context_of(console, envs, options)
+    store = options["store"] or command.default_store(context, options["inventory"])
+    pack_options = command.PackOptions(format=options["format"], fast=options["fast"], store=store)
+    if options["dry_run"]:
+        steps = command.preview(context, name, pack_options)
+        document = [{"stage": stage, "would": would} for stage, would in steps]
+        console.result(document, [f"{stage}: {would}" for stage, would in steps])
+        return
+    image, is_new = command.pack(context, name, pack_options, output, options["inventory"])
+    console.result(pack_json(image, is_new), pack_lines(image, is_new))

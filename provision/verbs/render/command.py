@@ -1,0 +1,78 @@
+"""`provision render`: the generated files of an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import (
+    all_option,
+    build_request,
+    common_options,
+    context_of,
+    dry_run_option,
+    name_argument,
+    no_wait_option,
+    print_outcomes,
+    request_options,
+    requests_of_all,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+
+@click.command()
+@name_argument
+@request_options
+@click.option("--force", is_flag=True, help="Overwrite generated files that were edited by hand.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Change nothing; show what differs, and exit with 1 if anything does.",
+)
+@all_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def render(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    force: bool,
+    dry_run: bool,
+    **options: Any,
+) -> int | None:
+    """Write the generated files of an environment.
+
+    They are environment.yml, virtual-packages.yml and, with a current lock, the Dockerfile. All
+    are made from spec.yml.
+    """
+    from provision.workflow import render as command
+    from provision.workflow.plan import make_plan
+
+    context = context_of(console, envs, options)
+    if options["every"]:
+        from provision.workflow import batch
+
+        requests = requests_of_all(context, name, options, force=force)
+        if options["check"]:
+            outcomes = batch.check_all(context, requests)
+        else:
+            outcomes = batch.render_all(context, requests, dry_run=dry_run)
+        return print_outcomes(console, outcomes)
+    if options["check"]:
+        return print_outcomes(console, [command.check(context, build_request(name, options))])
+    request = build_request(name, options, force=force)
+    if dry_run:
+        texts = make_plan(context, request).texts
+        console.document(texts, "\n".join(texts.values()))
+        return None
+    written = command.render(context, request)
+    lines = [f"wrote {file}" for file in written]
+    console.result({"written": written}, lines or ["nothing to write: all files are as rendered"])
+    return None

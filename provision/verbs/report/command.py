@@ -1,0 +1,118 @@
+"""`provision passport` and `provision report`: the record of what was built and measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from provision.cli.options import common_options, output_file_option, verb
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+    from provision.report import NodesPage, Page
+
+
+@click.group()
+def passport() -> None:
+    """Show the record of what was built and measured."""
+
+
+@passport.command("show")
+@click.argument("name")
+@common_options
+@verb
+def show(console: Console, name: str, envs: Path | None) -> None:
+    """Show a passport: request, reasons, lock, image, smoke verdicts."""
+    from provision.cli.console import output_width
+    from provision.core.paths import default_folders
+    from provision.verbs.report.output import passport_lines
+    from provision.workflow.passport import judged_passport
+
+    document = judged_passport(default_folders(envs), name)
+    width = output_width()
+    lines = passport_lines(document, width=width, sources=console.verbose or width is None)
+    console.result(document, lines)
+
+
+@click.command()
+@click.argument("targets", metavar="[PASSPORT...]", nargs=-1)
+@click.option(
+    "--nodes",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw nodes and facts instead: FILE is what `provision drift --output FILE` wrote.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(["html", "markdown"]),
+    default="html",
+    show_default=True,
+    help="A page, or the verdicts and findings as Markdown, for the summary of a CI job.",
+)
+@output_file_option
+@click.option("--force", is_flag=True, help="Replace a file that provision did not make.")
+@common_options
+@verb
+def report(
+    console: Console,
+    targets: tuple[str, ...],
+    nodes: Path | None,
+    format: str,
+    envs: Path | None,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Make an HTML report of environments and smoke tests.
+
+    It shows what was built and why, what was measured, and how they differ.
+
+    PASSPORT is an environment with a passport, a passport.json, or the report.json of a smoke
+    test, from any machine. The page works offline. --json prints its content. The exit code does
+    not depend on verdicts.
+
+    \b
+    The same environment on two nodes:
+    provision report node1/passport.json node2/passport.json -o report.html
+    Nodes that were compared:
+    provision report --nodes drift.json -o drift.html
+    """
+    from provision.core.paths import default_folders
+    from provision.verbs.report import report as command
+
+    if bool(targets) == bool(nodes):
+        raise click.UsageError("Name passports, or a file with --nodes.")
+    if format == "markdown" and (nodes or output):
+        raise click.UsageError(
+            "--format markdown prints passports and smoke reports to standard output."
+        )
+    remake = ["provision", "report", *(["--nodes", str(nodes)] if nodes else targets)]
+    if envs:
+        remake += ["--envs", str(envs)]
+    if output:
+        remake += ["-o", str(output)]
+    page: Page | NodesPage
+    if nodes:
+        page, text = command.render_nodes(nodes, remake)
+    else:
+        page = command.gather(default_folders(envs), targets)
+        if format == "markdown":
+            console.document(page, command.markdown(page))
+            return
+        text = "" if console.as_json and output is None else command.render_page(page, remake)
+    if output is None:
+        console.document(page, text)
+        return
+    command.write(output, text, force=force)
+    console.result(page, f"wrote {output}: {page.title}, {page.verdict}, {_extent(page)}")
+
+
+def _extent(page: Page | NodesPage) -> str:
+    from provision.report import NodesPage
+
+    if isinstance(page, NodesPage):
+        return page.summary
+    runs = len(page.measurements)
+    noun = "run" if runs == 1 else "runs"
+    return f"{runs} {noun} of the smoke test"

@@ -1,0 +1,84 @@
+"""The text of `provision passport`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from provision.cli.console import table, wrap
+from provision.cli.smoke_output import phase_lines
+from provision.cli.text import plain_value
+
+SHORT_DIGEST = len("sha256:") + 12
+
+
+def passport_lines(
+    passport: Mapping[str, Any], *, width: int | None, sources: bool = True
+) -> list[str]:
+    """What was requested, what came of it and why, and what was measured.
+
+    passport: with what `judged_passport` adds. width: of the terminal, to which lines are wrapped.
+    sources: also say where reasons come from.
+    """
+    request = ", ".join(f"{key} {plain_value(v)}" for key, v in passport["request"].items())
+    lines = [
+        f"{passport['name']} ({passport['made_by']}, {passport['written_at']})",
+        *wrap(f"requested: {request}", width),
+        "",
+    ]
+    if passport.get("outdated"):
+        text = f"not the environment as it is now: {passport['outdated']}; "
+        lines += wrap(f"{text}`provision build {passport['name']}` writes a new one", width)
+        lines.append("")
+    rows = []
+    for reason in passport["reasons"]:
+        text = f"{reason['value']}: {reason['reason']}"
+        if sources:
+            text += f" (source: {reason['source']})"
+        rows.append((reason["what"], text))
+    lines += [table(rows, ("choice", "value and reason"), width=width), ""]
+    warnings = passport.get("warnings", ())
+    for warning in warnings:
+        text = f"{warning['reason']} ({warning['source']}). {warning['value']}"
+        lines += wrap(f"warning {warning['what']}: {text}".rstrip(), width)
+    if warnings:
+        lines.append("")
+    lines += [*_products(passport, width, full=sources), ""]
+    for place, result in passport["smoke"].items():
+        host = result["measured_on"]["host"]
+        where = result.get("elsewhere", f"on {host}") or f"here ({host})"
+        started_at = result["report"].get("started_at") or "at an unknown time"
+        lines.append(f"smoke test in the {place}: {result['verdict']} {where}, {started_at}")
+        lines += phase_lines(result["report"], "  ")
+    nodes_test = passport.get("smoke_nodes")
+    if nodes_test is not None:
+        from provision.cluster.folding import fold_equal
+
+        states = {row["node"]: row["state"] for row in nodes_test["nodes"]}
+        lines.append(
+            f"smoke test over nodes: {nodes_test['verdict']} on {nodes_test['on']}, "
+            f"{nodes_test['started_at']}"
+        )
+        lines += [f"  {nodes}: {state}" for nodes, state in fold_equal(states)]
+    if not sources:
+        lines += ["", "-v adds the source of each choice, --json shows everything."]
+    return lines
+
+
+def _products(passport: Mapping[str, Any], width: int | None, *, full: bool) -> list[str]:
+    """What was made. full: digests in all their length."""
+    lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
+    portability = "" if lock["portable"] else ", not portable"
+    products = [
+        ("lock", f"{lock['sha256'][:16]}: {lock['packages']} packages{portability}"),
+        ("prefix", passport["prefix"]["path"]),
+    ]
+    runtime = passport.get("runtime")
+    if runtime:
+        products.append(("runtime", f"{runtime['name']} {runtime['version']} in the prefix"))
+    if image:
+        digest = image["manifest_digest"] if full else image["manifest_digest"][:SHORT_DIGEST]
+        products.append(("image", f"{image['reference']} ({digest})"))
+    if kernel:
+        products.append(("kernel", kernel["name"]))
+    return table(products, ("product", "what"), width=width).splitlines()

@@ -1,0 +1,137 @@
+"""`provision run` and `provision shell`: a command or a shell in an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from provision.cli.options import common_options, dry_run_option, prefix_option, verb
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+
+class CommandLine(click.Command):
+    """NAME [OPTIONS] [--] COMMAND...: the first word after NAME that is no option begins COMMAND.
+
+    So options of the command need no `--` before it.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = list(args)
+        options = self._take_options(rest)
+        if rest and rest[0] != "--":
+            name = rest.pop(0)
+            options += self._take_options(rest)
+            if rest and rest[0] == "--":
+                rest.pop(0)
+            rest = ["--", name, *rest]
+        return super().parse_args(ctx, [*options, *rest])
+
+    def _take_options(self, arguments: list[str]) -> list[str]:
+        """Remove the options at the start of `arguments`, with their values, and return them."""
+        with_value = set()
+        for parameter in self.params:
+            if isinstance(parameter, click.Option) and not parameter.is_flag:
+                with_value.update(parameter.opts)
+        options = []
+        while arguments and arguments[0].startswith("-") and arguments[0] != "--":
+            option = arguments.pop(0)
+            options.append(option)
+            if option in with_value and arguments:
+                options.append(arguments.pop(0))
+        return options
+
+
+@click.command(cls=CommandLine)
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--image",
+    is_flag=True,
+    help="Run in the environment's image, with the current folder as /workspace, as your user.",
+)
+@prefix_option
+@dry_run_option
+@common_options
+@verb
+def run(
+    console: Console,
+    name: str,
+    command: tuple[str, ...],
+    image: bool,
+    envs: Path | None,
+    prefix: Path | None,
+    dry_run: bool,
+) -> None:
+    """Run a command in an environment.
+
+    The exit code is the command's. PATH begins with the environment's programs; PYTHONPATH,
+    PYTHONHOME and LD_LIBRARY_PATH are dropped, because they can bring in other builds.
+    """
+    import shlex
+
+    from provision.core.errors import InvalidSpec
+    from provision.core.paths import default_folders
+    from provision.core.process import exec_command
+    from provision.verbs.run import run as command_run
+
+    if image and prefix:
+        raise InvalidSpec("--image and --prefix exclude each other.", advice="Give one of them.")
+    if image:
+        _run_in_image(console, name, command, envs, dry_run)
+        return
+    installed = command_run.find_prefix(default_folders(envs), name, prefix)
+    launch = command_run.run_launch(installed, command)
+    if dry_run:
+        console.document(launch.argv, f"{shlex.join(launch.argv)}\n")
+        return
+    exec_command(launch.argv, env=launch.variables)
+
+
+def _run_in_image(
+    console: Console, name: str, command: tuple[str, ...], envs: Path | None, dry_run: bool
+) -> None:
+    import shlex
+    import sys
+
+    from provision.cli.options import build_request, context_of
+    from provision.core.process import exec_command
+    from provision.launch import RunOptions
+    from provision.workflow.image.image import run_argv
+    from provision.workflow.plan import make_plan
+
+    context = context_of(console, envs)
+    plan = make_plan(context, build_request(name, {}))
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    argv = run_argv(context, plan, RunOptions(), command, terminal=terminal, folder=Path.cwd())
+    if dry_run:
+        console.document(argv, f"{shlex.join(argv)}\n")
+        return
+    exec_command(argv)
+
+
+@click.command()
+@click.argument("name")
+@prefix_option
+@common_options
+@verb
+def shell(console: Console, name: str, envs: Path | None, prefix: Path | None) -> None:
+    """Start a shell in an environment.
+
+    bash, zsh or fish, as $SHELL says, with your own settings. `exit` leaves it.
+    """
+    import sys
+
+    from provision.core.paths import default_folders
+    from provision.core.process import exec_command
+    from provision.verbs.run import run as command_run
+
+    installed = command_run.find_prefix(default_folders(envs), name, prefix)
+    interactive = sys.stdin.isatty()
+    launch = command_run.shell_launch(installed, interactive=interactive)
+    if interactive:
+        console.say(f"{name}: leave with `exit`")
+    exec_command(launch.argv, env=launch.variables)

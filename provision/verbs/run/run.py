@@ -1,0 +1,94 @@
+"""`provision run` and `provision shell`: a command or a shell in an environment's prefix.
+
+Both become the command, so this imports only what finds the prefix.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.core import prefix_registry
+from provision.core.errors import IntegrityError, SystemRefused, ToolMissing
+from provision.core.paths import Folders
+from provision.core.similar_names import did_you_mean
+from provision.core.types import Prefix
+from provision.environment import activation, marker
+from provision.workflow.trust import require_trusted_prefix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What the process becomes: its argv and its whole environment."""
+
+    argv: list[str]
+    variables: dict[str, str]
+
+
+def find_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix:
+    """The installed prefix of an environment.
+
+    Raises ToolMissing if there is none, IntegrityError if it has lost its interpreter, SystemRefused
+    if another user could change it.
+    """
+    prefix = marker.find(name, prefix_registry.prefix_path(folders, name, path))
+    if prefix is None:
+        prefixes = sorted(prefix_registry.list_prefixes(folders))
+        advice = did_you_mean(name, prefixes) or (
+            f"`provision build {name}` makes it, in the folder that has envs/{name}. "
+        )
+        if (folders.envs / name).is_dir():
+            advice = f"`provision env create {name}` installs it. "
+        raise ToolMissing(
+            f"Environment `{name}` is not installed on this machine.",
+            advice=f"{advice}Installed: {', '.join(prefixes) or 'none'}.",
+        )
+    if not prefix.python.exists():
+        raise IntegrityError(
+            f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {name}`."
+        )
+    require_trusted_prefix(folders, prefix.path)
+    return prefix
+
+
+def run_launch(prefix: Prefix, command: Sequence[str]) -> Launch:
+    """A command in a prefix. Raises ToolMissing if there is no such program."""
+    variables = activation.run_variables(prefix, os.environ)
+    if shutil.which(command[0], path=variables["PATH"]) is None:
+        raise ToolMissing(
+            f"There is no `{command[0]}` in {prefix.path / 'bin'}, nor elsewhere on PATH.",
+            advice=f"If a package has it, `provision add {prefix.name} PACKAGE` adds that package.",
+        )
+    return Launch(argv=activation.run_argv(prefix, command), variables=variables)
+
+
+def shell_launch(prefix: Prefix, *, interactive: bool) -> Launch:
+    """The user's shell in a prefix. interactive: with the user's own start files and a prompt."""
+    shell = os.environ.get("SHELL") or "bash"
+    if not interactive:
+        return run_launch(prefix, [shell])
+    _ensure_scripts(prefix)
+    variables = activation.shell_variables(prefix, shell, os.environ)
+    return Launch(argv=activation.shell_argv(prefix, shell), variables=variables)
+
+
+def _ensure_scripts(prefix: Prefix) -> None:
+    """A prefix of an earlier provision has other activation scripts, or none."""
+    if activation.scripts_are_current(prefix.path):
+        return
+    from provision.environment import install_record
+
+    try:
+        install_record.update_scripts(prefix.path)
+    except OSError as error:
+        if activation.scripts_exist(prefix.path):
+            return  # those of an earlier provision do
+        raise SystemRefused(
+            f"{prefix.path} has no activation scripts, and you may not write there: "
+            f"{error.strerror}.",
+            advice=f"Use `provision run {prefix.name} -- COMMAND`, or ask the owner of the prefix "
+            f"to run `provision env create {prefix.name}`.",
+        ) from error

@@ -1,0 +1,259 @@
+"""`provision ship`, `activate` and `rollback`: an environment on the nodes of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.cluster_options import (
+    cluster_options,
+    connect_timeout_option,
+    fanout_option,
+    inventory_option,
+    selection_of,
+)
+from provision.cli.options import (
+    common_options,
+    context_of,
+    dry_run_option,
+    no_wait_option,
+    option_group,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from provision.cli.console import Console
+    from provision.cluster.inventory import NodeSelection
+
+on_or_resume_option = click.option(
+    "--on",
+    metavar="NODES",
+    help=(
+        "Nodes: a group of nodes.yml, a node set (`n[1-4]`, `@group`), `slurm:PARTITION`, "
+        "`ssh:HOST,...` or `local`. Required without --resume."
+    ),
+)
+ship_cluster_options = option_group(
+    on_or_resume_option, inventory_option, fanout_option, connect_timeout_option
+)
+STORES = ("local", "shared")
+REGISTRY = "registry:"
+to_option = click.option(
+    "--to",
+    "target",
+    metavar="TARGET",
+    help="local: every node has a store of its own. shared: all nodes see one store, which gets "
+    "one copy. registry:IMAGE: nodes pull this image by its digest.  [default: local, or as "
+    "nodes.yml says]",
+)
+store_option = click.option(
+    "--to",
+    "target",
+    type=click.Choice(STORES),
+    help="local: every node has a store of its own. shared: all nodes see one store.  [default: "
+    "local, or as nodes.yml says]",
+)
+stage_options = option_group(
+    click.option(
+        "--min",
+        "minimum",
+        default="all",
+        show_default=True,
+        metavar="NODES",
+        help="How many nodes must be ready before any is activated: `all`, `95%` or a number.",
+    ),
+    click.option(
+        "--retry",
+        "retries",
+        type=click.IntRange(0),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="Tries after a failure that may pass, in each stage on each node.",
+    ),
+    click.option(
+        "--deadline",
+        "deadline_s",
+        type=click.FloatRange(min=1),
+        default=120.0,
+        show_default=True,
+        metavar="S",
+        help="Time limit of a stage on a node, in seconds. Large files get more time, and "
+        "so do nodes that are up to three times as slow as most.",
+    ),
+)
+key_option = click.option(
+    "--key", metavar="KEY", help="The environment to activate, as `envs/KEY` on the nodes."
+)
+
+
+@click.command()
+@click.argument("name")
+@ship_cluster_options
+@to_option
+@stage_options
+@click.option(
+    "--tree",
+    type=click.IntRange(0),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="How many nodes fetch the image from one node at the same time. 0: each node gets its "
+    "copy from this machine.",
+)
+@click.option(
+    "--stage-only", is_flag=True, help="Send, verify and install the pack, but do not activate it."
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on with the last ship: finished nodes are not asked again."
+)
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def ship(
+    console: Console, name: str, envs: Path | None, resume: bool, dry_run: bool, **options: Any
+) -> int:
+    """Send a packed environment to nodes, verify it, and activate it.
+
+    Sends the pack that `provision pack NAME` made to one node; nodes that have it pass it on. It is
+    activated when enough nodes are ready (--min). Nothing is sent twice: what a node already has
+    stays. The exit code is 1 if fewer nodes than --min are active at the end.
+
+    A node is pending, fit, shipped, verified, passed (its Python starts) and at last active; or
+    failed at a stage, or unknown if it did not answer in time.
+
+    \b
+    provision ship train --on slurm:gpu
+    provision ship train --on 'n[001-128]' --min 95%
+    """
+    from provision.cli.console import output_width
+    from provision.cli.ship_output import ship_json, ship_lines
+    from provision.cluster.inventory import find_inventory
+    from provision.core.errors import InvalidSpec
+    from provision.workflow.ship import ship as command
+    from provision.workflow.ship.shipment import ShipOptions
+
+    target = options["target"] or ""
+    if target and target not in STORES and not target.startswith(REGISTRY):
+        raise InvalidSpec(
+            f"--to `{target}` is not a target.",
+            advice="Targets: local, shared, registry:HOST/NAME[:TAG].",
+        )
+    context = context_of(console, envs, options)
+    inventory = find_inventory(context.folders.envs, options["inventory"])
+    if options["on"] is None:
+        if not resume:
+            raise InvalidSpec("--on is missing.", advice="Name nodes, or --resume the last ship.")
+        options["on"], options["inventory"] = command.recorded_nodes(context, name)
+    selection = selection_of(envs, options)
+    ship_options = ShipOptions(
+        minimum=options["minimum"],
+        retries=options["retries"],
+        deadline_s=options["deadline_s"],
+        shared=_is_shared(options, selection),
+        tree=options["tree"],
+        stage_only=options["stage_only"],
+    )
+    if target.startswith(REGISTRY):
+        place = target[len(REGISTRY) :]
+        report = command.ship_from_registry(
+            context, name, selection, place, ship_options, dry_run=dry_run
+        )
+        console.result(ship_json(report), ship_lines(report, output_width()))
+        return 0 if report.succeeded else 1
+    report = command.ship(
+        context,
+        name,
+        selection,
+        ship_options,
+        inventory=inventory,
+        resume=resume,
+        dry_run=dry_run,
+    )
+    console.result(ship_json(report), ship_lines(report, output_width()))
+    return 0 if report.succeeded else 1
+
+
+class OnNodes(click.Command):
+    """A verb about nodes, whose name conda has for entering an environment here."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.name != "on":
+                raise
+            message = "`provision shell NAME` enters an environment on this machine."
+            raise click.MissingParameter(message, error.ctx, error.param) from error
+
+
+@click.command(cls=OnNodes)
+@click.argument("name")
+@cluster_options
+@store_option
+@stage_options
+@key_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
+    """Activate an environment that nodes already have.
+
+    Sends nothing. Use it after `ship --stage-only`, or after a node has restarted: it mounts the
+    environment there again. Without --key, it takes the latest pack that this machine made. Running
+    jobs stay in the environment that they started in.
+    """
+    from provision.workflow.ship import ship as command
+
+    return _switch(console, command.activate, name, envs, options)
+
+
+@click.command()
+@click.argument("name")
+@cluster_options
+@store_option
+@stage_options
+@key_option
+@dry_run_option
+@no_wait_option
+@common_options
+@verb
+def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> int:
+    """Go back to the environment that was active on nodes before.
+
+    Nodes keep the last three environments of a name. Nothing changes if fewer nodes than --min have
+    the one before. A second rollback undoes the first.
+    """
+    from provision.workflow.ship import ship as command
+
+    return _switch(console, command.rollback, name, envs, options)
+
+
+def _switch(
+    console: Console, switch: Any, name: str, envs: Path | None, options: dict[str, Any]
+) -> int:
+    from provision.cli.console import output_width
+    from provision.cli.ship_output import ship_json, ship_lines
+    from provision.workflow.ship.stages import StageOptions
+
+    selection = selection_of(envs, options)
+    stage_options = StageOptions(
+        minimum=options["minimum"],
+        retries=options["retries"],
+        deadline_s=options["deadline_s"],
+        shared=_is_shared(options, selection),
+    )
+    context = context_of(console, envs, options)
+    report = switch(context, name, selection, stage_options, options["key"], options["dry_run"])
+    console.result(ship_json(report), ship_lines(report, output_width()))
+    return 0 if report.succeeded else 1
+
+
+def _is_shared(options: Mapping[str, Any], selection: NodeSelection) -> bool:
+    return (options["target"] or selection.defaults.store) == "shared"

@@ -1,0 +1,257 @@
+"""`provision smoke`: the DDP smoke test of an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.cluster_options import connect_timeout_option, inventory_option, selection_of
+from provision.cli.options import (
+    build_request,
+    common_options,
+    context_of,
+    name_argument,
+    option_group,
+    prefix_option,
+    request_options,
+    smoke_options,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+    from provision.core.types import Place
+    from provision.workflow.context import Context
+    from provision.workflow.plan import BuildRequest
+    from provision.workflow.smoke.nodes import NodesRequest
+
+# What only `provision smoke` has; the names are those of SmokeRequest's fields.
+full_smoke_options = option_group(
+    click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="Device of the tensors; Gloo accepts GPU tensors too.",
+    ),
+    click.option("--full", is_flag=True, help="Test all collectives, types and sizes."),
+    click.option(
+        "--only",
+        multiple=True,
+        metavar="PHASE",
+        help="Run only this phase, after facts and rendezvous. Repeatable.",
+    ),
+    click.option("--skip", multiple=True, metavar="PHASE", help="Skip this phase. Repeatable."),
+    click.option(
+        "--folder",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="Folder for the file and checkpoint tests, on the file system that jobs use.",
+    ),
+    click.option(
+        "--deadline",
+        "deadlines",
+        multiple=True,
+        metavar="[PHASE=]S",
+        help="Seconds for a phase, or for every phase. Repeatable.",
+    ),
+    click.option(
+        "--expect",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="File of expected bandwidths.  [default: published values of known hardware]",
+    ),
+    click.option(
+        "--baseline",
+        type=click.Choice(["save", "compare"]),
+        help="Save the measured bandwidths, or compare with the saved ones.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Folder for the report, logs and stack traces.  [default: in the user's data folder]",
+    ),
+    click.option(
+        "--inject",
+        multiple=True,
+        metavar="FAULT",
+        help=(
+            "Inject a fault, e.g. die:1:barrier, to see that the test reports it. An unknown "
+            "FAULT lists all. Repeatable."
+        ),
+    ),
+)
+# What a test over nodes has in addition; the names are those of NodesRequest's fields.
+node_options = option_group(
+    click.option(
+        "--on",
+        metavar="NODES",
+        help=(
+            "Test on these nodes, with ranks on all of them: a group of nodes.yml, a node set "
+            "(`n[1-4]`, `@group`), `slurm:PARTITION` or `ssh:HOST,...`.  [default: this machine]"
+        ),
+    ),
+    inventory_option,
+    connect_timeout_option,
+    click.option(
+        "--nodes",
+        "count",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Test N of the nodes.  [default: all]",
+    ),
+    click.option(
+        "--pairs",
+        is_flag=True,
+        help="If the nodes fail together, test them alone, in pairs and in halves, until the bad "
+        "node or link is found.",
+    ),
+    click.option(
+        "--drain",
+        is_flag=True,
+        help="Take bad nodes out of Slurm's service, with the finding as the reason. Implies "
+        "--pairs.",
+    ),
+    click.option(
+        "--drain-max",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Drain no node if more than N are bad; those drained earlier count.  [default: 1]",
+    ),
+    click.option(
+        "--queue-timeout",
+        "queue_s",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="S",
+        help="How long to wait for Slurm to free the nodes, in seconds.  [default: 600]",
+    ),
+    click.option(
+        "--health-check",
+        is_flag=True,
+        help="Test nothing: print a script for Slurm's HealthCheckProgram or Prolog.",
+    ),
+)
+PLACES: dict[str, tuple[Place, ...]] = {
+    "prefix": ("prefix",),
+    "image": ("image",),
+    "both": ("prefix", "image"),
+}
+
+
+@click.command()
+@name_argument
+@request_options
+@prefix_option
+@click.option(
+    "--in",
+    "place",
+    type=click.Choice(list(PLACES)),
+    help="What to test.  [default: prefix]",
+)
+@click.option(
+    "--junit",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the result as JUnit XML, for CI services.",
+)
+@smoke_options
+@full_smoke_options
+@node_options
+@common_options
+@verb
+def smoke(
+    console: Console,
+    name: str | None,
+    envs: Path | None,
+    prefix: Path | None,
+    place: str | None,
+    junit: Path | None,
+    **options: Any,
+) -> int:
+    """Run the DDP smoke test. The exit code is 1 unless the verdict is pass or warn.
+
+    Phases: facts, rendezvous, barrier, collectives, compute, DDP, file system, checkpoint. With
+    --on the ranks run on nodes of a cluster.
+    """
+    from provision.cli.smoke_output import smoke_lines
+    from provision.workflow.smoke import smoke as command
+    from provision.workflow.smoke.runner import failures
+
+    if options.pop("health_check"):
+        return _print_health_check(console, name, prefix, options)
+    nodes = _nodes_request(envs, options)
+    context = context_of(console, envs, options)
+    request = build_request(name, options, prefix=prefix)
+    if nodes is not None:
+        _refuse_on_nodes({"--in": place, "--junit": junit})
+        return _smoke_nodes(console, context, request, nodes)
+    results = command.smoke(context, request, PLACES[place or "prefix"], junit)
+    lines = []
+    for result in results:
+        lines += smoke_lines(result, brief=console.shows_all_on_terminal)
+    console.result(results, lines)
+    return 1 if failures(results) else 0
+
+
+def _nodes_request(envs: Path | None, options: dict[str, Any]) -> NodesRequest | None:
+    """What is requested of nodes, taken out of the options; None for a test of this machine."""
+    from provision.core.errors import InvalidSpec
+    from provision.workflow.smoke.nodes import NodesRequest
+
+    names = ("on", "inventory", "connect_s", "count", "pairs", "drain", "drain_max", "queue_s")
+    node_options = {name: options.pop(name) for name in names}
+    node_options = {
+        name: value for name, value in node_options.items() if value not in (None, False)
+    }
+    if not node_options:
+        return None
+    if "on" not in node_options:
+        flags = {"connect_s": "connect-timeout", "count": "nodes", "queue_s": "queue-timeout"}
+        flag = next(iter(node_options))
+        option = flags.get(flag, flag.replace("_", "-"))
+        raise InvalidSpec(f"--{option} is for tests over nodes.", advice="Name them with --on.")
+    selected = {name: node_options.pop(name, None) for name in ("on", "inventory", "connect_s")}
+    if "drain_max" in node_options and not node_options.get("drain"):
+        raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
+    node_options["pairs"] = bool(node_options.get("pairs") or node_options.get("drain"))
+    return NodesRequest(selection=selection_of(envs, selected), **node_options)
+
+
+def _print_health_check(
+    console: Console, name: str | None, prefix: Path | None, options: dict[str, Any]
+) -> int:
+    from provision.core.errors import InvalidSpec
+    from provision.verbs.smoke.health_check import health_check_script
+
+    if name is None:
+        raise InvalidSpec("--health-check needs the environment's NAME.", advice="Give it.")
+    script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
+    console.result({"script": script}, script.splitlines())
+    return 0
+
+
+def _refuse_on_nodes(options: dict[str, Any]) -> None:
+    from provision.core.errors import InvalidSpec
+
+    for option, value in options.items():
+        if value is not None:
+            raise InvalidSpec(
+                f"{option} is for tests of this machine, not for nodes.", advice="Leave it out."
+            )
+
+
+def _smoke_nodes(
+    console: Console, context: Context, request: BuildRequest, nodes: NodesRequest
+) -> int:
+    from provision.cli.console import output_width
+    from provision.verbs.smoke.output import smoke_nodes_lines
+    from provision.workflow.smoke import nodes as smoke_nodes
+    from provision.workflow.smoke import nodes_report as smoke_nodes_report
+    from provision_runtime.report.model import succeeded
+
+    result = smoke_nodes.smoke_nodes(context, request, nodes)
+    console.result(smoke_nodes_report.document(result), smoke_nodes_lines(result, output_width()))
+    return 0 if succeeded(result.verdict) else 1

@@ -1,0 +1,26 @@
+"""`provision status`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from provision.cli.options import common_options, context_of, verb
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+
+@click.command()
+@common_options
+@verb
+def status(console: Console, envs: Path | None) -> None:
+    """Show this machine at a glance: GPUs, Docker, disk, environments."""
+    from provision.cli.console import output_width
+    from provision.verbs.status.output import status_lines
+    from provision.verbs.status.status import machine_status
+
+    machine = machine_status(context_of(console, envs))
+    console.result(machine, status_lines(machine, width=output_width()))

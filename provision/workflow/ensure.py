@@ -1,0 +1,392 @@
+"""Ensures that files, lock, prefix and kernel match a plan, under the environment's lock.
+
+Each `ensure_*` reuses what already matches and returns whether it made anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from provision import channel, render
+from provision import lockfile as locks
+from provision.adapters import uv
+from provision.core import prefix_registry
+from provision.core.atomic import atomic_write, remove_leftovers
+from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
+from provision.core.file_locks import environment_lock
+from provision.core.paths import owner_writes_only
+from provision.core.platforms import PLATFORM, host_platform
+from provision.core.tempdirs import temporary_directory
+from provision.core.types import Kernel, Lock, LockedPackage, Prefix
+from provision.environment import activation, install_record, marker, runtime_package
+from provision.environment import kernel as kernels
+from provision.environment import prefix as prefixes
+from provision.resolver import spec as specs
+from provision.workflow import change_journal
+from provision.workflow.context import Context, warn_once
+from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
+from provision.workflow.resolution import check_host_python
+from provision.workflow.trust import require_trusted_path
+
+# No environment can have this name, so waiting for it while holding an environment cannot deadlock.
+BOOTSTRAP = "+channel"
+
+
+@contextlib.contextmanager
+def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
+    """Hold the environment's lock, and plan. The plan sees what other processes did before, and
+    nothing of a change that was killed."""
+    request = with_name(context, request)
+    assert request.name is not None
+    with environment_lock(context.folders, request.name, context.progress, wait=context.wait):
+        change_journal.take_back_killed_change(context.folders, request.name, context.progress)
+        yield make_plan(context, request)
+
+
+def check_unedited(plan: Plan) -> None:
+    """Raise StaleLock rather than render over hand edits."""
+    if plan.edited:
+        raise StaleLock(
+            f"{plan.edited_files()} was edited by hand and differs from what spec.yml renders.",
+            advice=(
+                f"`provision render {plan.name} --force` undoes the edit; `provision lock "
+                f"{plan.name} --relock` locks it as it is."
+            ),
+        )
+
+
+def check_prefix_path(context: Context, plan: Plan) -> None:
+    """Refuse, before the first change, a prefix path that belongs to something else, or that another
+    user has a hand in."""
+    locks.require_this_platform(plan.name, plan.inputs.machines)
+    prefixes.check_location(plan.name, plan.folder, plan.prefix_path)
+    if not plan.prefix_path.is_relative_to(context.folders.data):
+        require_trusted_path(context.folders, plan.prefix_path)
+
+
+def check_buildable(context: Context, plan: Plan) -> None:
+    """Raise what `build` would raise, before its first change."""
+    require_current_lock(plan)
+    check_prefix_path(context, plan)
+    if plan.request.kernel:
+        kernels.check_name(plan.name)
+
+
+def ensure_inputs(plan: Plan) -> list[str]:
+    """Write spec.yml and the files that are locked. Returns the names of the files that changed."""
+    return render.write_files(plan.folder, plan.input_texts(), force=plan.request.force)
+
+
+def ensure_dockerfile(
+    context: Context, plan: Plan, lock: Lock, *, force: bool = False
+) -> list[str]:
+    """Write the Dockerfile of a lock.
+
+    One that was edited by hand is left, with a warning, unless forced.
+    """
+    texts = plan.dockerfile_texts(lock)
+    if render.edited_files(plan.folder, texts) and not force:
+        path = plan.folder / render.DOCKERFILE
+        context.progress.warn(
+            f"{path} was edited by hand and is left as it is; it may name an older lock"
+        )
+        return []
+    return render.write_files(plan.folder, texts, force=force)
+
+
+def require_current_lock(plan: Plan) -> None:
+    """Raise StaleLock if the lock is of other inputs and the request does not replace it."""
+    if plan.lock is None or plan.lock_is_current or plan.request.relock:
+        return
+    changed_options = _changed_options(plan)
+    advice = f"`provision lock {plan.name} --relock` (or build with --relock) locks it again"
+    if changed_options:
+        advice = (
+            "The same command with --relock locks what is requested now; "
+            "without these options the lock stays valid"
+        )
+    if plan.differs_only_in_day():
+        advice += f"; `provision lock {plan.name} --update PKG` moves PKG alone to that day"
+    reason = _stale_reason(plan, plan.lock, changed_options)
+    raise StaleLock(f"{plan.lock.path} is stale: {reason}.", advice=f"{advice}.")
+
+
+def require_existing_lock(plan: Plan) -> Lock:
+    """The lock of a plan, for verbs that make none. Raises StaleLock, see `require_current_lock`,
+    and InvalidSpec if there is none."""
+    require_current_lock(plan)
+    if plan.lock is None:
+        raise InvalidSpec(
+            f"{plan.name} has no lock.",
+            advice=f"Run `provision lock {plan.name}` or `provision build {plan.name}` first.",
+        )
+    return plan.lock
+
+
+def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str:
+    if plan.differs_only_in_day():
+        before = f"as of {lock.as_of}" if lock.as_of else "without --as-of"
+        now = f"as of {plan.inputs.as_of}" if plan.inputs.as_of else "without --as-of"
+        return f"it was locked {before}, and is now requested {now}"
+    if plan.edited:
+        return f"{plan.edited_files()} was edited by hand"
+    if lock.python_from != plan.python_from:
+        return f"its Python is from {lock.python_from}, and now requested from {plan.python_from}"
+    if set(lock.platforms) != set(plan.inputs.machines):
+        now = ", ".join(plan.inputs.machines)
+        return f"it is for {', '.join(lock.platforms)}, and now requested for {now}"
+    options = f" ({', '.join(changed_options)})" if changed_options else ""
+    return f"the request changed since it was locked{options}"
+
+
+def _changed_options(plan: Plan) -> list[str]:
+    """The options that differ from what spec.yml says, as on the command line."""
+    path = plan.folder / render.SPEC
+    content = specs.read(path) if path.exists() else {}
+    flags = plan.request.option_flags()
+    return [flag for key, flag in flags.items() if content.get(key) != plan.spec_content.get(key)]
+
+
+def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
+    """The spec.yml of a user is not rewritten, so what options change is in the lock alone."""
+    path = plan.folder / render.SPEC
+    # Neither of these is part of a lock.
+    options = [flag for flag in _changed_options(plan) if flag not in ("--base", "--accept")]
+    if options and render.file_state(path) == "edited":
+        context.progress.warn(
+            f"{path} was edited and is not rewritten: write what {', '.join(options)} says into "
+            "it, or the lock is stale as soon as a command leaves that out"
+        )
+
+
+def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
+    """The lock of a plan, whether it was solved now, and the files that were written.
+
+    Writes nothing before everything is solved. Raises StaleLock, see `require_current_lock`.
+    """
+    require_current_lock(plan)
+    lock = plan.reusable_lock
+    if lock is not None:
+        written = ensure_inputs(plan)
+        return lock, False, written + ensure_dockerfile(context, plan, lock)
+    warn_if_day_is_not_over(context, plan.inputs.as_of)
+    if plan.inputs.pip:
+        report_index_settings(context)
+    context.progress.say(
+        f"solving {len(plan.inputs.conda)} conda and {len(plan.inputs.pip)} pip requirements"
+    )
+    packages = solve(context, plan, context.folders.channels)
+    path = plan.folder / locks.FILE
+    text, lock = locks.compose(
+        path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
+    )
+    if plan.lock is not None:
+        for line in locks.describe_diff(diff_with(path, text)):
+            context.progress.say(line)
+    _warn_of_unwritten_options(context, plan)
+    with new_lock(context, plan, lock, text) as written:
+        return lock, True, written
+
+
+@contextlib.contextmanager
+def new_lock(
+    context: Context,
+    plan: Plan,
+    lock: Lock,
+    text: str,
+    *,
+    spec_text: str | None = None,
+    replaced: Prefix | None = None,
+) -> Iterator[list[str]]:
+    """Write a lock and the files that belong to it; they stay only if the block succeeds, to which
+    the names of the changed files are passed.
+
+    spec_text: of a spec.yml that the user wrote. replaced: a prefix that the block replaces, and
+    keeps.
+    """
+    inputs = plan.input_texts()
+    texts = {**inputs, locks.FILE: text, **plan.dockerfile_texts(lock)}
+    if spec_text is not None and render.SPEC not in inputs:
+        texts[render.SPEC] = spec_text
+    with change_journal.all_or_nothing(context.folders, plan.folder, texts, replaced):
+        # One that provision wrote, and nobody edited, is written anew as the others are.
+        if render.SPEC not in inputs and render.SPEC in texts:
+            atomic_write(plan.folder / render.SPEC, texts[render.SPEC])
+        written = ensure_inputs(plan)
+        atomic_write(plan.folder / locks.FILE, text)
+        yield written + ensure_dockerfile(context, plan, lock)
+
+
+def diff_with(path: Path, text: str) -> locks.LockDiff:
+    """How a lock would differ with this text."""
+    with temporary_directory("diff") as folder:
+        new = folder / path.name
+        new.write_text(text, encoding="utf-8")
+        titles = ("the present lock", "the new lock")
+        return locks.diff_locks(locks.read_file(path), locks.read_file(new), titles)
+
+
+def report_index_settings(context: Context) -> None:
+    """Name the settings of uv and pip that decide where wheels come from, and uv's settings that
+    are left out."""
+    if context.mirrors.is_closed:
+        return
+    settings = uv.configured_settings()
+    if settings.origins:
+        context.progress.say(
+            f"wheels come from where you configured: {', '.join(settings.origins)}"
+        )
+    if settings.ignored:
+        warn_once(
+            context,
+            f"not used: {', '.join(settings.ignored)}; an environment depends on its request "
+            "alone (write versions into spec.yml, or use --pip)",
+        )
+
+
+def warn_if_day_is_not_over(context: Context, as_of: str | None) -> None:
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    if as_of and as_of >= today:
+        context.progress.warn(
+            f"{as_of} is not over yet: a lock made later could also hold packages that are "
+            "published before it ends"
+        )
+
+
+def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, ...]:
+    """The packages of a plan.
+
+    channels: where this machine's Python is packaged, if Python comes from it.
+    """
+    external_solver = None
+    if plan.request.solver:
+        external_solver = locks.find_solver(
+            plan.request.solver, context.mirrors, show_bars=context.progress.shows_bars
+        )
+    python = local_python(context, plan, channels)
+    with context.progress.meter("waiting for the solvers", 0):
+        return locks.solve(
+            plan.inputs,
+            plan.resolution,
+            local_python=python,
+            solver=context.solver,
+            external=external_solver,
+        )
+
+
+def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPythonChannel | None:
+    """The channel with this machine's Python, packaged if necessary; None if not used.
+
+    Raises ToolMissing if it is not the Python that the plan requests.
+    """
+    if plan.python_from != "host":
+        return None
+    check_host_python(plan.resolution.spec)
+    host_channel = ensure_host_channel(context, channels)
+    return locks.LocalPythonChannel(channel=host_channel.url, glibc=host_channel.glibc)
+
+
+@owner_writes_only()
+def ensure_host_channel(
+    context: Context, channels: Path, *, rebuild: bool = False
+) -> channel.HostPythonChannel:
+    """`provision channel bootstrap`: a local channel with this machine's Python and pip."""
+    if host_platform() != PLATFORM:
+        raise ToolMissing(
+            f"This machine's Python can only be packaged on {PLATFORM}.",
+            advice="Use --channel to name a channel that answers.",
+        )
+    with environment_lock(context.folders, BOOTSTRAP, context.progress, wait=context.wait):
+        return channel.bootstrap(
+            channels, context.progress, rebuild=rebuild, mirrors=context.mirrors
+        )
+
+
+@owner_writes_only()
+def ensure_prefix(
+    context: Context,
+    plan: Plan,
+    lock: Lock,
+    *,
+    before: Lock | None = None,
+    keep_replaced: bool = False,
+) -> tuple[Prefix, bool]:
+    """The prefix of a lock, and whether it was installed now.
+
+    before: the lock that this one replaces, if the present prefix may be of that one.
+    keep_replaced: as for `prefixes.create`.
+    """
+    locks.require_this_platform(plan.name, lock.platforms)
+    # A build killed right after the swap left the old prefix next to a current one.
+    remove_leftovers(plan.prefix_path)
+    prefix = plan.reusable_prefix(lock)
+    if prefix is not None:
+        _install_runtime(context, prefix)
+        if not install_record.is_complete(prefix.path):
+            context.progress.say(f"compiling every module of {prefix.path}")
+            install_record.complete(prefix.path, context.folders.byte_code)
+        return prefix, False
+    locks.require_complete(lock, plan.pins_in_environment_file())
+    added = marker.added_by_hand(plan.prefix_path)
+    if added:
+        context.progress.warn(
+            f"{plan.prefix_path} is made anew without what was installed there by hand: "
+            f"{', '.join(added)}. `provision add {plan.name} PACKAGE` makes a package part of it"
+        )
+    prefix = prefixes.create(
+        lock,
+        plan.name,
+        plan.folder,
+        plan.prefix_path,
+        context.folders,
+        context.progress,
+        context.mirrors,
+        before=before,
+        warnings=[warning.what for warning in plan.resolution.warnings],
+        keep_replaced=keep_replaced,
+    )
+    prefix_registry.record_prefix(context.folders, plan.name, plan.prefix_path)
+    return prefix, True
+
+
+@owner_writes_only()
+def ensure_runtime(context: Context, prefix: Prefix) -> None:
+    """Update the runtime package in a prefix, for verbs that do not hold the environment's lock.
+
+    Takes the lock only if there is something to do.
+    """
+    is_current = runtime_package.is_current(prefix.path, runtime_package.load())
+    if not is_current or not activation.scripts_are_current(prefix.path):
+        with environment_lock(context.folders, prefix.name, context.progress, wait=context.wait):
+            _install_runtime(context, prefix)
+
+
+def _install_runtime(context: Context, prefix: Prefix) -> None:
+    """The same in place. The caller holds the environment's lock."""
+    marker.rename_earlier_marker(prefix.path)
+    if not activation.scripts_are_current(prefix.path):
+        install_record.update_scripts(prefix.path)
+    package = runtime_package.load()
+    if not runtime_package.is_current(prefix.path, package):
+        runtime_package.install(prefix.path, package)
+        install_record.compile_runtime(prefix.path, context.folders.byte_code)
+        context.progress.say(
+            f"installed {runtime_package.NAME} {package.version} into {prefix.path}"
+        )
+
+
+@owner_writes_only()
+def ensure_kernel(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
+    """The Jupyter kernel of a prefix, and whether it was registered now."""
+    if not kernels.is_current(prefix, display_name):
+        return kernels.install(prefix, display_name), True
+    kernel = Kernel(
+        name=prefix.name,
+        display_name=display_name,
+        path=kernels.kernelspec_folder(prefix.name),
+        prefix=prefix.path,
+    )
+    return kernel, False

@@ -1,0 +1,225 @@
+"""`provision env list` and `provision status`: what is on this machine, at a glance.
+
+Reads a few small files per environment, so that a list of many comes at once: no package is
+compared with the lock, and no tree is walked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from provision.core import disk_usage, host, prefix_registry
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.paths import LOCK, SPEC
+from provision.core.spec_fields import SPEC_KEYS
+from provision.core.types import Prefix
+from provision.environment import kernel as kernels
+from provision.environment import passport as passports
+from provision.environment import prefix as prefixes
+from provision.environment.state import State, StateAnswer, quick_state
+from provision.workflow.change_journal import is_unfinished
+from provision.workflow.context import Context
+
+ImageState = Literal["", "current", "stale"]
+UNREADABLE, OF_ANOTHER_LOCK = "unreadable", "of another lock"
+VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceVerdict:
+    """The verdict of the smoke test in one place.
+
+    here: whether it was measured on this machine, with its present GPUs and driver; else
+    `elsewhere` says where. measured_at: seconds since 1970, None if not known.
+    """
+
+    place: str
+    verdict: str
+    here: bool
+    elsewhere: str
+    measured_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """One line of `provision env list`.
+
+    reason: of the state, in words. size: bytes of the prefix when it was installed, None if nobody
+    recorded them. installed_at: seconds since 1970. image: whether there is one, and whether it is
+    of the present lock. image_size: bytes of its layout. smoke: the verdicts of the present lock in
+    words, or why there are none.
+    """
+
+    name: str
+    prefix: Path | None
+    state: State
+    reason: str
+    size: int | None
+    installed_at: float | None
+    image: ImageState
+    image_size: int
+    kernel: bool
+    smoke: str
+    verdicts: tuple[PlaceVerdict, ...] = ()
+
+
+def environments(context: Context) -> list[Environment]:
+    """Every environment of the envs folder, and every prefix of this user, by name."""
+    installed: dict[str, Prefix] = {}
+    for name, path in prefix_registry.list_prefixes(context.folders).items():
+        prefix = prefixes.find(name, path)
+        if prefix is not None:
+            installed[name] = prefix
+    described: set[str] = set()
+    for file in (SPEC, LOCK):
+        described.update(path.parent.name for path in context.folders.envs.glob(f"*/{file}"))
+    with_kernel = {kernel.name for kernel in kernels.list_kernels()}
+    return [
+        _environment(context, name, installed.get(name), has_kernel=name in with_kernel)
+        for name in sorted(described | set(installed))
+    ]
+
+
+def describe_environment(context: Context, name: str) -> tuple[Environment, str | None, str | None]:
+    """One environment; with the reference of its image, and its kernel's name in Jupyter's menu."""
+    path = prefix_registry.prefix_path(context.folders, name)
+    display_names = {kernel.name: kernel.display_name for kernel in kernels.list_kernels()}
+    row = _environment(context, name, prefixes.find(name, path), has_kernel=name in display_names)
+    reference = None
+    if row.image:
+        try:
+            passport = passports.find(context.folders, name) or {}
+        except IntegrityError:  # `_environment` has said so
+            passport = {}
+        reference = (passport.get("image") or {}).get("reference")
+    return row, reference, display_names.get(name)
+
+
+def _environment(
+    context: Context, name: str, prefix: Prefix | None, *, has_kernel: bool
+) -> Environment:
+    folder = context.folders.envs / name
+    passport: Mapping[str, Any] | None = None
+    is_readable = True
+    try:
+        passport = passports.find(context.folders, name)
+    except IntegrityError as error:
+        context.progress.warn(error.message)
+        is_readable = False
+    answer = environment_state(prefix, folder, passport)
+    if is_unfinished(context.folders, name):
+        reason = f"a change of it runs, or was killed: `provision build {name}` takes that back"
+        answer = StateAnswer(state="stale", reason=reason)
+    smoke, verdicts = _verdicts(prefix, passport)
+    layout = context.folders.images / name
+    return Environment(
+        name=name,
+        prefix=prefix.path if prefix else None,
+        state=answer.state,
+        reason=answer.reason,
+        size=prefixes.installed_size(prefix.path) if prefix else None,
+        installed_at=prefixes.installed_at(prefix.path) if prefix else None,
+        image=image_state(layout, prefix, passport),
+        image_size=disk_usage.measure(layout).size,
+        kernel=has_kernel,
+        smoke=smoke if is_readable else UNREADABLE,
+        verdicts=verdicts,
+    )
+
+
+def environment_state(
+    prefix: Prefix | None, folder: Path, passport: Mapping[str, Any] | None
+) -> StateAnswer:
+    """The state of an environment, with the request as it was at the last build in mind.
+
+    Not if the lock is newer than that build: nobody recorded the request that it was made from.
+    """
+    answer = quick_state(prefix, folder / LOCK)
+    path = folder / SPEC
+    if prefix is None or answer.state != "current" or not path.exists():
+        return answer
+    if passport is None or passport["lock"]["sha256"] != prefix.lock_sha256:
+        return answer
+    from provision.resolver import spec as specs
+
+    try:
+        content = specs.read(path)
+    except InvalidSpec as error:
+        return StateAnswer(state="stale", reason=error.message)
+    keys = changed_keys(content, passport["request"])
+    if keys:
+        reason = f"spec.yml was changed since the last build: {', '.join(keys)}"
+        return StateAnswer(state="stale", reason=reason)
+    return answer
+
+
+def changed_keys(content: Mapping[str, Any], built: Mapping[str, Any]) -> list[str]:
+    """The keys of spec.yml that say something else than the request of the last build.
+
+    built: that request. A build settles what the file leaves open: `cuda: "12"` becomes 12.1, a
+    missing `python` 3.11. Such a key has not changed, nor has a value like `latest`, of which only
+    resolving it again could tell.
+    """
+    changed = []
+    for key in SPEC_KEYS:
+        value, settled = content.get(key.name), built.get(key.name)
+        if key.name == "accept":
+            continue  # changes what is printed, not what is installed
+        if key.is_list:
+            if set(value or ()) != set(settled or ()):
+                changed.append(key.name)
+        elif key.kind in ("flag", "switch"):
+            if value is not None and settled is not None and value != settled:
+                changed.append(key.name)
+        elif value is not None and settled is not None and _is_other_version(value, settled):
+            changed.append(key.name)
+    return changed
+
+
+def _is_other_version(value: object, settled: object) -> bool:
+    """Whether a version of the file cannot have been settled to that one."""
+    if not VERSION.fullmatch(str(value)):
+        return False
+    return settled != value and not str(settled).startswith(f"{value}.")
+
+
+def image_state(
+    layout: Path, prefix: Prefix | None, passport: Mapping[str, Any] | None
+) -> ImageState:
+    """Whether there is an image, and whether it is of the same lock as the prefix."""
+    if not layout.exists():
+        return ""
+    image = passport["image"] if passport else None
+    if image is None or prefix is None or image["lock_sha256"] != prefix.lock_sha256:
+        return "stale"
+    return "current"
+
+
+def _verdicts(
+    prefix: Prefix | None, passport: Mapping[str, Any] | None
+) -> tuple[str, tuple[PlaceVerdict, ...]]:
+    """The verdicts of the passport in words, and one by one.
+
+    None for a prefix of another lock, or at another path than the passport's: nobody tested it.
+    """
+    if passport is None or prefix is None or passport["prefix"]["path"] != str(prefix.path):
+        return "", ()
+    if passport["lock"]["sha256"] != prefix.lock_sha256:
+        return OF_ANOTHER_LOCK, ()
+    verdicts = []
+    for place, result in passport["smoke"].items():
+        elsewhere = passports.elsewhere(result, host.identity())
+        verdict = PlaceVerdict(
+            place=place,
+            verdict=result["verdict"],
+            here=not elsewhere,
+            elsewhere=elsewhere,
+            measured_at=passports.measured_at(result),
+        )
+        verdicts.append(verdict)
+    words = [f"{each.place}: {each.verdict} {each.elsewhere}".rstrip() for each in verdicts]
+    return ", ".join(words), tuple(verdicts)

@@ -1,0 +1,279 @@
+"""`provision image build`, `contract` and `run`: making, describing and running an image.
+
+`image_registry` pushes and pulls, `image_sbom` writes the SBOM.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from provision import image as images
+from provision import launch, render
+from provision import lockfile as locks
+from provision.adapters import conda, docker
+from provision.core.container import WORKSPACE
+from provision.core.errors import InvalidSpec
+from provision.core.paths import owner_writes_only
+from provision.core.platforms import PLATFORM
+from provision.core.types import Image, Lock, Prefix
+from provision.environment import runtime_package
+from provision.workflow.context import Context
+from provision.workflow.image.registry import registry_base
+from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
+
+# To an engine, for the error without one.
+ALTERNATIVE = "name a path with --output"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobSize:
+    """How large a job is. gpus: of each node; None: as many as the format gives by default."""
+
+    nodes: int = 1
+    gpus: int | None = None
+    time_s: int | None = None
+
+
+def image_step(
+    context: Context, plan: Plan, client: Any | None, outputs: Sequence[images.Output] = ()
+) -> PlanStep:
+    """What a build does with the image. Asks the engine only where there is an image that might be
+    kept.
+
+    client: the engine, if it was asked already.
+    """
+    lock = plan.reusable_lock
+    layout = context.folders.images / plan.name
+    to_make = plan.image_step(outputs)
+    if to_make.action == "skip" or lock is None or not layout.exists():
+        return to_make
+    client = client or images.connect_engine()[0]
+    on_disk = images.is_on_disk(plan.resolution.spec.base)
+    if client is None and plan.request.image == "auto" and not on_disk:
+        return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
+    base = _present_base(plan, client) or _recorded_base(plan, client, layout)
+    if base is None:
+        return to_make
+    image = images.matching_image(
+        plan.resolution,
+        lock,
+        base,
+        layout=layout,
+        runtime=runtime_package.load().files,
+        epoch=images.source_date_epoch(os.environ),
+    )
+    if image is None:
+        return to_make
+    return _step_of_current_image(image, client, outputs)
+
+
+def _step_of_current_image(
+    image: Image, client: Any | None, outputs: Sequence[images.Output]
+) -> PlanStep:
+    """What a build still does with an image that exists."""
+    details = [f"write {output}" for output in outputs if output.path is not None]
+    place = str(image.layout)
+    if client is not None and goes_to_engine(outputs):
+        place = "the Docker engine"
+        if not images.is_loaded(image, client):
+            details.append("load it into the Docker engine")
+    if details:
+        detail = f"{image.reference} exists: {', '.join(details)}"
+        return PlanStep(stage="image", action="make", detail=detail)
+    return PlanStep(stage="image", action="keep", detail=f"{image.reference} is in {place}")
+
+
+def goes_to_engine(outputs: Sequence[images.Output]) -> bool:
+    return not outputs or any(output.path is None for output in outputs)
+
+
+@owner_writes_only()
+def ensure_image(
+    context: Context,
+    plan: Plan,
+    lock: Lock,
+    prefix: Prefix,
+    client: Any | None,
+    *,
+    to_engine: bool = True,
+) -> tuple[Image, bool]:
+    """The image of a prefix, loaded into the engine if there is one; whether anything was done."""
+    if lock.platform != PLATFORM:
+        raise InvalidSpec(
+            f"provision makes images for {PLATFORM} only, but {plan.name} is for {lock.platform} on "
+            "this machine.",
+            advice="Use --no-image.",
+        )
+    locks.require_no_editables(lock, "an image")
+    layout = context.folders.images / plan.name
+    runtime = runtime_package.load().files
+    epoch = images.source_date_epoch(os.environ)
+
+    def find(base: images.BaseImage) -> Image | None:
+        return images.find_image(
+            plan.resolution,
+            lock,
+            base,
+            layout=layout,
+            runtime=runtime,
+            epoch=epoch,
+            progress=context.progress,
+        )
+
+    image = None
+    base = _present_base(plan, client)
+    if base is None:
+        recorded = _recorded_base(plan, client, layout)
+        image = find(recorded) if recorded else None
+    if image is None:
+        base = base or _pull_base(context, plan, client)
+        image = find(base)
+    is_new = image is None
+    if image is None:
+        assert base is not None
+        locks.require_complete(lock, plan.pins_in_environment_file())
+
+        def link(staging: Path) -> None:
+            conda.install_packages(
+                lock.by("conda"),
+                staging,
+                final=Path(images.PREFIX),
+                cache=context.folders.packages,
+                progress=context.progress,
+                mirrors=context.mirrors,
+            )
+
+        image = images.build_image(
+            plan.resolution,
+            lock,
+            prefix,
+            base,
+            layout=layout,
+            runtime=runtime,
+            link=link,
+            progress=context.progress,
+            epoch=epoch,
+        )
+    is_loaded = False
+    if client is not None and to_engine:
+        is_loaded = images.load_image(image, client, context.progress)
+    return image, is_new or is_loaded
+
+
+def _present_base(plan: Plan, client: Any | None) -> images.BaseImage | None:
+    """The base image, if it is on disk or in the engine."""
+    reference = plan.resolution.spec.base
+    if reference is not None and images.is_on_disk(reference):
+        return images.read_disk_base(reference)
+    return None if client is None else images.present_engine_base(client, reference)
+
+
+def _recorded_base(plan: Plan, client: Any | None, layout: Path) -> images.BaseImage | None:
+    """The base of the existing image, if it is the one that the plan names.
+
+    A name without a digest stands for what the engine has by it; without an engine, only the
+    registry can tell.
+    """
+    name = images.chosen_base(plan.resolution.spec.base)
+    if client is None and "@" not in name:
+        return None
+    return images.recorded_base(layout, name)
+
+
+def _pull_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
+    """The base image, pulled by the engine, or from its registry if no engine answers."""
+    reference = plan.resolution.spec.base
+    if client is None:
+        return registry_base(context, reference)
+    return images.find_engine_base(client, reference, context.progress)
+
+
+def render_job(
+    plan: Plan,
+    format: launch.JobFormat,
+    job: launch.JobSpec,
+    options: launch.RunOptions,
+    remake: Sequence[str],
+) -> str:
+    """A job as text for one kind of engine. Raises InvalidSpec for what it cannot express."""
+    launch.check_job(job, plan.resolution)
+    launch.check_contract(format, job, options)
+    values = launch.contract_context(format, plan.resolution, job, options)
+    text = render.render_contract(format, values, remake=remake, templates=plan.templates)
+    if format in launch.KUBERNETES_FORMATS:
+        launch.check_manifests(text, f"the {format} manifest of {job.name}")
+    return text
+
+
+def run_argv(
+    context: Context,
+    plan: Plan,
+    options: launch.RunOptions,
+    command: Sequence[str],
+    *,
+    terminal: bool,
+    server: launch.NotebookServer | None = None,
+    folder: Path | None = None,
+) -> list[str]:
+    """The argv with which this engine runs the image.
+
+    folder: the container's working folder, in which files are made as this user.
+
+    Without an NVIDIA runtime it leaves out GPUs, and warns.
+
+    server: run this instead of a command; it reads its token from the environment of whoever runs
+    the argv.
+    """
+    client = images.require_engine(
+        f"`provision image contract {plan.name}` shows how other engines run it"
+    )
+    reference = image_reference(plan, options)
+    if options.reference is None:
+        layout = context.folders.images / plan.name
+        reference = images.name_of_own_image(client, layout, reference)
+    if folder is not None:
+        options = _in_folder(client, options, folder)
+    unmet = images.unmet_requirements(client, reference, plan.name)
+    if "gpus" in unmet and plan.resolution.cuda is not None:
+        context.progress.warn(
+            "this engine has no NVIDIA runtime: the container gets no GPUs and pins no memory"
+        )
+    flags = launch.docker_arguments(plan.resolution, options, without=unmet)
+    if server is not None:
+        requirements = launch.run_requirements(plan.resolution, options)
+        host_network = any(requirement.what == "network" for requirement in requirements)
+        flags = [*flags, *server.flags(host_network=host_network)]
+        command = server.command(host_network=host_network)
+    if terminal:
+        flags = ["--tty", *flags]
+    return ["docker", "run", "--rm", "--interactive", *flags, reference, *command]
+
+
+def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.RunOptions:
+    """The options with a mounted working folder and its user, unless they name others."""
+    mounts = options.mounts
+    if all(mount.target.rstrip("/") != WORKSPACE for mount in mounts):
+        if not docker.sees_this_machine(client):
+            raise InvalidSpec(
+                f"The Docker engine is on another machine, which does not have {folder}.",
+                advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there.",
+            )
+        own_folder = launch.ContainerMount(source=str(folder), target=WORKSPACE)
+        mounts = (own_folder, *mounts)
+    user = options.user or docker.user_of_caller(client)
+    return dataclasses.replace(options, mounts=mounts, user=user)
+
+
+def image_reference(plan: Plan, options: launch.RunOptions) -> str:
+    if options.reference is not None:
+        return options.reference
+    if plan.lock is None:
+        raise InvalidSpec(
+            f"{plan.name} has no lock, and so no image.",
+            advice=f"Run `provision build {plan.name}` first.",
+        )
+    return images.image_reference(plan.name, plan.lock)

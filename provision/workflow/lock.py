@@ -1,0 +1,143 @@
+"""`provision lock`: making, previewing and updating the lock of an environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision import lockfile as locks
+from provision.core.errors import InvalidSpec
+from provision.core.tempdirs import temporary_directory
+from provision.core.types import Lock, LockedPackage
+from provision.resolver import spec as specs
+from provision.workflow.context import Context, missing_file
+from provision.workflow.ensure import (
+    diff_with,
+    ensure_lock,
+    local_python,
+    locked_plan,
+    new_lock,
+    require_current_lock,
+    solve,
+    warn_if_day_is_not_over,
+)
+from provision.workflow.plan import BuildRequest, Plan, make_plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockPreview:
+    """difference: from the present lock; None if there is none, or if it stays as it is."""
+
+    packages: tuple[LockedPackage, ...]
+    difference: locks.LockDiff | None = None
+
+
+def lock(context: Context, request: BuildRequest) -> tuple[Lock, bool]:
+    """The lock of a request, and whether it was solved now."""
+    with locked_plan(context, request) as plan:
+        lock, is_new, _ = ensure_lock(context, plan)
+        return lock, is_new
+
+
+def package_counts(lock: Lock) -> dict[str, int]:
+    """The number of packages for each platform that a lock file holds."""
+    platforms = locks.read_platforms(lock.path) if len(lock.platforms) > 1 else (lock,)
+    return {platform.platform: len(platform.packages) for platform in platforms}
+
+
+def preview(context: Context, request: BuildRequest) -> LockPreview:
+    """The packages that `lock` would write. Changes nothing."""
+    plan = make_plan(context, request)
+    require_current_lock(plan)
+    current = plan.reusable_lock
+    if current is not None:
+        platforms = locks.read_platforms(current.path)
+        packages = tuple(package for platform in platforms for package in platform.packages)
+        return LockPreview(packages=packages)
+    packages = solve_preview(context, plan)
+    if plan.lock is None:
+        return LockPreview(packages=packages)
+    path = plan.lock.path
+    text, _ = locks.compose(
+        path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
+    )
+    return LockPreview(packages=packages, difference=diff_with(path, text))
+
+
+def solve_preview(context: Context, plan: Plan) -> tuple[LockedPackage, ...]:
+    """The packages of a plan that has no lock yet. Changes nothing.
+
+    A local channel that solving needs is made in a temporary folder.
+    """
+    with temporary_directory("preview") as folder:
+        folders = dataclasses.replace(context.folders, data=folder)
+        temporary = dataclasses.replace(context, folders=folders)
+        channels = context.folders.channels
+        if not channels.exists():
+            channels = folders.channels
+        return solve(temporary, plan, channels)
+
+
+def update(
+    context: Context, request: BuildRequest, names: Sequence[str], *, dry_run: bool
+) -> locks.LockDiff:
+    """`provision lock --update`: move some packages, leave the others, and return what moved.
+
+    A lock as of another day becomes one of the requested day: nothing in it is newer than that day,
+    but packages that were left may be older than a new lock would have them.
+    """
+    with locked_plan(context, request) as plan:
+        if plan.lock is None:
+            raise InvalidSpec(
+                f"{plan.name} has no lock to update.",
+                advice=f"`provision lock {plan.name}` makes it.",
+            )
+        if not plan.differs_only_in_day():
+            require_current_lock(plan)
+        warn_if_day_is_not_over(context, plan.inputs.as_of)
+        path = plan.lock.path
+        context.progress.say(f"updating {', '.join(names)} in {path}")
+        packages = locks.update(
+            plan.inputs,
+            plan.resolution,
+            names,
+            {lock.platform: lock for lock in locks.read_platforms(path)},
+            local_python=local_python(context, plan, context.folders.channels),
+            solver=context.solver,
+        )
+        text, lock = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
+        diff = diff_with(path, text)
+        is_unchanged = diff.same and plan.lock_is_current
+        if not dry_run and not is_unchanged:
+            with new_lock(context, plan, lock, text):
+                pass
+        return diff
+
+
+def lock_file(context: Context, target: str) -> Path:
+    """The lock that a target names: a file of that name if there is one, else an environment's."""
+    path = Path(target)
+    if path.is_file():
+        return path
+    if "/" in target or target.endswith((".yml", ".yaml")):
+        raise InvalidSpec(
+            f"There is no file {path}.", advice="Name a conda-lock.yml, or an environment."
+        )
+    path = context.folders.envs / specs.check_name(target) / locks.FILE
+    if not path.is_file():
+        raise missing_file(path, advice=f"`provision lock {target}` makes it.")
+    return path
+
+
+def environments_with_lock(context: Context) -> list[str]:
+    """The environments that have a lock. Raises InvalidSpec if there are none."""
+    envs = context.folders.envs
+    names = sorted(path.parent.name for path in envs.glob(f"*/{locks.FILE}"))
+    if not names:
+        raise InvalidSpec(
+            f"There is no */{locks.FILE} in {envs}.",
+            advice="Name a lock file, or make one with `provision lock NAME`.",
+        )
+    return names

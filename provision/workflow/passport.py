@@ -1,0 +1,194 @@
+"""The passport of an environment: where it lies, whether it still describes what is here, and
+writing what was made and measured into it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.adapters import uv
+from provision.core import host, prefix_registry
+from provision.core.atomic import atomic_write
+from provision.core.errors import IntegrityError, InvalidSpec, StaleLock, ToolMissing
+from provision.core.paths import LOCK, Folders
+from provision.core.types import BuildResult, Image, Kernel, Lock, Prefix, SmokeResult
+from provision.environment import passport as passports
+from provision.environment import prefix as prefixes
+from provision.environment import runtime_package
+from provision.resolver import spec as specs
+from provision.workflow.context import Context, existing_environments, missing_file
+from provision_runtime.report.model import succeeded
+
+if TYPE_CHECKING:
+    from provision.workflow.plan import Plan
+
+
+def read_passport(folders: Folders, name: str) -> dict[str, Any]:
+    """The passport of an environment. Raises InvalidSpec if it has none."""
+    passport = passports.find(folders, specs.check_name(name))
+    if passport is not None:
+        return passport
+    path = passports.folder_of(folders, name) / passports.FILE
+    advice = f"`provision build {name}` writes it."
+    if path.exists():
+        message = f"{path} belongs to another environment, or to another user."
+        raise InvalidSpec(message, advice=advice)
+    if not (folders.envs / name).is_dir():
+        raise missing_file(folders.envs / name / passports.FILE, advice=advice)
+    raise InvalidSpec(f"{name} has no passport: it was not installed here.", advice=advice)
+
+
+def judged_passport(folders: Folders, name: str) -> dict[str, Any]:
+    """The passport; with `outdated`, and for each verdict `elsewhere`, empty if it is of this
+    machine as it is now."""
+    passport = read_passport(folders, name)
+    smoke = {}
+    for place, verdict in passport["smoke"].items():
+        smoke[place] = {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
+    return {**passport, "smoke": smoke, "outdated": outdated(folders, passport)}
+
+
+def outdated(folders: Folders, passport: Mapping[str, Any]) -> str:
+    """Why a passport does not describe its environment as it is here now; empty if it does."""
+    name, sha256 = passport["name"], passport["lock"]["sha256"]
+    prefix = prefixes.find(name, prefix_registry.prefix_path(folders, name))
+    if prefix is not None and prefix.lock_sha256 != sha256:
+        return _of_another_lock(sha256, str(prefix.path), prefix.lock_sha256)
+    reason = differs_from_lock(passport, folders.envs / name / LOCK)
+    if prefix is None and not reason:
+        return "the environment is not installed here any more"
+    return reason
+
+
+def differs_from_lock(passport: Mapping[str, Any], path: Path) -> str:
+    """The same for a lock that lies somewhere; empty if there is none."""
+    sha256 = passport["lock"]["sha256"]
+    if not path.is_file():
+        return ""
+    present = hashlib.sha256(path.read_bytes()).hexdigest()
+    return "" if present == sha256 else _of_another_lock(sha256, str(path), present)
+
+
+def _of_another_lock(sha256: str, what: str, present: str) -> str:
+    return f"the passport is of another lock ({sha256[:12]}) than {what} ({present[:12]})"
+
+
+def passport_with_image(context: Context, name: str) -> dict[str, Any]:
+    """The passport of an environment that has an image.
+
+    Raises ToolMissing if it has none, and StaleLock if that is of another lock than the present one.
+    """
+    folder = context.folders.envs / specs.check_name(name)
+    passport = passports.find(context.folders, name)
+    advice = f"`provision image build {name}` makes it."
+    if not passport or not passport.get("image"):
+        if not folder.is_dir():
+            advice = existing_environments(context.folders.envs, name)
+        raise ToolMissing(f"Environment `{name}` has no image of its present lock.", advice=advice)
+    image_lock = {"lock": {"sha256": passport["image"]["lock_sha256"]}}
+    if differs_from_lock(image_lock, folder / LOCK):
+        raise StaleLock(
+            f"The image of {name} is of another lock than {folder / LOCK}.", advice=advice
+        )
+    return passport
+
+
+def write_passport(
+    context: Context,
+    plan: Plan,
+    lock: Lock,
+    prefix: Prefix,
+    *,
+    image: Image | None = None,
+    kernel: Kernel | None = None,
+    smoke: Sequence[SmokeResult] = (),
+    is_new_lock: bool = False,
+) -> BuildResult:
+    """Record what is installed and was made and measured, unless the passport says so already;
+    returns that.
+
+    Verdicts of another lock are dropped. A damaged passport proves nothing and is replaced.
+    """
+    previous = _find_undamaged(context, plan.name)
+    index_settings = None
+    if is_new_lock:
+        # Asking pip for its settings takes 0.2 s, which an environment without wheels can save.
+        index_settings = uv.configured_settings().origins if plan.inputs.pip else ()
+    result = BuildResult(
+        name=plan.name,
+        folder=plan.folder,
+        resolution=plan.resolution,
+        pins=plan.pins_in_environment_file(),
+        lock=lock,
+        prefix=prefix,
+        image=image,
+        kernel=kernel,
+        smoke=tuple(smoke),
+        index_settings=index_settings,
+    )
+    composed = passports.compose(result, plan.spec_content, previous)
+    passport = passports.stamp(composed, previous)
+    if passport is not None:
+        _write(context, passport)
+    return result
+
+
+def _find_undamaged(context: Context, name: str) -> dict[str, Any] | None:
+    try:
+        return passports.find(context.folders, name)
+    except IntegrityError as error:
+        context.progress.warn(f"{error.message} It will be replaced.")
+        return None
+
+
+def _write(context: Context, passport: Mapping[str, Any]) -> None:
+    path = context.folders.passport(passport["name"]) / passports.FILE
+    atomic_write(path, passports.to_text(passport))
+
+
+def _passport_of(context: Context, plan: Plan, prefix: Prefix) -> dict[str, Any] | None:
+    """The passport of a prefix, written now if there is none of its lock. None if nobody knows what
+    was requested: the lock of the prefix is not the present one."""
+    passport = _find_undamaged(context, plan.name)
+    if passport is not None and passport["lock"]["sha256"] == prefix.lock_sha256:
+        return passport
+    lock = plan.current_lock
+    if lock is None or lock.sha256 != prefix.lock_sha256:
+        return None
+    write_passport(context, plan, lock, prefix)
+    return passports.find(context.folders, plan.name)
+
+
+def record_smoke(
+    context: Context, plan: Plan, prefix: Prefix, results: Sequence[SmokeResult]
+) -> None:
+    """Add verdicts to the passport of a prefix."""
+    passport = _passport_of(context, plan, prefix)
+    if passport is None:
+        context.progress.warn(
+            f"the verdicts are not recorded: {prefix.path} is of another lock than {plan.folder / LOCK}"
+        )
+        return
+    runtime = runtime_package.installed(prefix.path)
+    _write(context, passports.with_smoke(passport, results, runtime))
+
+
+def record_smoke_over_nodes(
+    context: Context, plan: Plan, document: Mapping[str, Any], tested_lock: str | None
+) -> None:
+    """Add a test over nodes to the passport, if there is one of the lock that was tested.
+
+    tested_lock: the hash that the nodes reported; None if they reported none.
+    """
+    prefix = prefixes.find(plan.name, plan.prefix_path)
+    if prefix is None:  # it is on the nodes alone
+        passport = _find_undamaged(context, plan.name)
+    else:
+        passport = _passport_of(context, plan, prefix)
+    if passport is None:
+        return
+    is_certain = tested_lock is not None or not succeeded(document["verdict"])
+    if is_certain and tested_lock in (None, passport["lock"]["sha256"]):
+        _write(context, passports.with_smoke_over_nodes(passport, document))

@@ -1,0 +1,52 @@
+"""Warnings about a build: each once per environment, with its id, and with a build that avoids it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provision import resolver
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.types import Resolution
+from provision.environment import marker
+from provision.environment import passport as passports
+from provision.workflow.context import Context, warn_once
+
+
+def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path) -> None:
+    """Print the warnings of a resolution that are new to this environment.
+
+    Not those that the request accepts, nor those in the passport or in the prefix: what made these
+    has printed them. Raises InvalidSpec if the request accepts a warning that does not exist.
+
+    folder: of the environment, in the envs folder. prefix: where it is installed, or will be.
+    """
+    accepted = set(resolution.spec.accept)
+    unknown = sorted(accepted - set(resolver.warning_ids()))
+    if unknown:
+        raise InvalidSpec(
+            f"accept: there is no warning {', '.join(unknown)}.",
+            advice=f"Warnings: {', '.join(resolver.warning_ids())}.",
+        )
+    if not resolution.warnings:
+        return
+    printed = accepted | _of_last_build(context, folder.name) | marker.printed_warnings(prefix)
+    for warning in resolution.warnings:
+        if warning.what in printed:
+            continue
+        text = f"{warning.reason} ({warning.source}). {warning.value}".strip()
+        if warning.what in resolver.warning_ids():
+            avoiding = resolver.build_without(resolution.spec, warning.what)
+            if avoiding is not None:
+                text += f" The nearest build without this: {avoiding}."
+            text += f" `--accept {warning.what}` silences this warning."
+        warn_once(context, text)
+
+
+def _of_last_build(context: Context, name: str) -> set[str]:
+    try:
+        passport = passports.find(context.folders, name)
+    except IntegrityError:
+        return set()
+    if passport is None:
+        return set()
+    return {warning["what"] for warning in passport["warnings"]}

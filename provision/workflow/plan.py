@@ -1,0 +1,458 @@
+"""From a request to a plan: environment, build, Python, files, and what each stage will do.
+
+Planning changes nothing. The same plan drives a command and describes it for `--dry-run`, so the
+two cannot differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from provision import image as images
+from provision import lockfile as locks
+from provision import render
+from provision.core import prefix_registry
+from provision.core.container import brief_reference
+from provision.core.errors import IntegrityError, StaleLock
+from provision.core.spec_fields import SPEC_KEYS, Spec
+from provision.core.types import Lock, LockedPackage, Manager, Pin, Prefix, Resolution
+from provision.environment import drift as drifts
+from provision.environment import kernel, runtime_package
+from provision.environment import prefix as prefixes
+from provision.resolver import spec as specs
+from provision.workflow import pitfalls
+from provision.workflow.context import Context, missing_file
+from provision.workflow.resolution import (
+    PythonSource,
+    ResolvedRequest,
+    check_requirements,
+    combine,
+    resolve,
+    resolve_with_python,
+)
+from provision.workflow.smoke.runner import SmokeRequest
+
+ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answers
+# Why a stage is skipped, in the plan and in the build.
+NO_IMAGE, NO_SMOKE, NO_ENGINE = "--no-image", "--no-smoke", "no Docker engine answers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What the command line requests: an environment, options over its spec.yml, and what to do."""
+
+    name: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    prefix: Path | None = None
+    image: ImageMode = "auto"
+    smoke: bool = True
+    kernel: bool = True
+    relock: bool = False
+    solver: locks.SolverName | None = (
+        None  # an executable that solves instead of the built-in solver
+    )
+    force: bool = False
+    smoke_request: SmokeRequest = field(default_factory=SmokeRequest)
+    # The text of spec.yml as it is to be, instead of the file's.
+    spec_text: str | None = None
+    # Set by `with_name`, where finding the name of a new environment took a resolution.
+    resolved: ResolvedRequest | None = None
+
+    def option_flags(self) -> dict[str, str]:
+        """The options that were given a value: their keys, and how the command line has them."""
+        flags = {}
+        for key in SPEC_KEYS:
+            value = self.options.get(key.name)
+            if value in (None, (), []) or (key.kind == "switch" and not value):
+                continue
+            is_negative = key.kind == "flag" and not value
+            flags[key.name] = key.negative_option if is_negative else key.option
+        return flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanStep:
+    """What a command does in one stage."""
+
+    stage: Literal["render", "lock", "prefix", "image", "smoke", "kernel"]
+    action: Literal["keep", "make", "run", "skip"]
+    detail: str
+
+    @property
+    def would(self) -> str:
+        """In words, for `--dry-run`."""
+        if self.action == "keep":
+            return f"nothing: {self.detail}"
+        if self.action == "skip":
+            return f"skip ({self.detail})"
+        return self.detail
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A request worked out.
+
+    spec_content: what spec.yml says once written. texts: the files that are locked, as they will
+    stand, hand edits included. edited: the files among them that were edited by hand.
+    """
+
+    request: BuildRequest
+    folder: Path
+    resolution: Resolution
+    spec_content: Mapping[str, Any]
+    texts: Mapping[str, str]
+    edited: tuple[str, ...]
+    inputs: locks.LockInputs
+    lock: Lock | None
+    lock_is_current: bool
+    python_from: PythonSource
+    prefix_path: Path
+    templates: render.Templates
+
+    @property
+    def name(self) -> str:
+        return self.resolution.spec.name
+
+    @property
+    def current_lock(self) -> Lock | None:
+        """The lock, if it was made from exactly these inputs."""
+        return self.lock if self.lock_is_current else None
+
+    @property
+    def reusable_lock(self) -> Lock | None:
+        """The lock that the command keeps; None if it solves anew."""
+        return None if self.request.relock else self.current_lock
+
+    def reusable_prefix(self, lock: Lock | None) -> Prefix | None:
+        """The prefix, if it is exactly what this lock says."""
+        prefix = prefixes.find(self.name, self.prefix_path)
+        if lock is None or not drifts.is_current(prefix, lock):
+            return None
+        return prefix
+
+    def differs_only_in_day(self) -> bool:
+        """Whether `as_of` alone keeps the lock from being current."""
+        lock = self.lock
+        if lock is None or lock.python_from != self.python_from:
+            return False
+        if lock.as_of == self.inputs.as_of:
+            return False
+        inputs_of_that_day = locks.read_inputs(
+            self.inputs.environment, self.inputs.virtual_packages, self.folder, as_of=lock.as_of
+        )
+        return _is_made_from(lock, inputs_of_that_day)
+
+    def edited_files(self) -> str:
+        return ", ".join(str(self.folder / name) for name in self.edited)
+
+    def pins_in_environment_file(self) -> tuple[Pin, ...]:
+        """The pins in environment.yml: the resolution's, and those that were written in by hand."""
+        pins = {(pin.manager, pin.requirement): pin for pin in self.resolution.pins}
+        requirements: list[tuple[Manager, str]] = []
+        requirements += [("conda", text) for text in self.inputs.conda]
+        requirements += [("pip", text) for text in self.inputs.pip]
+        source = render.ENVIRONMENT
+        lab_template = self.templates.lab_file(render.ENVIRONMENT)
+        if lab_template and render.ENVIRONMENT not in self.edited:
+            source = f"{lab_template.parent.name}/{lab_template.name}"
+        all_pins = []
+        for manager, requirement in requirements:
+            written_by_hand = Pin(
+                manager=manager,
+                requirement=requirement,
+                reason=f"written into {source} by hand",
+                source=source,
+            )
+            all_pins.append(pins.get((manager, requirement), written_by_hand))
+        return tuple(all_pins)
+
+    def steps(
+        self, image: PlanStep | None = None, solved: Sequence[LockedPackage] = ()
+    ) -> list[PlanStep]:
+        """What `build` does, stage by stage. image: that step, if the engine was asked about it.
+        solved: the packages of the new lock, if they are known.
+        """
+        lock = self.reusable_lock
+        prefix = self.reusable_prefix(lock)
+        image = image or self.image_step()
+        return [
+            self.render_step(),
+            self.lock_step(solved),
+            self.prefix_step(prefix),
+            image,
+            self.smoke_step(image),
+            self.kernel_step(lock, prefix),
+        ]
+
+    def input_texts(self) -> dict[str, str]:
+        """The text of spec.yml, unless the user wrote it, and of the files that are locked."""
+        texts = dict(self.texts)
+        if render.file_state(self.folder / render.SPEC) != "edited":
+            texts = {render.SPEC: render.render_spec(self.name, self.spec_content), **texts}
+        return texts
+
+    def dockerfile_texts(self, lock: Lock) -> dict[str, str]:
+        """The Dockerfile of a lock, as rendered."""
+        values = images.dockerfile_context(self.resolution, lock)
+        return render.render_dockerfile(self.name, values, self.templates)
+
+    def render_step(self) -> PlanStep:
+        if self.edited:
+            detail = f"{self.edited_files()} is used as edited by hand"
+            return PlanStep(stage="render", action="keep", detail=detail)
+        files = render.changed_files(self.folder, self.input_texts())
+        lock = self.reusable_lock
+        if lock is not None:
+            dockerfile = self.dockerfile_texts(lock)
+            if not render.edited_files(self.folder, dockerfile):
+                files += render.changed_files(self.folder, dockerfile)
+        if not files:
+            return PlanStep(stage="render", action="keep", detail="all files are as rendered")
+        return PlanStep(
+            stage="render", action="make", detail=f"write {', '.join(files)} in {self.folder}"
+        )
+
+    def lock_step(self, solved: Sequence[LockedPackage] = ()) -> PlanStep:
+        """What becomes of the lock. solved: see `steps`."""
+        lock = self.reusable_lock
+        if lock is not None:
+            return PlanStep(
+                stage="lock", action="keep", detail=f"{len(lock.packages)} packages are locked"
+            )
+        pins = ", ".join(pin.requirement for pin in self.resolution.pins)
+        python = "this machine"
+        if self.python_from == "channel":
+            python = ", ".join(self.resolution.channels)
+        if solved:
+            detail = f"lock {self._described_packages(solved)}, with Python from {python}"
+            return PlanStep(stage="lock", action="make", detail=detail)
+        return PlanStep(
+            stage="lock", action="make", detail=f"solve {pins} with Python from {python}"
+        )
+
+    def _described_packages(self, packages: Sequence[LockedPackage]) -> str:
+        """How many packages a lock holds, and the versions of those that are pinned."""
+        first_platform = self.resolution.platforms[0]
+        versions: dict[str, str] = {}
+        counts: dict[Manager, int] = {"conda": 0, "pip": 0}
+        for package in packages:
+            if package.platform == first_platform:
+                versions[package.name] = package.version
+                counts[package.manager] += 1
+        pinned = []
+        for name in dict.fromkeys(
+            specs.package_name(pin.requirement) for pin in self.resolution.pins
+        ):
+            if name in versions:
+                pinned.append(f"{name} {versions[name]}")
+        total = f"{counts['conda']} conda packages and {counts['pip']} wheels"
+        return f"{total} ({', '.join(pinned)})"
+
+    def prefix_step(self, reusable: Prefix | None) -> PlanStep:
+        """What becomes of the prefix. reusable: see `reusable_prefix`."""
+        if reusable is not None:
+            package = runtime_package.load()
+            if runtime_package.is_current(reusable.path, package):
+                detail = f"{reusable.path} matches the lock"
+                return PlanStep(stage="prefix", action="keep", detail=detail)
+            detail = f"install {runtime_package.NAME} {package.version} into {reusable.path}"
+            return PlanStep(stage="prefix", action="make", detail=detail)
+        exists = prefixes.find(self.name, self.prefix_path) is not None
+        verb = "replace" if exists else "make"
+        detail = f"{verb} {self.prefix_path}"
+        added = prefixes.added_by_hand(self.prefix_path)
+        if added:
+            detail += f", without what was installed by hand: {', '.join(added)}"
+        return PlanStep(stage="prefix", action="make", detail=detail)
+
+    def image_step(self, outputs: Sequence[images.Output] = ()) -> PlanStep:
+        """What becomes of an image that does not exist yet; asks no engine.
+
+        outputs: where `image build` puts the image.
+        """
+        if self.request.image == "skip":
+            return PlanStep(stage="image", action="skip", detail=NO_IMAGE)
+        base = images.chosen_base(self.resolution.spec.base)
+        name = brief_reference(base)
+        detail = f"make and load an image based on {name}"
+        if any(output.path is not None for output in outputs):
+            places = ["load it" if to.path is None else f"write {to}" for to in outputs]
+            detail = f"make an image based on {name}; {', '.join(places)}"
+        elif images.is_on_disk(base):
+            detail = f"make an image based on {name}, and load it if a Docker engine answers"
+        elif self.request.image == "auto":
+            detail += ", if a Docker engine answers and has or gets that base"
+        return PlanStep(stage="image", action="make", detail=detail)
+
+    def smoke_step(self, image: PlanStep) -> PlanStep:
+        """image: what becomes of the image."""
+        if not self.request.smoke:
+            return PlanStep(stage="smoke", action="skip", detail=NO_SMOKE)
+        detail = "test the prefix, and the image if there is one"
+        if image.action == "skip":
+            detail = "test the prefix"
+        elif image.action == "keep":
+            detail = "test the prefix and the image"
+        return PlanStep(stage="smoke", action="run", detail=detail)
+
+    def kernel_step(self, lock: Lock | None, reusable: Prefix | None = None) -> PlanStep:
+        """What becomes of the kernel with this lock; None: the lock is still to be solved."""
+        if not self.request.kernel:
+            return PlanStep(stage="kernel", action="skip", detail="--no-kernel")
+        has_launcher = self.resolution.spec.jupyter
+        if lock is not None:
+            has_launcher = lock.find(kernel.LAUNCHER) is not None
+        if not has_launcher:
+            reason = f"no {kernel.LAUNCHER} in the lock"
+            if not self.resolution.spec.jupyter:
+                reason = "--no-jupyter"
+            return PlanStep(stage="kernel", action="skip", detail=reason)
+        title = kernel.display_name(self.resolution)
+        if reusable is not None and kernel.is_current(reusable, title):
+            return PlanStep(stage="kernel", action="keep", detail=f"{title!r} is registered")
+        condition = " if the smoke test passes" if self.request.smoke else ""
+        return PlanStep(stage="kernel", action="make", detail=f"register {title!r}{condition}")
+
+
+def with_name(context: Context, request: BuildRequest) -> BuildRequest:
+    """The request with the name of its environment, so that its lock can be held.
+
+    Without a name, the options must say enough to find one. Raises InvalidSpec for a spec that
+    makes no sense.
+    """
+    if request.name is None:
+        request = _named_by_options(context, request)
+    _read_spec(context, request)
+    return request
+
+
+def _named_by_options(context: Context, request: BuildRequest) -> BuildRequest:
+    """The name holds the Python version, which may be this machine's where no channel answers."""
+    draft = specs.combine({}, request.options, name="")
+    resolution = resolve(draft)
+    name = resolution.spec.name
+    folder = context.folders.envs / name
+    if (folder / render.SPEC).exists() or (folder / locks.FILE).exists():
+        # Its spec.yml may say more than the options, and its lock says where Python comes from.
+        return dataclasses.replace(request, name=name)
+    resolved = resolve_with_python(context, draft, None, resolution)
+    name = resolved.resolution.spec.name
+    return dataclasses.replace(request, name=name, resolved=resolved)
+
+
+def make_plan(context: Context, request: BuildRequest) -> Plan:
+    """Work a request out. Changes nothing.
+
+    May ask whether a channel answers, if nothing says where Python comes from. To act on the plan,
+    the caller must hold the environment's lock.
+    """
+    if request.name is None:
+        request = _named_by_options(context, request)
+    spec = _read_spec(context, request)
+    folder = context.folders.envs / spec.name
+    lock = _read_lock(context, folder / locks.FILE, request)
+    is_new = not (folder / render.SPEC).exists() and lock is None
+    resolved = request.resolved if is_new else None
+    if resolved is None:
+        resolved = resolve_with_python(context, spec, None if request.relock else lock)
+    resolution = resolved.resolution
+    prefix_path = prefix_registry.prefix_path(context.folders, spec.name, request.prefix)
+    pitfalls.warn_of(context, resolution, folder, prefix_path)
+    rendered = render.render_inputs(resolution, context.templates)
+    edited = [] if request.force else render.edited_files(folder, rendered)
+    if edited:
+        _refuse_options_without_effect(folder, request, resolution, edited)
+    texts = {**rendered, **{name: render.read_text(folder / name) for name in edited}}
+    inputs = locks.read_inputs(
+        texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], folder, as_of=spec.as_of
+    )
+    if edited or context.templates.lab_file(render.ENVIRONMENT):
+        locks.check_inputs(inputs, folder)
+    is_current = (
+        lock is not None
+        and lock.python_from == resolved.python_from
+        and _is_made_from(lock, inputs)
+    )
+    return Plan(
+        request=request,
+        folder=folder,
+        resolution=resolution,
+        spec_content=specs.content(resolution.spec),
+        texts=texts,
+        edited=tuple(edited),
+        inputs=inputs,
+        lock=lock,
+        lock_is_current=is_current,
+        python_from=resolved.python_from,
+        prefix_path=prefix_path,
+        templates=context.templates,
+    )
+
+
+def _read_spec(context: Context, request: BuildRequest) -> Spec:
+    """Options over the environment's own spec.yml, checked."""
+    name = specs.check_name(request.name or "")
+    path = context.folders.envs / name / render.SPEC
+    if not path.exists() and not request.options.get("torch"):
+        error = missing_file(path, advice="")
+        if "torch" in request.options:  # the verb has options for a spec
+            error.advice += " Or describe the environment with --torch and --cuda."
+        raise error
+    spec = combine(path, request.options, name=name, text=request.spec_text)
+    return check_requirements(spec)
+
+
+def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | None:
+    """The lock, if there is one.
+
+    An unreadable one stops every command but the one that replaces it.
+    """
+    if not path.exists():
+        return None
+    try:
+        return locks.read(path)
+    except IntegrityError as error:
+        if not request.relock:
+            raise
+        context.progress.warn(f"{error.message} It will be replaced.")
+        return None
+
+
+def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
+    """Whether a lock was made from these inputs.
+
+    A lock of another tool has conda-lock's content hash alone.
+    """
+    if lock.inputs_sha256:
+        return lock.inputs_sha256 in (inputs.sha256, inputs.former_sha256)
+    return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
+
+
+def _refuse_options_without_effect(
+    folder: Path, request: BuildRequest, resolution: Resolution, edited: Sequence[str]
+) -> None:
+    """A file edited by hand is used as it is.
+
+    Options that would change it are refused, not dropped.
+    """
+    path = folder / render.SPEC
+    flags = request.option_flags().values()
+    if not flags or not path.exists():
+        return
+    written = resolve(specs.combine(specs.read(path), {}, name=folder.name)).spec
+    # Neither of these is part of the edited files.
+    before = dataclasses.replace(written, base=None, as_of=None, accept=())
+    after = dataclasses.replace(resolution.spec, base=None, as_of=None, accept=())
+    if before != after:
+        files = ", ".join(str(folder / name) for name in edited)
+        raise StaleLock(
+            f"{files} was edited by hand, so {', '.join(flags)} would have no effect.",
+            advice=(
+                "Write the change into the file, or undo the edit with "
+                f"`provision render {folder.name} --force`."
+            ),
+        )

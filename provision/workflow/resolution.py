@@ -1,0 +1,185 @@
+"""From a spec to a resolution: spec.yml under options, this machine, and where Python comes from.
+
+`provision.resolver` knows neither files nor machines nor channels; they are read here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from provision import catalog, resolver, sources
+from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
+from provision.core.platforms import Platform
+from provision.core.spec_fields import Spec
+from provision.core.types import HostGpus, Lock, Resolution
+from provision.resolver import spec as specs
+from provision.workflow.context import Context, warn_once
+
+if TYPE_CHECKING:
+    from provision.adapters import conda
+
+PythonSource = Literal["channel", "host"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedRequest:
+    """What a request comes to: the build, and where its Python comes from."""
+
+    python_from: PythonSource
+    resolution: Resolution
+
+
+def combine(path: Path, options: Mapping[str, Any], *, name: str, text: str | None = None) -> Spec:
+    """Options over a spec.yml, if there is one. text: what it is to hold, instead of the file's."""
+    content: Mapping[str, Any] = {}
+    if text is not None:
+        content = specs.parse(text.encode(), path)
+    elif path.exists():
+        content = specs.read(path)
+    spec = specs.combine(content, options, name=name)
+    if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
+        raise _auto_in_file(path, spec)
+    return spec
+
+
+def check_requirements(spec: Spec) -> Spec:
+    """The spec. Raises InvalidSpec if the solver's parser refuses a conda requirement."""
+    if spec.conda:
+        from provision.adapters import conda
+
+        mistakes = conda.spec_errors(spec.conda)
+        if mistakes:
+            raise InvalidSpec("\n".join(mistakes))
+    return spec
+
+
+def resolve(spec: Spec) -> Resolution:
+    """The build and the pins that a spec comes to."""
+    return resolver.resolve(spec, machine_for(spec))
+
+
+def machine_for(spec: Spec) -> HostGpus | None:
+    """This machine, if the spec requests the newest CUDA and names no machine itself."""
+    if not _depends_on_machine(spec):
+        return None
+    from provision.core import host
+
+    return host.this_machine()
+
+
+def _depends_on_machine(spec: Spec) -> bool:
+    return spec.cuda == "auto" and not (spec.gpu or spec.driver)
+
+
+def _auto_in_file(path: Path, spec: Spec) -> InvalidSpec:
+    """Machines share a folder of environments, so a file must mean the same on all of them."""
+    try:
+        cuda = resolve(spec).cuda
+        instead = f'; on this one it is {cuda}: write cuda: "{cuda}", or'
+    except ProvisionError:
+        instead = ": write a version, or"
+    return InvalidSpec(
+        f"{path}: `cuda: auto` alone means a different CUDA on each machine{instead} name the "
+        "machine with `gpu` and `driver`.",
+        advice=(
+            "`--cuda auto` on the command line means this machine; the first build writes "
+            "the version into spec.yml."
+        ),
+    )
+
+
+def resolve_with_python(
+    context: Context, spec: Spec, lock: Lock | None, resolution: Resolution | None = None
+) -> ResolvedRequest:
+    """Decide where Python comes from, and resolve.
+
+    The answer becomes part of the lock, which decides from then on.
+
+    resolution: the spec's own, if the caller has it.
+    """
+    locked_channel = lock is not None and lock.python_from == "channel"
+    if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
+        return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))
+    if lock is not None and lock.python_from == "host":
+        return ResolvedRequest(python_from="host", resolution=_resolve_as_locked(spec, lock))
+    if spec.python_from == "host":
+        return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
+    resolution = resolution or resolve(spec)
+    silent = _unanswered(context.solver, resolution.channels, resolution.platforms[0])
+    if len(silent) < len(resolution.channels):
+        return ResolvedRequest(python_from="channel", resolution=resolution)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
+    if sources.by_name(resolution.source).manager == "conda":
+        from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
+        raise Unreachable(
+            f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
+            advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
+        )
+    warn_once(
+        context,
+        f"no conda channel answers ({reasons}): Python comes from this machine, and the lock "
+        "will not be portable",
+    )
+    return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
+
+
+@functools.cache
+def _unanswered(
+    solver: conda.Solver, channels: tuple[str, ...], platform: Platform
+) -> dict[str, str]:
+    """Asked once per run: naming and planning must not see two answers."""
+    return solver.unreachable_channels(channels, platform)
+
+
+def _resolve_as_locked(spec: Spec, lock: Lock) -> Resolution:
+    """The resolution with the Python that a lock holds, whichever Python runs provision."""
+    python = lock.find("python")
+    if spec.python is None and python is not None:
+        spec = dataclasses.replace(spec, python=catalog.minor(python.version))
+    return resolve(spec)
+
+
+def check_host_python(spec: Spec) -> None:
+    """Raises ToolMissing if this machine's Python is not the one that a spec requests."""
+    from provision import channel
+
+    version = channel.host_minor()
+    if spec.python is None or spec.python == version:
+        return
+    raise ToolMissing(
+        f"Python {spec.python} was requested, but Python would have to come from this "
+        f"machine, which has {version}.",
+        advice=(
+            f"Use --python {version}, run provision with Python {spec.python}, or use "
+            "--channel to name a channel that answers."
+        ),
+    )
+
+
+def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
+    """The resolution with this machine's Python: the caller's, if it has that Python already.
+
+    Raises ToolMissing if the request or the build excludes that Python.
+    """
+    from provision import channel
+
+    check_host_python(spec)
+    version = channel.host_minor()
+    if resolution is not None and resolution.spec.python == version:
+        return resolution
+    try:
+        return resolve(dataclasses.replace(spec, python=version))
+    except NoSuchBuild as error:
+        resolve(spec)  # refuses a build that exists with no Python at all in words of its own
+        raise ToolMissing(
+            f"Python would have to come from this machine, which has {version}: {error.message}",
+            advice=(
+                "Run provision with a Python that the build supports, or use --channel to name a "
+                f"channel that answers. {error.advice}"
+            ),
+        ) from error

@@ -1,0 +1,180 @@
+"""The result of a smoke test over nodes, and its report: every node with what is known of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from provision.cluster.failures import NodeFailure
+from provision.cluster.inventory import Node, NodeSelection
+from provision.core.types import Verdict
+from provision.workflow.smoke import drain_policy
+from provision.workflow.smoke.drain_policy import DrainDecision
+from provision.workflow.smoke.isolation import Group, Isolation
+from provision.workflow.smoke.node_groups import GroupResult, PreparedNode
+from provision_runtime.report import model
+
+SCHEMA = 1
+KIND = "smoke-nodes"
+# named: a finding names it, but no search has shown that it is the cause.
+NodeState = Literal["passed", "named", "tested", "bad", "suspect", "untested", "left out"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One round of a search: groups that were tested at once, and their results."""
+
+    purpose: str
+    results: Mapping[Group, GroupResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesResult:
+    """Everything about one test over nodes.
+
+    whole: the test of all nodes together; None if none could be tested. left_out: nodes that the
+    engine has out of service. failures: nodes that could not be tested. isolation: what the search
+    found; None without one. without_folder: phases that were skipped because there is no shared folder.
+    evidence: the folder with reports and logs.
+    """
+
+    name: str
+    selection: NodeSelection
+    verdict: Verdict
+    started_at: str
+    duration_s: float
+    job: str | None
+    tested: tuple[PreparedNode, ...]
+    left_out: tuple[Node, ...]
+    failures: Mapping[str, NodeFailure]
+    whole: GroupResult | None
+    rounds: tuple[Round, ...]
+    isolation: Isolation | None
+    drain: DrainDecision | None
+    without_folder: tuple[str, ...]
+    evidence: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRow:
+    """One node. ranks: of the test of all nodes. findings: ids. message: what is wrong, if
+    anything is."""
+
+    node: str
+    host: str
+    ranks: tuple[int, ...]
+    gpus: int | None
+    state: NodeState
+    findings: tuple[str, ...] = ()
+    message: str = ""
+
+
+def node_rows(result: NodesResult) -> list[NodeRow]:
+    """Every selected node, in the order: tested, could not be tested, left out."""
+    rows = [_tested_row(result, prepared) for prepared in result.tested]
+    for name, failure in result.failures.items():
+        message = f"{failure.reason}: {failure.message}"
+        rows.append(
+            NodeRow(node=name, host="", ranks=(), gpus=None, state="untested", message=message)
+        )
+    for node in result.left_out:
+        message = f"{node.state} ({node.reason})" if node.reason else node.state
+        rows.append(
+            NodeRow(
+                node=node.name, host="", ranks=(), gpus=node.gpus, state="left out", message=message
+            )
+        )
+    return rows
+
+
+def _tested_row(result: NodesResult, prepared: PreparedNode) -> NodeRow:
+    name = prepared.node.name
+    assert result.whole is not None
+    state = _state(name, result.whole, result.isolation)
+    findings = [finding for finding in result.whole.findings if name in finding.nodes]
+    message = "; ".join(finding.message for finding in findings)
+    if state == "bad":
+        tests = [each for round_ in result.rounds for each in round_.results.values()]
+        main = drain_policy.main_finding(name, tests)
+        if main is not None:
+            findings = [main, *(each for each in findings if each.id != main.id)]
+            message = main.message
+    if state == "untested" and name in result.whole.failures:
+        failure = result.whole.failures[name]
+        message = f"{failure.reason}: {failure.message}"
+    return NodeRow(
+        node=name,
+        host=prepared.host,
+        ranks=result.whole.ranks[name],
+        gpus=prepared.gpus,
+        state=state,
+        findings=tuple(dict.fromkeys(finding.id for finding in findings)),
+        message=message,
+    )
+
+
+def _state(name: str, whole: GroupResult, isolation: Isolation | None) -> NodeState:
+    if model.succeeded(whole.verdict):
+        return "passed"
+    if isolation is not None:
+        if name in isolation.bad_nodes:
+            return "bad"
+        if name in isolation.untested:
+            return "untested"
+        if name in isolation.passing:
+            return "passed"
+        if name in isolation.suspects:
+            return "suspect"
+        return "tested"
+    if name in whole.failures:
+        return "untested"
+    is_named = any(
+        name in finding.nodes and finding.verdict == model.FAIL for finding in whole.findings
+    )
+    return "named" if is_named else "tested"
+
+
+def document(result: NodesResult) -> dict[str, Any]:
+    """The report, by provision/schemas/smoke-nodes.schema.json."""
+    isolation, drain = result.isolation, result.drain
+    tests = []
+    for round_ in result.rounds:
+        tests += [_test(round_.purpose, each) for each in round_.results.values()]
+    return {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "name": result.name,
+        "on": result.selection.text,
+        "job": result.job,
+        "started_at": result.started_at,
+        "duration_s": result.duration_s,
+        "verdict": result.verdict,
+        "nodes": [_as_lists(dataclasses.asdict(row)) for row in node_rows(result)],
+        "tests": tests,
+        "isolation": None if isolation is None else _as_lists(dataclasses.asdict(isolation)),
+        "drained": dict(drain.drained) if drain else {},
+        "not_drained": dict(drain.not_drained) if drain else {},
+        "report": result.whole.report if result.whole else None,
+    }
+
+
+def _test(purpose: str, result: GroupResult) -> dict[str, Any]:
+    return {
+        "purpose": purpose,
+        "nodes": list(result.group),
+        "verdict": result.verdict,
+        "problem": result.problem,
+        "findings": [_as_lists(dataclasses.asdict(finding)) for finding in result.findings],
+    }
+
+
+def _as_lists(value: Any) -> Any:
+    """Tuples as the lists that JSON makes of them."""
+    if isinstance(value, Mapping):
+        return {key: _as_lists(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_as_lists(entry) for entry in value]
+    return value

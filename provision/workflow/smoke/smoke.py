@@ -1,0 +1,109 @@
+"""`provision smoke`: testing a prefix, an image or both on this machine, now."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from provision import image as images
+from provision.core.atomic import atomic_write
+from provision.core.errors import ToolMissing
+from provision.core.paths import make_private_directory
+from provision.core.types import Image, Place, Prefix, SmokeResult
+from provision.environment import passport as passports
+from provision.environment.activation import activation_variables
+from provision.workflow.context import Context
+from provision.workflow.ensure import ensure_runtime
+from provision.workflow.installed import require_prefix
+from provision.workflow.passport import passport_with_image, record_smoke
+from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision.workflow.smoke import runner as smoke_runner
+
+
+def smoke(
+    context: Context, request: BuildRequest, places: Sequence[Place], junit: Path | None = None
+) -> list[SmokeResult]:
+    """Test an environment in each place. Its passport gets the verdicts.
+
+    junit: a file for the same results as JUnit XML. An earlier run's file is removed first, or it
+    would pass for this one's.
+    """
+    smoke_runner.check(request.smoke_request)
+    if junit is not None:
+        junit.unlink(missing_ok=True)
+    plan = make_plan(context, request)
+    prefix = require_prefix(context, plan.name, request.prefix)
+    client, image = None, None
+    if "image" in places:
+        image = passports.to_image(passport_with_image(context, plan.name))
+        client = images.require_engine("test the prefix with --in prefix")
+    if "prefix" in places:
+        ensure_runtime(context, prefix)
+    results = [smoke_in(context, plan, place, prefix, image, client) for place in places]
+    if junit is not None:
+        atomic_write(junit, smoke_runner.junit(results))
+    if request.smoke_request.is_whole:
+        record_smoke(context, plan, prefix, results)
+    return results
+
+
+def smoke_in(
+    context: Context,
+    plan: Plan,
+    place: Place,
+    prefix: Prefix,
+    image: Image | None,
+    client: Any | None,
+) -> SmokeResult:
+    """Run the smoke test in a prefix or an image.
+
+    Its files stay, so that a finding can be examined.
+    """
+    request = plan.request.smoke_request
+    folder = context.folders.smoke(plan.name)
+    out = (request.out.absolute() if request.out else folder) / place
+    baseline = folder / f"baseline-{place}.json"
+    make_private_directory(folder)
+    if request.out is None:
+        shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps a killed one
+        make_private_directory(out)
+    if request.baseline == "compare":
+        _check_baseline(baseline, place, plan.name)
+    with context.progress.meter("waiting for the next phase", 0):
+        if place == "prefix":
+            activation = activation_variables(prefix)
+            return smoke_runner.in_prefix(
+                prefix, plan.resolution, request, activation, out, baseline, context.on_smoke_line
+            )
+        assert image is not None and client is not None
+        smoke_runner.remove_old_report(out)
+        status, output = images.run_smoke(
+            client,
+            image,
+            smoke_runner.arguments(plan.resolution, request),
+            out,
+            files=images.SmokeFiles(
+                folder=request.folder,
+                expect=request.expect,
+                baseline=baseline if request.baseline else None,
+                verb=request.baseline,
+            ),
+            timeout_s=request.timeout_s + smoke_runner.STARTING_S,
+            gpus=plan.resolution.cuda is not None,
+            on_line=context.on_smoke_line,
+        )
+        return smoke_runner.read_report(out, "image", status, output)
+
+
+def _check_baseline(path: Path, place: Place, name: str) -> None:
+    if not path.is_file():
+        raise ToolMissing(
+            f"There is no baseline for the {place} of {name} on this machine.",
+            advice=(
+                f"`provision smoke {name} --in {place} --baseline save` makes one; run it while "
+                "the machine is healthy."
+            ),
+        )
+    smoke_runner.check_baseline(path)
