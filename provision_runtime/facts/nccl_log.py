@@ -2,7 +2,7 @@
 GPUDirect RDMA, NVLS and plug-ins.
 
 NCCL has no other way to tell. The lines are those of NCCL 2.10 to 2.30 in public logs, which
-tests/unit/test_facts_nccl_log.py names; a line of another form is skipped, and what no line says is
+tests/unit/runtime/facts/test_facts_nccl_log.py names; a line of another form is skipped, and what no line says is
 None: unknown.
 """
 

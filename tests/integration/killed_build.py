@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from provision.image import oci_layout
-from tests.unit.test_image_layer_build import CHANGED, FIRST, WHEELS, Lab
+from tests.unit.image.test_image_layer_build import CHANGED, FIRST, WHEELS, Lab
 
 WHEELS.update(dict.fromkeys(WHEELS, 5000))
 STEPS = frozenset(

@@ -24,7 +24,7 @@ from provision.image import config, layers, oci_layout
 from provision.image.layers import LayerEntry
 from provision_runtime.smoke.launcher import free_port
 from tests.integration.test_image import resolution
-from tests.unit.test_image_config import LOCK
+from tests.unit.image.test_image_config import LOCK
 
 BIG = 3 << 20
 

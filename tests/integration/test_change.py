@@ -28,7 +28,7 @@ from tests.conftest import ROOT
 from tests.faulty import Server, served
 from tests.integration.conftest import Home, make_home, on_terminal
 from tests.small import write_index, write_wheel
-from tests.unit.test_quickstart import quick_start
+from tests.unit.cli.test_quickstart import quick_start
 
 NAME = "small"
 KERNEL_PAGE = (ROOT / "docs" / "kernel.md").read_text()

@@ -22,7 +22,7 @@ from provision.core.platforms import PLATFORM
 from provision.core.types import LockedPackage
 from provision.image import conda_files
 from provision.image.cache_key import Recipe
-from tests.unit.test_image_build import BASE, LOCK, RESOLUTION, Quiet
+from tests.unit.image.test_image_build import BASE, LOCK, RESOLUTION, Quiet
 
 RECIPE = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=0)
 FILE, LINK, HARD, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE

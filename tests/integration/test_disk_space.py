@@ -16,8 +16,8 @@ from provision.core.errors import NoSpace
 from provision.core.mirrors import NO_MIRRORS
 from provision.core.types import Lock, LockedPackage
 from provision.environment import disk_space
-from tests.unit.test_file_locks import Recorder
-from tests.unit.test_prefix import lock
+from tests.unit.core.test_file_locks import Recorder
+from tests.unit.environment.test_prefix import lock
 
 pytestmark = [
     pytest.mark.mounts,

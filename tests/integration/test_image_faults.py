@@ -14,7 +14,7 @@ import pytest
 from provision import image
 from provision.core.errors import IntegrityError, NoSpace
 from provision.image import export, oci_layout
-from tests.unit.test_image_layer_build import CHANGED, FIRST, Lab, Listening, flip
+from tests.unit.image.test_image_layer_build import CHANGED, FIRST, Lab, Listening, flip
 
 MIB = 1 << 20
 
@@ -56,7 +56,9 @@ def test_disk_fills_up_during_build(small_disk: Path, monkeypatch: pytest.Monkey
     before = lab.build("toy", {"greet": "1.0"})
     (small_disk / "prefixes" / "toy").rename(small_disk / "prefixes" / "first")
     prefix = lab.prefix("toy", FIRST)
-    monkeypatch.setattr("tests.unit.test_image_layer_build.Listening", lambda: Filling(small_disk))
+    monkeypatch.setattr(
+        "tests.unit.image.test_image_layer_build.Listening", lambda: Filling(small_disk)
+    )
     with pytest.raises(NoSpace, match=r"/images/toy was not written"):
         lab.build("toy", FIRST, prefix)
     monkeypatch.undo()

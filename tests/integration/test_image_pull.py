@@ -50,7 +50,7 @@ from tests.integration.registries import (
 )
 from tests.integration.test_image import Watching
 from tests.integration.waiting import eventually
-from tests.unit.test_image_base_archive import layout
+from tests.unit.image.test_image_base_archive import layout
 
 __all__ = ["host"]
 

@@ -22,7 +22,7 @@ from provision.workflow.image import registry as image_registry
 from tests import evidence
 from tests.integration.registries import Line, answer, host, make_image, refuse
 from tests.integration.test_image import Watching
-from tests.unit.test_image_sbom import folder
+from tests.unit.image.test_image_sbom import folder
 
 __all__ = ["folder", "host"]
 

@@ -32,7 +32,7 @@ from provision.image.oci_layout import NAME as REF_NAME
 from tests.conftest import absence
 from tests.integration.test_image import EnvironmentParts, Watching, build, wheel
 from tests.integration.waiting import eventually
-from tests.unit.test_lock_verify import sound, wheel_entry
+from tests.unit.lockfile.test_lock_verify import sound, wheel_entry
 
 pytestmark = pytest.mark.docker
 

@@ -30,8 +30,8 @@ from provision.workflow.plan import BuildRequest, Plan
 from tests.integration.conftest import first_in_ci
 from tests.integration.registries import serving
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
-from tests.unit.test_image_base_archive import layout
-from tests.unit.test_image_build import LAYER
+from tests.unit.image.test_image_base_archive import layout
+from tests.unit.image.test_image_build import LAYER
 
 NOBODY = 65534
 BUILD = """

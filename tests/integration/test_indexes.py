@@ -24,7 +24,7 @@ from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from tests.faulty import served
 from tests.small import write_wheel
-from tests.unit.test_conda_connection import channel  # noqa: F401
+from tests.unit.adapters.test_conda_connection import channel  # noqa: F401
 
 REQUEST = uv.ResolveRequest(
     requirements=("torch==2.13.0+cu116", "numpy"), python="3.11", glibc="2.28", build_path="cu116"

@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 from provision.cli.main import cli
 from provision.launch.kubernetes_rules import violations
 from tests.integration.kubernetes_server import KubernetesServer, kubernetes_server
-from tests.unit import test_launch_kubernetes_rules as rules
-from tests.unit.test_launch_contract import TRAIN, text
-from tests.unit.test_launch_verbs import SPEC
+from tests.unit.launch import test_launch_kubernetes_rules as rules
+from tests.unit.launch.test_launch_contract import TRAIN, text
+from tests.unit.verbs.test_launch_verbs import SPEC
 
 pytestmark = [
     pytest.mark.exhaustive,

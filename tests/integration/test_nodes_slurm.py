@@ -17,7 +17,7 @@ from provision_runtime.node.program import MARK
 from tests.integration.conftest import Home, make_home
 from tests.integration.slurm_cluster import GPUS, SlurmCluster
 from tests.integration.test_nodes_ssh import reasons
-from tests.unit.test_quickstart import quick_start
+from tests.unit.cli.test_quickstart import quick_start
 
 pytestmark = pytest.mark.slurm
 

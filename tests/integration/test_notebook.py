@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from provision.environment import prefix as prefixes
-from tests.unit.test_quickstart import quick_start
+from tests.unit.cli.test_quickstart import quick_start
 
 pytestmark = pytest.mark.index
 

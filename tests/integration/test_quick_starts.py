@@ -29,8 +29,8 @@ from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import let_in
 from tests.integration.virtual_hosts import virtual_network
 from tests.small import write_index
-from tests.unit.test_image_base_archive import layout
-from tests.unit.test_quickstart import quick_start
+from tests.unit.cli.test_quickstart import quick_start
+from tests.unit.image.test_image_base_archive import layout
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.index]
 
@@ -166,7 +166,7 @@ http: {{addr: 0.0.0.0:5000, tls: {{certificate: {folder}/cert.pem, key: {folder}
 @pytest.mark.hosts
 @pytest.mark.needs("docker-registry", "openssl")
 def test_images_reach_the_registry(tmp_path: Path, packaged_python: Path) -> None:
-    """The job's own line runs in tests/unit/test_quickstart.py."""
+    """The job's own line runs in tests/unit/cli/test_quickstart.py."""
     folder = tmp_path / "registry"
     folder.mkdir()
     files = ("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"))

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from provision import render, report
 from provision.cli.main import cli
 from tests import drift_records, evidence
-from tests.unit.test_report_page import rich
+from tests.unit.report.test_report_page import rich
 
 pytestmark = pytest.mark.browser
 # Runs in the page and leaves what it measured in the title. The page itself forbids scripts, so its policy is taken out first.

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.unit.test_cli import VERBS
+from tests.unit.cli.test_cli import VERBS
 
 PROVISION = shlex.join([sys.executable, "-c", "from provision.cli.main import main; main()"])
 # What a shell runs before the verb, and how it redirects; whether the output can be written.

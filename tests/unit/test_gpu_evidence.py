@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 sys.path.insert(0, str(ROOT / "tools"))
 
-import gpu_evidence  # noqa: E402
+import gpu_evidence
 
 REPORT: dict[str, Any] = json.loads((ROOT / "tests" / "data" / "smoke-report.json").read_text())
 RUN = {

@@ -1,0 +1,101 @@
+"""What kubectl says about nodes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from provision.adapters.kubernetes import nodes as kubernetes_nodes
+from provision.core.errors import InvalidSpec, ToolMissing, Unreachable
+from tests.paths import DATA
+
+NODES = DATA / "kubectl" / "nodes.json"
+
+
+def test_nodes() -> None:
+    first, second = kubernetes_nodes.parse_nodes(NODES.read_text())
+    assert (first.name, first.host, first.state) == ("ip-10-0-0-1", "gpu-a.lab", "Ready")
+    assert (first.gpus, first.gpu_type) == (8, "NVIDIA-H100-80GB-HBM3")
+    assert (first.arch, first.driver, first.pressure) == ("x86_64", "550.54.15", ())
+    assert second.state == "Unknown,SchedulingDisabled"
+    assert (second.arch, second.driver, second.gpus) == ("aarch64", None, 0)
+    assert second.pressure == ("DiskPressure",)
+
+
+def put_kubectl(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "kubectl"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_selector_and_context_are_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_kubectl(
+        tmp_path,
+        f'echo "$@" >{shlex.quote(str(tmp_path))}/words; cat {shlex.quote(str(NODES))}',
+        monkeypatch,
+    )
+    assert len(kubernetes_nodes.list_nodes("gpu=yes,!old", "lab")) == 2
+    words = (tmp_path / "words").read_text()
+    assert words.startswith("--context lab get nodes -o json")
+    assert words.endswith("get nodes -o json -l gpu=yes,!old --request-timeout=60s\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (
+            "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
+            Unreachable,
+        ),
+        ("Unable to connect to the server: dial tcp: lookup api.lab: no such host", Unreachable),
+        (
+            "Error from server (BadRequest): Unable to find nodes that match label selector",
+            InvalidSpec,
+        ),
+        ('error: context "lab" does not exist', InvalidSpec),
+    ],
+)
+def test_refusals(
+    message: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_kubectl(tmp_path, f"echo '{message}' >&2; exit 1", monkeypatch)
+    with pytest.raises(error) as caught:
+        kubernetes_nodes.list_nodes("x")
+    assert message in str(caught.value)
+
+
+def test_no_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing):
+        kubernetes_nodes.list_nodes()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[]", "7", "null", '"x"', "", "{}", "[" * 200_000, '{"items": NaN}', '{"items": [7]}'),
+        '{"items": [{"metadata": {}}]}',
+        '{"items": [{"metadata": {"name": 7}}]}',
+        '{"items": [{"metadata": {"name": "n1", "labels": []}}]}',
+        '{"items": [{"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready"}]}}]}',
+        '{"items": [{"metadata": {"name": "n1"}, "status": {"allocatable": {"nvidia.com/gpu": "x"}}}]}',
+    ],
+)
+def test_what_is_no_list_of_nodes(text: str) -> None:
+    with pytest.raises(Unreachable, match="nodes"):
+        kubernetes_nodes.parse_nodes(text)
+
+
+def test_words_of_a_kubelet_are_lines_and_a_driver_is_a_version() -> None:
+    metadata = {"name": "n1", "labels": {"nvidia.com/cuda.driver-version.full": "newest"}}
+    status = {"nodeInfo": {"osImage": "Debian\n\x1b[2Jn9 Ready"}}
+    [node] = kubernetes_nodes.parse_nodes(
+        json.dumps({"items": [{"metadata": metadata, "status": status}]})
+    )
+    assert (node.os_image, node.driver) == ("Debian\\n\\x1b[2Jn9 Ready", None)

@@ -1,0 +1,751 @@
+"""CI workflows: compared with golden files, valid by the services' schemas, and clean for linters."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.resources
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from provision import ci, resolver
+from provision.catalog.data_files import load
+from provision.cli.main import cli
+from provision.core.errors import InvalidSpec
+from provision.core.spec_fields import Spec
+from provision.resolver import spec
+from provision.verbs.build import command as build
+from provision.verbs.lock.command import make_lock
+from provision.verbs.matrix.ci import command_line_options
+from tests import evidence
+from tests.paths import DATA
+
+GOLDEN = DATA / "golden" / "ci"
+RUNNERS = """\
+runners:
+  - name: v100
+    labels: [self-hosted, linux, v100]
+    gpu: V100
+    gpus: 2
+    driver: "535.129.03"
+    timeout: 60
+  - name: a100
+    labels: [self-hosted, linux, "a100:8"]
+    gpu: A100
+    gpus: 8
+    driver: "550.54.14"
+    cache: /var/cache/provision
+  - name: grace
+    labels: gh200
+    gpu: sm_90
+    driver: "580.65.06"
+    platform: linux-aarch64
+"""
+# One of each kind: on the first GPU runner, on the second, on none, and without CUDA.
+SPECS = {
+    "vision": 'torch: "2.3.1"\ncuda: "12.1"\npython: "3.11"\n',
+    "new": 'torch: "2.13.0"\ncuda: "13.0"\npython: "3.11"\nsource: wheels\n',
+    "ampere": 'torch: "2.11.0"\ncuda: "12.8"\npython: "3.11"\nsource: wheels\nconda: ["ffmpeg=7.*"]\n',
+    "cpu": 'torch: "2.13.0"\ncpu: true\npython: "3.11"\n',
+}
+WORKFLOWS = {
+    "github": "github-workflow.yml",
+    "gitlab": "gitlab-ci.yml",
+    "github jobs": "github-outputs.txt",
+    "gitlab jobs": "gitlab-jobs.yml",
+}
+FILES = {"github": ".github/workflows/provision.yml", "gitlab": ".gitlab-ci.yml"}
+FORMATS = list(FILES)
+LOCK = b"lock"
+INSTALL = f"https://wheels.invalid/provision_gpu-1.0-py3-none-any.whl#sha256={'0' * 64}"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PROVISION_DATA", "PROVISION_CACHE", "PROVISION_ENVS"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "a lab's"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "runners.yml").write_text(RUNNERS)
+    for name, text in SPECS.items():
+        (folder / "envs" / name).mkdir(parents=True)
+        (folder / "envs" / name / "spec.yml").write_text(text)
+    return folder
+
+
+def invoke(*message: str) -> Result:
+    if "--install" not in message:
+        message = (*message, "--install", INSTALL)
+    return CliRunner().invoke(cli, ["matrix", "ci", *message])
+
+
+def rendered(format: str, *message: str) -> str:
+    result = invoke("--format", format, *message)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def github_jobs(*message: str) -> dict[str, list[dict[str, Any]]]:
+    """The entries of both matrices, as the workflow's first job hands them on."""
+    entries = {}
+    for line in rendered("github", "--jobs", *message).splitlines():
+        name, _, matrix = line.partition("=")
+        entries[name] = json.loads(matrix)["include"] if matrix else []
+    return entries
+
+
+def tool(name: str) -> str:
+    executable = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+    if not executable:
+        pytest.skip(f"no {name} on this machine")
+    return executable
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+class Reference(yaml.SafeLoader):
+    """Reads GitLab's `!reference [job, key]` as a text."""
+
+
+def _reference(loader: Any, node: Any) -> str:
+    return "!reference " + ".".join(loader.construct_sequence(node))
+
+
+Reference.add_constructor("!reference", _reference)
+
+
+@pytest.mark.parametrize("kind", WORKFLOWS)
+def test_golden(kind: str, lab: Path, request: pytest.FixtureRequest) -> None:
+    path = GOLDEN / WORKFLOWS[kind]
+    format, _, jobs = kind.partition(" ")
+    text = rendered(format, *(["--jobs"] if jobs else []))
+    if request.config.getoption("--update-golden"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert path.exists(), f"no golden file {path}: run with --update-golden"
+    assert text == path.read_text()
+
+
+def test_github_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
+    check = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
+    (lab / "w.yml").write_text(rendered("github"))
+    result = run(*check, "w.yml")
+    assert result.returncode == 0, result.stdout
+    (lab / "w.yml").write_text(rendered("github").replace("runs-on:", "run-on:"))
+    assert run(*check, "w.yml").returncode != 0
+
+
+def test_gitlab_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
+    check = (
+        tool("check-jsonschema"),
+        "--builtin-schema",
+        "vendor.gitlab-ci",
+        "--data-transform",
+        "gitlab-ci",
+    )
+    text = rendered("gitlab")
+    (lab / "g.yml").write_text(text)
+    (lab / "jobs.yml").write_text(rendered("gitlab", "--jobs"))
+    result = run(*check, "g.yml", "jobs.yml")
+    assert result.returncode == 0, result.stdout
+    (lab / "g.yml").write_text(text.replace("  script:", "  scripts:"))
+    assert run(*check, "g.yml").returncode != 0
+
+
+def test_security_linter_accepts_ours_and_reports_a_mistake(lab: Path) -> None:
+    check = (
+        tool("zizmor"),
+        "--offline",
+        "--no-config",
+        "--no-progress",
+        "--persona",
+        "pedantic",
+        "--format",
+        "json",
+    )
+    path = lab / ".github" / "workflows" / "w.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(rendered("github"))
+    result = run(*check, str(path))
+    assert (result.returncode, json.loads(result.stdout)) == (0, []), result.stdout
+    path.write_text(
+        re.sub(r"@[0-9a-f]{40} #", "@", rendered("github")).replace(
+            "run: provision smoke", "run: ${{ github.head_ref }} smoke"
+        )
+    )
+    result = run(*check, str(path))
+    assert {"unpinned-uses", "template-injection"} <= {
+        finding["ident"] for finding in json.loads(result.stdout)
+    }
+
+
+def scripts(format: str, text: str) -> Iterator[str]:
+    """Every shell script of a workflow."""
+    content = yaml.load(text, Loader=Reference)
+    if format == "github":
+        yield from (
+            step["run"]
+            for job in content["jobs"].values()
+            for step in job["steps"]
+            if "run" in step
+        )
+    else:
+        for job in content.values():
+            if isinstance(job, dict) and "script" in job:
+                template = content.get(".environment", job)
+                after = job.get("after_script") or template.get("after_script", [])
+                for lines in (template["before_script"] + job["script"], after):
+                    yield "\n".join(line for line in lines if not line.startswith("!reference"))
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab", "gitlab jobs"])
+def test_shell_is_clean(kind: str, lab: Path) -> None:
+    format, _, jobs = kind.partition(" ")
+    result = list(scripts(format, rendered(format, "--image", *(["--jobs"] if jobs else []))))
+    assert len(result) >= 2
+    for index, script in enumerate(result):
+        (lab / f"{index}.sh").write_text(script + "\n")
+    checked = run(
+        tool("shellcheck"), "--shell=bash", *(f"{index}.sh" for index in range(len(result)))
+    )
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_least_privileges_and_pinned_actions(lab: Path) -> None:
+    text = rendered("github")
+    content = yaml.safe_load(text)
+    assert content["permissions"] == {"contents": "read"}
+    assert content["concurrency"]["cancel-in-progress"] is True
+    assert set(content[True]) == {
+        "workflow_dispatch",
+        "workflow_call",
+        "pull_request",
+        "schedule",
+    }  # YAML reads `on` as true
+    pins = {
+        f"{row['uses']}@{row['commit']} # {row['version']}"
+        for row in load("ci.yml")["actions"].values()
+    }
+    assert set(re.findall(r"uses: (.*)", text)) == pins
+    # A caller's usual group is its workflow's name and branch: the same one would cancel the caller.
+    assert content["concurrency"]["group"].startswith("provision-")
+    for name, job in content["jobs"].items():
+        assert job["steps"][0]["with"]["persist-credentials"] is False
+        if name != "matrix":
+            assert job["strategy"]["fail-fast"] is False
+        assert not any("${{" in step.get("run", "") for step in job["steps"])
+
+
+def test_fork_code_never_runs_on_the_labs_machines(lab: Path) -> None:
+    jobs = yaml.safe_load(rendered("github"))["jobs"]
+    assert "head.repo.full_name == github.repository" in jobs["own"]["if"]
+    assert "head.repo" not in jobs["hosted"]["if"]  # on GitHub's own runner
+    assert jobs["matrix"]["runs-on"] == "ubuntu-24.04"
+    (lab / "runners.yml").write_text("runners:\n- {name: mine, labels: cpu}\n")
+    entries = github_jobs()
+    assert {entry["runner"] for entry in entries["own"]} == {"mine"} and not entries["hosted"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_one_job_per_environment(format: str, lab: Path) -> None:
+    result = invoke("--format", format, "--json", "--jobs", "--summary", "summary.md")
+    document = json.loads(result.stdout)
+    jobs = {job["environment"]: (job["runner"], job["gpu"]) for job in document["jobs"]}
+    assert jobs == {
+        "ampere": ("a100", True),
+        "cpu": (None, False),
+        "new": (None, False),
+        "vision": ("v100", True),
+    }
+    if format == "github":
+        entries = github_jobs()
+        assert {entry["environment"] for entry in entries["own"]} == {"ampere", "vision"}
+        assert {entry["environment"] for entry in entries["hosted"]} == {"cpu", "new"}
+        labels = {tuple(entry["labels"]) for entry in entries["own"]}
+        assert labels == {("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8")}
+        assert {tuple(entry["labels"]) for entry in entries["hosted"]} == {("ubuntu-24.04",)}
+    else:
+        own_jobs = {}
+        for name, job in yaml.load(document["text"], Loader=Reference).items():
+            if isinstance(job, dict) and "script" in job and not name.startswith("lock "):
+                own_jobs[job["variables"]["ENVIRONMENT"]] = job
+        assert sorted(own_jobs) == sorted(SPECS)
+        assert own_jobs["vision"]["tags"] == ["self-hosted", "linux", "v100"]
+        for name, job in own_jobs.items():
+            assert f"provision build {name} " in job["script"][1]
+    summary = (lab / "summary.md").read_text()
+    assert "| vision | linux-64 | v100 | V100 | 2 |" in summary
+    assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in summary
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_new_environment_or_runner_needs_no_new_workflow(format: str, lab: Path) -> None:
+    """The file stays the same, and its own command finds the environment."""
+    out = FILES[format]
+    assert invoke("--format", format, "-o", out).exit_code == 0
+    (lab / "envs" / "later").mkdir()
+    (lab / "envs" / "later" / "spec.yml").write_text(SPECS["vision"])
+    (lab / "runners.yml").write_text(RUNNERS.replace("a100", "a800"))
+    assert invoke("--format", format, "-o", out, "--check").exit_code == 0
+    content = yaml.load((lab / out).read_text(), Loader=Reference)
+    if format == "github":
+        command = content["jobs"]["matrix"]["steps"][-1]["run"]
+        command, _, target = command.partition(" >> ")
+        assert target.strip() == '"$GITHUB_OUTPUT"'
+    else:
+        command, _, target = content["matrix"]["script"][0].partition(" > ")
+        assert content["environments"]["trigger"]["include"] == [
+            {"artifact": target, "job": "matrix"}
+        ]
+    argv = shlex.split(command.replace('"$GITHUB_STEP_SUMMARY"', "summary.md"))
+    assert argv[:3] == ["provision", "matrix", "ci"]
+    result = CliRunner().invoke(cli, argv[1:])
+    assert result.exit_code == 0, result.output
+    assert (
+        "later" in result.stdout
+        and "later"
+        in (lab / "summary.md" if format == "github" else lab / "assignment.md").read_text()
+    )
+
+
+def test_one_runner_of_each_gpu_architecture(lab: Path) -> None:
+    entries = github_jobs("--across", "gpu")
+    assert [
+        (entry["environment"], entry["runner"], entry["ranks"]) for entry in entries["own"]
+    ] == [("ampere", "a100", 8), ("vision", "v100", 2), ("vision", "a100", 8)]
+    result = invoke("--format", "github", "--across", "gpu", "-o", "w.yml")
+    assert "vision (linux-64): v100, 2 ranks" in result.output
+    assert (
+        "no runner has sm_50, sm_60, sm_75, sm_86, for which this build has code" in result.output
+    )
+
+
+def test_images_are_built_where_there_is_an_engine(lab: Path) -> None:
+    (lab / "runners.yml").write_text(
+        RUNNERS.replace("    gpus: 8\n", "    gpus: 8\n    engine: true\n")
+    )
+    both = ("--across", "gpu", "--image")
+    entries = github_jobs(*both)["own"]
+    images = {(entry["runner"], entry["image"], entry["place"]) for entry in entries}
+    assert images == {("v100", "--no-image", "prefix"), ("a100", "--image", "both")}
+    assert {entry["image"] for entry in github_jobs("--across", "gpu")["own"]} == {"--no-image"}
+    jobs = yaml.load(rendered("gitlab", "--jobs", *both), Loader=Reference)
+    script = jobs["vision on a100"]["script"]
+    assert "--image" in script[1] and "--in=both" in script[2]
+    assert 'provision env remove "$ENVIRONMENT" --yes' in jobs["vision on a100"]["after_script"][-1]
+    assert "after_script" not in jobs["vision on v100"]
+    (lab / "runners.yml").write_text(RUNNERS.replace("    gpus: 8\n", "    engine: 1\n"))
+    result = invoke("--format", "github")
+    assert result.exit_code == 3
+    assert "`engine` must be true if jobs may use a Docker engine there" in result.output
+
+
+def test_slow_gpus_fail_their_jobs(lab: Path) -> None:
+    """Rehearsals on CPUs are not judged by speed."""
+    entries = github_jobs()
+    strict = {(entry["device"], entry["strict"]) for entry in [*entries["own"], *entries["hosted"]]}
+    assert strict == {("--require-gpu", "--strict"), ("--backend=gloo", "")}
+    relaxed = github_jobs("--no-strict")
+    assert {entry["strict"] for entry in [*relaxed["own"], *relaxed["hosted"]]} == {""}
+    jobs = yaml.load(rendered("gitlab", "--jobs"), Loader=Reference)
+    smokes = [job["script"][2] for job in jobs.values() if "script" in job and job["script"][2:]]
+    assert {"--strict" in line for line in smokes if "--require-gpu" in line} == {True}
+    assert {"--strict" in line for line in smokes if "--backend=gloo" in line} == {False}
+    assert "--no-strict" in rendered("github", "--no-strict")
+
+
+def collect_script(text: str, format: str) -> str:
+    content = yaml.load(text, Loader=Reference)
+    if format == "gitlab":
+        return "\n".join(content[".environment"]["after_script"])
+    steps = content["jobs"]["own"]["steps"]
+    return str(next(step["run"] for step in steps if step["name"] == "Collect the evidence"))
+
+
+def test_evidence_of_a_failed_job_is_kept(lab: Path) -> None:
+    """What runs after a failure always runs, and takes what there is."""
+    steps = yaml.safe_load(rendered("github", "--retention-days", "7"))["jobs"]["own"]["steps"]
+    by_name = {step["name"]: step for step in steps}
+    for name in ("Collect the evidence", "Upload the evidence"):
+        assert by_name[name]["if"] == "always()"
+    upload = by_name["Upload the evidence"]["with"]
+    assert upload["path"] == "${{ runner.temp }}/evidence" and upload["retention-days"] == 7
+    assert all(key in upload["name"] for key in ("environment", "platform", "runner"))
+    assert "$RUNNER_TEMP/evidence/junit.xml" in by_name["Smoke test"]["run"]
+    jobs = yaml.load(rendered("gitlab", "--jobs", "--retention-days", "7"), Loader=Reference)
+    artifacts = jobs[".environment"]["artifacts"]
+    assert artifacts["when"] == "always" and artifacts["expire_in"] == "7 days"
+    assert artifacts["reports"]["junit"] in jobs["vision on v100"]["script"][2]
+    result = invoke("--format", "github", "--retention-days", "0")
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("passport", [True, False])
+def test_collection_makes_page_and_summary(format: str, passport: bool, lab: Path) -> None:
+    """The script as bash runs it, with the real command and the passport of a failed test."""
+    jobs = ("--jobs",) if format == "gitlab" else ()
+    script = collect_script(rendered(format, *jobs), format)
+    command = Path(sysconfig.get_path("scripts")) / "provision"
+    if not command.exists():
+        pytest.skip("provision is not installed here")
+    tools = lab / ".provision" / "tool" / "bin"
+    tools.mkdir(parents=True)
+    (tools / "provision").symlink_to(command)
+    folder = lab / "envs" / "vision"
+    (folder / "conda-lock.yml").write_bytes(LOCK)
+    if passport:
+        document = evidence.passport(
+            evidence.report(evidence.phase(verdict="fail", findings=[evidence.finding()])),
+            name="vision",
+        )
+        document["lock"]["sha256"] = hashlib.sha256(LOCK).hexdigest()
+        evidence.write(lab / "data" / "passports" / "vision" / "passport.json", document)
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "HOME": str(lab),
+        "PROVISION_ENVS": "envs",
+        "PROVISION_DATA": str(lab / "data"),
+        "ENVIRONMENT": "vision",
+        "RUNNER_TEMP": str(lab / "temp"),
+        "GITHUB_STEP_SUMMARY": str(lab / "summary.md"),
+    }
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True, env=environment)
+    kept = lab / ("temp/evidence" if format == "github" else ".provision/evidence")
+    names = {"conda-lock.yml", "passport.json", "report.html"} if passport else {"conda-lock.yml"}
+    assert {path.name for path in kept.iterdir()} == names
+    if format == "github":
+        summary = (lab / "summary.md").read_text()
+        assert ("### vision: fail" if passport else "vision was not built") in summary
+        assert ("| fail | barrier |" in summary) is passport
+
+
+def test_command_in_the_header_regenerates_the_file(lab: Path) -> None:
+    out = "ci/my flow.yml"
+    message = [
+        "--format",
+        "gitlab",
+        "--gpus",
+        "2",
+        "--install",
+        ".",
+        "--schedule",
+        "1 2 * * *",
+        "--envs",
+        "envs",
+        "-o",
+        out,
+    ]
+    assert invoke(*message).exit_code == 0
+    first = (lab / out).read_text()
+    command = shlex.split(first.splitlines()[0].partition("remake with: ")[2])
+    assert command[:3] == ["provision", "matrix", "ci"]
+    (lab / out).unlink()
+    assert invoke(*command[3:]).exit_code == 0
+    assert (lab / out).read_text() == first
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_check_and_hand_edits(format: str, lab: Path) -> None:
+    out = FILES[format]
+    assert invoke("--format", format, "-o", out, "--check").exit_code == 1
+    assert not (lab / out).exists()
+    assert invoke("--format", format, "-o", out, "--dry-run").exit_code == 0
+    assert not (lab / out).exists()
+    assert f"wrote {out}" in invoke("--format", format, "-o", out).output
+    assert f"unchanged: {out}" in invoke("--format", format, "-o", out).output
+    assert invoke("--format", format, "-o", out, "--check").exit_code == 0
+    changed = invoke("--format", format, "--gpus", "2", "-o", out, "--check")
+    assert changed.exit_code == 1
+    assert "+++ " in changed.output and re.search(r"^\+.*--gpus 2", changed.output, re.MULTILINE)
+    (lab / out).write_text((lab / out).read_text() + "# mine\n")
+    result = invoke("--format", format, "-o", out)
+    assert result.exit_code == 6 and "was edited by hand" in result.output
+    assert invoke("--format", format, "-o", out, "--force").exit_code == 0
+    assert "# mine" not in (lab / out).read_text()
+
+
+def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Path) -> None:
+    for name, text in {
+        "bad1": 'torch: "2.3"\ncuda: "13.0"\n',
+        "bad2": "torch: 2.3\n",
+        "bad3": 'torch: "9.9"\ncpu: true\n',
+    }.items():
+        (lab / "envs" / name).mkdir()
+        (lab / "envs" / name / "spec.yml").write_text(text)
+    result = invoke("--format", "github", "-o", "w.yml")
+    assert result.exit_code == 3
+    assert "3 environments cannot be resolved" in result.output
+    assert all(
+        message in result.output
+        for message in ("bad1: There is no build for torch 2.3", "write it in quotes", "torch 9.9")
+    )
+    assert not (lab / "w.yml").exists()
+
+
+@pytest.mark.parametrize(
+    "message,problem",
+    [
+        (("--install", "x; rm -rf /"), "--install must say where"),
+        (("--install", "tools/x-1-py3-none-any.whl\n- run: y"), "--install: "),
+        (("--install", "tools/provision.whl"), "keeps the name"),
+        (("--install", f"https://a.invalid/x.whl#sha256={'0' * 64}"), "keeps the name"),
+        (("--install", ""), "--install must say where runners get provision"),
+        (("--install", "provision==0.1.0"), "`provision==0.1.0` is none of these"),
+        (("--install", "git+https://code.invalid/provision@main"), "is none of these"),
+        (("--runners", "/etc/runners.yml"), "There is no /etc/runners.yml"),
+        (("--schedule", "daily"), "--schedule must be five fields of cron"),
+        (("--envs", ".."), "There is no"),
+        (("--runners", "none.yml"), "There is no none.yml"),
+    ],
+)
+def test_invalid_settings_are_refused(message: tuple[str, ...], problem: str, lab: Path) -> None:
+    result = invoke("--format", "github", *message)
+    assert result.exit_code == 3
+    assert problem in result.output
+
+
+def test_environments_outside_the_repository(lab: Path) -> None:
+    inner = lab / "inner"
+    inner.mkdir()
+    (inner / "runners.yml").write_text(RUNNERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(inner)
+        result = invoke("--format", "github", "--envs", "../envs")
+    assert result.exit_code == 3
+    assert "must be in the repository" in result.output
+
+
+def test_unsupported_features_of_a_service(lab: Path) -> None:
+    (lab / "runners.yml").write_text(
+        "runners:\n- {name: a, labels: a, gpu: A100, driver: '595.45.04', image: x}\n"
+    )
+    result = invoke("--format", "github")
+    assert result.exit_code == 3 and "names an image" in result.output
+    assert "  image: x\n" in rendered("gitlab", "--jobs")
+    resolved = resolver.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
+    target = ci.CiTarget(resolution=resolved, platform="linux-aarch64")
+    far = ci.Job(target=target, runner=None, on_gpu=False, ranks=2, notes=())
+    with pytest.raises(InvalidSpec, match="has no known CPU runner for linux-aarch64"):
+        ci.check_jobs("gitlab", [far])
+    settings = ci.WorkflowSettings(install=".", jobs_command=("provision",))
+    (matrix,) = filter(None, ci.github_matrices([far], settings).values())
+    assert json.loads(matrix)["include"][0]["labels"] == ["ubuntu-24.04-arm"]
+    near = dataclasses.replace(far, target=dataclasses.replace(target, platform="linux-64"))
+    ci.check_jobs("github", [near] * 256)
+    with pytest.raises(InvalidSpec, match="at most 256 jobs"):
+        ci.check_jobs("github", [near] * 257)
+    ci.check_jobs("gitlab", [near] * 257)
+
+
+def test_runners_file_must_be_in_the_repository(lab: Path) -> None:
+    """The first job reads it from the checkout."""
+    (lab.parent / "runners.yml").write_text(RUNNERS)
+    result = invoke("--format", "github", "--runners", "../runners.yml")
+    assert result.exit_code == 3 and "that file must be in the repository" in result.output
+    assert invoke("--format", "github", "--runners", str(lab / "runners.yml")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "message,problem",
+    [
+        (("--jobs", "-o", "x"), "--jobs prints to standard output"),
+        (("--summary", "x"), "--summary goes with --jobs"),
+    ],
+)
+def test_options_that_exclude_each_other(message: tuple[str, ...], problem: str, lab: Path) -> None:
+    result = invoke("--format", "github", *message)
+    assert result.exit_code == 2 and problem in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_matrix_builds_instead_of_environments(format: str, lab: Path) -> None:
+    shutil.rmtree(lab / "envs")
+    which = [
+        "--torch",
+        ">=2.3.1,<2.5",
+        "--cuda",
+        "12.1",
+        "--source",
+        "wheels",
+        "--source",
+        "pytorch",
+        "--python",
+        "3.11",
+    ]
+    message = ("--format", format, *which)
+    output = json.loads(invoke(*message, "--jobs", "--json").stdout)
+    names = [job["environment"] for job in output["jobs"]]
+    assert names[0] == "torch2.3.1-cuda12.1-py311"
+    assert "torch2.3.1-cuda12.1-py311-pytorch" in names and "torch2.4.1-cuda12.1-py311" in names
+    assert len(set(names)) == len(names)
+    workflow = rendered(format, *which)
+    options = ["--torch=2.3.1", "--cuda=12.1", "--python=3.11", "--source=wheels"]
+    if format == "github":
+        (entry,) = [
+            entry for entry in github_jobs(*which)["own"] if entry["environment"] == names[0]
+        ]
+        assert entry["options"].split("\n") == options
+        steps = yaml.safe_load(workflow)["jobs"]["own"]["steps"]
+        script = next(step["run"] for step in steps if step["name"] == "Build")
+        script = script.replace("provision build", "printf '<%s>'")
+        for request in (entry["options"], ""):
+            environment = {"OPTIONS": request, "ENVIRONMENT": "x", "IMAGE": "--no-image"}
+            result = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", script], capture_output=True, env=environment
+            )
+            passed = "".join(f"<{option}>" for option in request.split("\n") if option)
+            expected = f"<x>{passed}<--no-image><--no-smoke><--no-kernel>"
+            assert result.stdout.decode() == expected
+    else:
+        ran = yaml.load(output["text"], Loader=Reference)
+        jobs = [
+            job
+            for job in ran.values()
+            if isinstance(job, dict) and job.get("variables", {}).get("ENVIRONMENT") == names[0]
+        ]
+        command = f"provision lock {names[0]} {' '.join(options)}"
+        assert [job["script"][0] for job in jobs] == [command] * 2
+    assert "--torch=>=2.3.1,<2.5" in shlex.split(workflow.splitlines()[0])
+
+
+TABLE = ("--torch", "2.3.1", "--cuda", "12.1", "--source", "wheels", "--python", "3.11")
+
+
+def gitlab_jobs(*message: str) -> dict[str, Any]:
+    """The pipeline of jobs, which fits GitLab's schema."""
+    content: dict[str, Any] = yaml.load(rendered("gitlab", "--jobs", *message), Loader=Reference)
+    gitlab_schema().validate(content)
+    return content
+
+
+@functools.cache
+def gitlab_schema() -> jsonschema_rs.Validator:
+    schemas = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
+    return jsonschema_rs.validator_for(json.loads((schemas / "gitlab-ci.json").read_text()))
+
+
+@pytest.mark.parametrize("message,name", [((), "vision"), (TABLE, "torch2.3.1-cuda12.1-py311")])
+def test_caches_are_keyed_by_the_lock(message: tuple[str, ...], name: str, lab: Path) -> None:
+    """A lock of the repository by GitLab itself; one that is not there by a job before."""
+    jobs = gitlab_jobs(*message)
+    assert jobs["stages"] == ["locks", "environments"]
+    before, job = jobs[f"lock {name} on v100"], jobs[f"{name} on v100"]
+    assert job["cache"]["key"] == f"{name}-linux-64-$LOCK_SHA256"
+    assert job["needs"] == [f"lock {name} on v100"]
+    assert before["tags"] == job["tags"] and before["script"][0] == job["script"][0]
+    (lab / "envs" / name).mkdir(exist_ok=True)
+    (lab / "envs" / name / "conda-lock.yml").write_text("")
+    jobs = gitlab_jobs(*message)
+    job = jobs[f"{name} on v100"]
+    assert job["cache"]["key"] == {
+        "files": [f"envs/{name}/conda-lock.yml"],
+        "prefix": f"{name}-linux-64",
+    }
+    assert "needs" not in job and f"lock {name} on v100" not in jobs
+    assert ("locks" in jobs["stages"]) == (not message)  # others have none
+
+
+def test_runner_with_a_local_cache_folder_needs_no_key(lab: Path) -> None:
+    jobs = gitlab_jobs()
+    job = jobs["ampere on a100"]
+    assert "cache" not in job and "needs" not in job and "lock ampere on a100" not in jobs
+    assert job["variables"]["PROVISION_CACHE"] == "/var/cache/provision"
+
+
+@pytest.mark.parametrize("portable", [True, False])
+def test_previous_job_passes_the_lock_and_its_hash(portable: bool, lab: Path) -> None:
+    """Its script as a shell runs it; the lock is written by a function in provision's place."""
+    before = gitlab_jobs()["lock vision on v100"]
+    lock = f"metadata:\n  custom_metadata:\n    provision_portable: '{str(portable).lower()}'\n"
+    script = 'provision() { printf \'%s\' "$TEXT" > "envs/$2/conda-lock.yml"; }\n' + "\n".join(
+        before["script"]
+    )
+    env = {
+        "TEXT": lock,
+        "PROVISION_ENVS": "envs",
+        "PATH": os.environ["PATH"],
+        **before["variables"],
+    }
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True, env=env)
+    assert (
+        lab / "lock.env"
+    ).read_text() == f"LOCK_SHA256={hashlib.sha256(lock.encode()).hexdigest()}\n"
+    assert (lab / "envs" / "vision" / "conda-lock.yml").exists() is portable
+
+
+def test_selection_without_builds(lab: Path) -> None:
+    result = invoke("--format", "github", "--torch", "2.3", "--cuda", "13.0")
+    assert result.exit_code == 4
+
+
+def test_pytorch_index_comes_from_the_repository_settings(lab: Path) -> None:
+    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in rendered("github")
+    assert "CI/CD variable PROVISION_TORCH_INDEX" in rendered("gitlab", "--jobs")
+
+
+ASKED: list[dict[str, Any]] = [
+    {"torch": "2.3.1", "cuda": "12.1"},
+    {"torch": "2.13", "cpu": True, "companions": False},
+    {
+        "torch": "2.6",
+        "cuda": "12.6",
+        "python": "3.11",
+        "nccl": "2.21.5",
+        "source": "conda-forge",
+        "channels": ["lab/label/x", "conda-forge"],
+        "conda": ["ffmpeg=7.*", "zlib >=1.2,<2"],
+        "pip": ["einops>=0.7,<1", "x[extra]~=1.0"],
+        "base": "debian:bookworm-slim",
+        "python_from": "channel",
+    },
+    {
+        "torch": ">=2.3,<2.6",
+        "cuda": "auto",
+        "cudnn": "9.1",
+        # As the table calls it: options take nvidia-smi's longer names too, and say so.
+        "gpu": ["H100", "A100"],
+        "driver": "535.54.03",
+        "glibc": "2.28",
+        "platforms": ["linux-64", "linux-aarch64"],
+        "infiniband": True,
+        "as_of": "2024-06-30",
+    },
+]
+
+
+@pytest.mark.parametrize("spec_options", ASKED)
+@pytest.mark.parametrize("verb", [make_lock, build.build])
+def test_options_give_the_same_as_the_spec(spec_options: dict[str, Any], verb: Any) -> None:
+    message = shlex.split(shlex.join(command_line_options(spec_options)))
+    parsed = verb.make_context(verb.name, ["lab", *message]).params
+    assert spec.combine(
+        {}, {key: parsed[key] for key in spec.KEYS if key in parsed}, name="lab"
+    ) == spec.combine(spec_options, {}, name="lab")
+
+
+def test_every_spec_key_has_an_option() -> None:
+    options = {
+        option
+        for parameter in build.build.params
+        for option in [*parameter.opts, *parameter.secondary_opts]
+    }
+    samples: dict[str, Any] = dict.fromkeys(spec.KEYS, "x") | {"cpu": True, "companions": False}
+    assert {argument.partition("=")[0] for argument in command_line_options(samples)} <= options

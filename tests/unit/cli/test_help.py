@@ -1,0 +1,170 @@
+"""The help of verbs, and what shells complete."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from provision import catalog
+from provision.catalog import hardware
+from provision.cli import completion
+from provision.cli.help import EXAMPLES
+from provision.cli.main import cli
+from tests.unit.cli.test_cli import VERBS
+
+BY_PATH = {" ".join(path): command for path, command in VERBS}
+# Commands of the command line itself.
+WITHOUT_EXAMPLE = {"completion", "help"}
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PROVISION_DATA", "PROVISION_CACHE", "PROVISION_ENVS"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    for name in ("lab", "lab2", "other"):
+        folder = tmp_path / "provision_envs" / name
+        folder.mkdir(parents=True)
+        (folder / "spec.yml").write_text('torch: "2.3"\ncuda: "12.1"\n')
+    return tmp_path / "provision_envs"
+
+
+@pytest.mark.parametrize("path", sorted(set(BY_PATH) - WITHOUT_EXAMPLE))
+def test_every_verb_shows_an_example_that_it_accepts(path: str) -> None:
+    """Parsed only: nothing runs."""
+    assert path in EXAMPLES, f"add an example of `provision {path}` to provision/cli/help.py"
+    output = " ".join(CliRunner().invoke(cli, [*path.split(), "--help"]).output.split())
+    assert f"Example: provision {EXAMPLES[path]}" in output
+    assert "Exit codes: 0 fine, 1 a check failed" in output
+    words = shlex.split(EXAMPLES[path])
+    assert words[: len(path.split())] == path.split()
+    command = BY_PATH[path]
+    context = command.make_context(path, words[len(path.split()) :])
+    missing = [
+        parameter.name
+        for parameter in command.params
+        if parameter.required and context.params.get(parameter.name or "") in (None, ())
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", ["jobs log", "jobs cancel"])
+def test_the_example_names_a_job_of_an_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    result = CliRunner().invoke(cli, shlex.split(EXAMPLES[path]))
+    assert result.exit_code == 9  # not 3: Slurm is asked, and is missing here
+
+
+def test_every_verb_stands_in_one_section() -> None:
+    output = CliRunner().invoke(cli, ["--help"]).output
+    for name in cli.list_commands(click.Context(cli)):
+        assert output.count(f"\n  {name} ") == 1, name
+
+
+def headings(*words: str) -> list[str]:
+    output = CliRunner().invoke(cli, [*words, "--help"]).output
+    return [line[:-1] for line in output.splitlines() if line.endswith(":") and line[0] != " "]
+
+
+def test_the_options_of_large_verbs_are_in_groups() -> None:
+    assert headings("build") == ["Options", "Request", "Source", "Smoke", "Output"]
+    assert headings("smoke")[-1] == "Output" and "Nodes" in headings("smoke")
+    assert headings("env", "list") == ["Options"]
+    # Of a job, not of a test; of a container, not of a build.
+    assert headings("launch") == ["Options", "Nodes", "Output"]
+    assert headings("image", "run") == ["Options", "Output"]
+    # A group with options of its own.
+    assert headings("lock") == ["Options", "Request", "Source", "Output", "Commands"]
+
+
+def test_help_shows_the_help_of_a_verb() -> None:
+    for words in (["build"], ["env", "tree"], ["lock", "verify"], []):
+        wanted = CliRunner().invoke(cli, [*words, "--help"]).output
+        assert CliRunner().invoke(cli, ["help", *words]).output == wanted
+    result = CliRunner().invoke(cli, ["help", "builx"])
+    assert result.exit_code == 2 and "build" in result.output
+    result = CliRunner().invoke(cli, ["help", "build", "x"])
+    assert result.exit_code == 2 and "has no verbs of its own" in result.output
+
+
+def completed(*words: str) -> list[str]:
+    *before, incomplete = words
+    shell = ShellComplete(cli, {}, "provision", "_PROVISION_COMPLETE")
+    return [item.value for item in shell.get_completions(list(before), incomplete)]
+
+
+@pytest.mark.parametrize(
+    "words,values",
+    [
+        (["smoke", "la"], ["lab", "lab2"]),
+        (["env", "show", "o"], ["other"]),
+        (["lock", "oth"], ["other"]),
+        (["env", "list", "--envs", "/nonexistent", ""], []),
+        (["build", "--cuda", "12.1"], ["12.1"]),
+        (["build", "--gpu", "h10"], ["H100"]),
+        (["build", "--source", "w"], ["wheels"]),
+        (["build", "--accept", "cuda-g"], ["cuda-graph-hang"]),
+        (["env", "tr"], ["tree"]),
+        (["stat"], ["status"]),
+        (["help", "stat"], ["status"]),
+        (["report", "la"], ["lab", "lab2"]),
+        (["lock", "diff", "lab", "oth"], ["other"]),
+    ],
+)
+def test_shells_complete(words: list[str], values: list[str]) -> None:
+    found = completed(*words)
+    assert found[: len(values)] == values if values else not found
+
+
+def test_newest_minor_release_comes_first() -> None:
+    newest = max(
+        catalog.releases().values(), key=lambda release: catalog.version_key(release.version)
+    )
+    assert completed("build", "--torch", "")[0] == newest.minor
+    assert "2.3.1" in completed("build", "--torch", "2.3")
+
+
+def test_searched_data_files_give_what_the_catalog_reads() -> None:
+    """The patterns of completion against the parsed files: a new layout must not empty them."""
+    context = click.Context(cli)
+    releases = {release.version for release in catalog.releases().values()}
+    assert releases <= set(completion.torch_releases(context))
+    products = {gpu.name for gpu in hardware.gpus().values()}
+    assert products == set(completion.gpu_names(context))
+    warnings = {rule.id for rule in catalog.rules() if rule.consequence == "warn"}
+    assert warnings == set(completion.warning_names(context))
+    assert {"12.1", "11.8"} <= set(completion.cuda_versions(context))
+    assert {"3.10", "3.11", "3.12"} <= set(completion.python_versions(context))
+
+
+def test_packages_of_the_named_environment_are_completed(lab: Path) -> None:
+    (lab / "lab" / "conda-lock.yml").write_text("package:\n- name: numpy\n- name: torch\n")
+    assert completed("env", "tree", "lab", "n") == ["numpy"]
+    assert completed("update", "lab", "n") == ["numpy"]
+    (lab / "lab" / "spec.yml").write_text("torch: '2.3'\npip:\n  - 'einops<1'  # small\n- numba\n")
+    assert completed("remove", "lab", "") == ["einops", "numba"]
+
+
+def test_completion_imports_nothing_heavy(lab: Path) -> None:
+    script = (
+        "import sys, json\n"
+        "from click.shell_completion import ShellComplete\n"
+        "from provision.cli.main import cli\n"
+        "shell = ShellComplete(cli, {}, 'provision', 'X')\n"
+        "names = [item.value for item in shell.get_completions(['env', 'show'], 'lab')]\n"
+        "print(json.dumps([names, sorted(sys.modules)]))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    names, modules = json.loads(result.stdout)
+    assert names == ["lab", "lab2"]
+    heavy = {"rattler", "docker", "jinja2", "rich", "jupyter_core", "provision.catalog"}
+    assert heavy.isdisjoint(modules)

@@ -1,0 +1,338 @@
+"""Byte code of prefixes: whose bytes depend on what, and who knows of the files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rattler import PrefixRecord
+
+from provision.adapters import installed_files
+from provision.core.errors import ToolMissing
+from provision.environment import bytecode, install_record, runtime_package
+from provision_runtime.facts import digests
+from tests.unit.environment.test_prefix import kinds_and_names, lock, make
+
+VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+SITE = f"lib/{VERSION}/site-packages"
+TAG = sys.implementation.cache_tag
+CONDA_FIELDS = {
+    "name": "cpkg",
+    "version": "1",
+    "build": "0",
+    "build_number": 0,
+    "depends": [],
+    "subdir": "noarch",
+    "fn": "cpkg-1-0.conda",
+    "url": "https://conda.invalid/noarch/cpkg-1-0.conda",
+    "channel": "https://conda.invalid",
+}
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def module(number: int) -> str:
+    return f"def f{number}(self, name='x'):\n    return name in {{'a', 'bb'}}, self.value\n"
+
+
+def add_wheel(tree: Path, name: str, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        write(tree / SITE / path, text)
+    rows = "".join(f"{path},,\n" for path in files)
+    write(tree / SITE / f"{name}-1.dist-info" / "RECORD", rows)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A conda package and a wheel, with byte code that the package brought."""
+    tree = tmp_path / "lab"
+    (tree / "bin").mkdir(parents=True)
+    (tree / "bin" / "python").symlink_to(sys.executable)
+    add_wheel(tree, "alpha", {f"alpha/m{number}.py": module(number) for number in range(5)})
+    source, stale = f"lib/{VERSION}/cpkg.py", f"lib/{VERSION}/__pycache__/cpkg.{TAG}.pyc"
+    write(tree / source, module(0))
+    write(tree / stale, "compared with the time of its source")
+    rows = [{"_path": path, "path_type": "hardlink"} for path in (source, stale)]
+    record = {
+        **CONDA_FIELDS,
+        "files": [source, stale],
+        "paths_data": {"paths_version": 1, "paths": rows},
+    }
+    write(tree / "conda-meta" / "cpkg-1-0.json", json.dumps(record))
+    return tree
+
+
+def test_a_package_has_the_same_byte_code_next_to_others(tree: Path, tmp_path: Path) -> None:
+    bytecode.compile_all(tree, "checked-hash")
+    alone = bytecode.compiled_files(tree)
+    files = {f"aaa/m{number}.py": module(number) for number in range(5)}
+    add_wheel(tree, "aaa", {**files, "single.py": module(1)})
+    moved = tree.rename(tmp_path / "at another place")
+    bytecode.compile_all(moved, "checked-hash")
+    together = bytecode.compiled_files(moved)
+    assert len(alone) == 6 and len(together) == 12
+    assert {path: together[path] for path in alone} == alone
+
+
+def test_only_new_wheels_are_compiled_where_others_stay(tree: Path, tmp_path: Path) -> None:
+    add_wheel(tree, "gone", {"gone.py": module(7)})
+    add_wheel(tree, "near", {"near.py": module(6)})
+    bytecode.compile_all(tree, "checked-hash")
+    before = bytecode.compiled_files(tree)
+    inodes = {path: (tree / path).stat().st_ino for path in before}
+    old = tmp_path / "old"
+    shutil.copytree(tree, old, symlinks=True, copy_function=os.link)
+    # As uv uninstalls `gone`: with all byte code next to it.
+    (tree / SITE / "gone.py").unlink()
+    (tree / SITE / "gone-1.dist-info" / "RECORD").unlink()
+    shutil.rmtree(tree / SITE / "__pycache__")
+    add_wheel(tree, "beta", {"beta.py": module(8)})
+    bytecode.link_unchanged(old, tree, {SITE})
+    staying = {"alpha-1.dist-info", "near-1.dist-info"}
+    assert bytecode.compile_changes(tree, staying) == {f"{SITE}/beta.py"}
+    after = bytecode.compiled_files(tree)
+    new, gone = (f"{SITE}/__pycache__/{name}.{TAG}.pyc" for name in ("beta", "gone"))
+    assert after.keys() == before.keys() - {gone} | {new}
+    assert all((tree / path).stat().st_ino == inodes[path] for path in after if path != new)
+    all_wheels = {*staying, "beta-1.dist-info"}
+    assert bytecode.compile_changes(tree, all_wheels) == set()
+    bytecode.compile_all(tree, "checked-hash")
+    assert bytecode.compiled_files(tree) == after
+
+
+def test_byte_code_of_what_changed_is_not_linked(tree: Path, tmp_path: Path) -> None:
+    """A wheel in another version, whose byte code the installer left."""
+    bytecode.compile_all(tree, "checked-hash")
+    old = tmp_path / "old"
+    shutil.copytree(tree, old, symlinks=True, copy_function=os.link)
+    source = tree / SITE / "alpha" / "m0.py"
+    source.unlink()
+    source.write_text(module(9))
+    bytecode.link_unchanged(old, tree, {f"{SITE}/alpha"})
+    names = {path.name.split(".")[0] for path in (source.parent / "__pycache__").iterdir()}
+    assert names == {"m1", "m2", "m3", "m4"}
+
+
+def test_a_file_of_two_packages_is_compiled_alone(tree: Path) -> None:
+    add_wheel(tree, "beta", {"alpha/m0.py": module(0), "beta.py": module(1)})
+    batches = bytecode._batches(tree, bytecode._conda_records(tree))
+    assert [f"{SITE}/alpha/m0.py"] in batches
+    assert [f"{SITE}/beta.py"] in batches
+    assert [f"{SITE}/alpha/m{number}.py" for number in range(1, 5)] in batches
+
+
+def test_a_file_whose_text_names_the_place_is_compiled_alone(tree: Path) -> None:
+    write(tree / f"lib/{VERSION}/plain.py", module(2))
+    path = tree / "conda-meta" / "cpkg-1-0.json"
+    record = json.loads(path.read_text())
+    source, plain = f"lib/{VERSION}/cpkg.py", f"lib/{VERSION}/plain.py"
+    record["paths_data"]["paths"] = [
+        {"_path": source, "path_type": "hardlink", "prefix_placeholder": "/placeholder"},
+        {"_path": plain, "path_type": "hardlink"},
+    ]
+    path.write_text(json.dumps(record))
+    batches = bytecode._batches(tree, bytecode._conda_records(tree))
+    assert [source] in batches and [plain] in batches
+
+
+def test_condas_record_lists_the_new_byte_code(tree: Path) -> None:
+    bytecode.compile_all(tree, "checked-hash")
+    file = f"lib/{VERSION}/__pycache__/cpkg.{TAG}.pyc"
+    assert b"compared with the time" not in (tree / file).read_bytes()
+    record = PrefixRecord.from_path(tree / "conda-meta" / "cpkg-1-0.json")
+    assert [str(path) for path in record.files].count(file) == 1
+    types = {str(row.relative_path): row.path_type for row in record.paths_data.paths}
+    assert types[file].pyc_file and types[f"lib/{VERSION}/cpkg.py"].hardlink
+
+
+def test_an_edited_source_counts(tree: Path) -> None:
+    """With unchecked hashes the old code would run, without a word."""
+    source = tree / SITE / "alpha" / "m0.py"
+    bytecode.compile_all(tree, "checked-hash")
+    source.write_text("answer = 42\n")
+    command = [sys.executable, "-c", "from alpha.m0 import answer; print(answer)"]
+    variables = {**os.environ, "PYTHONPATH": str(tree / SITE), "PYTHONDONTWRITEBYTECODE": "1"}
+    result = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert result.stdout == "42\n"
+
+
+def test_tracebacks_name_the_file(tree: Path) -> None:
+    write(tree / SITE / "alpha" / "m0.py", "def fail():\n    raise ValueError\n")
+    bytecode.compile_all(tree, "checked-hash")
+    command = [sys.executable, "-c", "import alpha.m0; alpha.m0.fail()"]
+    variables = {**os.environ, "PYTHONPATH": str(tree / SITE)}
+    result = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert f'File "{tree}/{SITE}/alpha/m0.py", line 2' in result.stderr
+
+
+def test_record_tells_what_changed(tmp_path: Path) -> None:
+    environment, same = make(tmp_path / "lab"), lock(("six", "1.17.0"))
+    python = environment.path / "bin" / "python"
+    python.unlink()
+    python.symlink_to(sys.executable)
+    record = environment.path / "conda-meta" / "python-3.11.7-host_0.json"
+    record.write_text(json.dumps({"name": "python", "version": "3.11.7", "build": "host_0"}))
+    assert not install_record.is_complete(environment.path)
+    install_record.complete(environment.path)
+    assert kinds_and_names(environment, same) == set()
+    assert kinds_and_names(environment, same, files=True) == set()
+
+    site = environment.path / "lib" / "python3.11" / "site-packages"
+    (site / "six.py").write_text("x = 1\ny = 2\n")
+    assert kinds_and_names(environment, same) == {("changed", "six")}
+    assert ("changed", "six") in kinds_and_names(environment, same, files=True)
+    (site / "six.py").write_text("x = 1\n")
+    (site / "mine.py").write_text("")
+    assert kinds_and_names(environment, same) == {("changed", "(other files)")}
+    (site / "mine.py").unlink()
+    next(site.glob("__pycache__/six.*.pyc")).write_bytes(b"damaged")
+    assert kinds_and_names(environment, same) == set()
+    assert kinds_and_names(environment, same, files=True) == {("changed", "(byte code)")}
+
+
+def test_hashes_of_unchanged_byte_code_are_taken_from_the_earlier_record(tree: Path) -> None:
+    bytecode.compile_all(tree, "checked-hash")
+    earlier = bytecode.compiled_files(tree)
+    first, *_ = earlier
+    (tree / first).write_bytes(b"not read")
+    assert bytecode.changed_files(tree, {**earlier, "lib/gone.pyc": "0"}, ()) == earlier
+    add_wheel(tree, "beta", {"beta.py": module(8), "beta_more.py": module(9)})
+    compiled = bytecode.compile_changes(tree, {"alpha-1.dist-info"})
+    changed = bytecode.changed_files(tree, earlier, compiled)
+    assert changed == {**bytecode.compiled_files(tree), first: earlier[first]}
+    assert len(changed) == len(earlier) + 2
+
+
+def test_a_new_runtime_package_is_no_difference(tmp_path: Path) -> None:
+    environment, same = make(tmp_path / "lab"), lock(("six", "1.17.0"))
+    python = environment.path / "bin" / "python"
+    python.unlink()
+    python.symlink_to(sys.executable)
+    runtime_package.install(environment.path, runtime_package.load(version="0.0.1"))
+    install_record.complete(environment.path)
+    runtime_package.install(environment.path, runtime_package.load())
+    install_record.compile_runtime(environment.path)
+    folder = runtime_package.site_packages(environment.path) / "provision_runtime"
+    assert len(list(folder.rglob("*.pyc"))) == len(list(folder.rglob("*.py")))
+    assert kinds_and_names(environment, same) == set()
+
+
+@pytest.fixture
+def cached_tree(tree: Path, tmp_path: Path) -> Path:
+    """The tree with a Python that a package's hash identifies, compiled once with a cache."""
+    add_python(tree, "a" * 64)
+    bytecode.compile_all(tree, "checked-hash", tmp_path / "cache")
+    return tree
+
+
+def add_python(tree: Path, sha256: str) -> None:
+    version = ".".join(map(str, sys.version_info[:3]))
+    record = {"name": "python", "version": version, "sha256": sha256}
+    write(tree / "conda-meta" / f"python-{version}-0.json", json.dumps(record))
+
+
+def without_python(tree: Path) -> None:
+    """What is compiled from here on fails."""
+    (tree / "bin" / "python").unlink()
+
+
+def test_compiled_packages_come_from_the_cache(cached_tree: Path, tmp_path: Path) -> None:
+    before = bytecode.compiled_files(cached_tree)
+    without_python(cached_tree)
+    moved = cached_tree.rename(tmp_path / "elsewhere")
+    bytecode.compile_all(moved, "checked-hash", tmp_path / "cache")
+    assert bytecode.compiled_files(moved) == before and len(before) == 6
+    with pytest.raises(ToolMissing):
+        bytecode.compile_all(moved, "unchecked-hash", tmp_path / "cache")
+
+
+def test_a_hard_link_to_byte_code_is_not_written_to(cached_tree: Path, tmp_path: Path) -> None:
+    """As in an environment that shares the files of the one before."""
+    path = cached_tree / f"{SITE}/alpha/__pycache__/m0.{TAG}.pyc"
+    other = tmp_path / "other.pyc"
+    other.write_bytes(b"of another environment")
+    path.unlink()
+    os.link(other, path)
+    bytecode.compile_changes(cached_tree, (), tmp_path / "cache")
+    assert other.read_bytes() == b"of another environment"
+    assert path.read_bytes() != other.read_bytes()
+
+
+def test_cache_is_not_used_for_other_sources_or_another_python(
+    cached_tree: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    write(cached_tree / SITE / "alpha" / "m0.py", module(7))
+    bytecode.compile_all(cached_tree, "checked-hash", cache)
+    changed = bytecode.compiled_files(cached_tree)
+    bytecode.compile_all(cached_tree, "checked-hash")
+    assert bytecode.compiled_files(cached_tree) == changed
+    add_python(cached_tree, "b" * 64)
+    without_python(cached_tree)
+    with pytest.raises(ToolMissing):
+        bytecode.compile_all(cached_tree, "checked-hash", cache)
+
+
+def flip_bit(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [lambda _: b"", lambda content: content[:100], flip_bit])
+def test_damaged_entry_is_compiled_anew(
+    cached_tree: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    before = bytecode.compiled_files(cached_tree)
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.is_file():
+            path.write_bytes(damage(path.read_bytes()))
+    bytecode.compile_all(cached_tree, "checked-hash", tmp_path / "cache")
+    assert bytecode.compiled_files(cached_tree) == before
+    without_python(cached_tree)
+    bytecode.compile_all(cached_tree, "checked-hash", tmp_path / "cache")
+
+
+def test_full_disk_of_the_cache_is_no_failure(tree: Path, tmp_path: Path) -> None:
+    add_python(tree, "a" * 64)
+    (tmp_path / "cache").write_text("a file, where a folder cannot be made")
+    bytecode.compile_all(tree, "checked-hash", tmp_path / "cache")
+    assert len(bytecode.compiled_files(tree)) == 6
+
+
+def test_a_file_that_conda_and_a_wheels_record_list_is_condas(tree: Path) -> None:
+    """conda packages of Python projects bring a dist-info folder."""
+    files = {f"delta/m{number}.py": module(number) for number in range(3)}
+    add_wheel(tree, "delta", files)
+    path = tree / "conda-meta" / "cpkg-1-0.json"
+    record = json.loads(path.read_text())
+    for name in (*files, "delta-1.dist-info/RECORD"):
+        record["paths_data"]["paths"].append({"_path": f"{SITE}/{name}", "path_type": "hardlink"})
+    path.write_text(json.dumps(record))
+    batches = bytecode._batches(tree, bytecode._conda_records(tree))
+    assert [f"lib/{VERSION}/cpkg.py", *(f"{SITE}/{name}" for name in files)] in batches
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("lib/a/__pycache__/m.cpython-311.pyc", "lib/a/m.py"),
+        ("lib/a/__pycache__/m.cpython-311.opt-1.pyc", "lib/a/m.py"),
+        ("lib/a/__pycache__/test_m.cpython-311-pytest-8.3.2.pyc", "lib/a/test_m.py"),
+        ("lib/a/__pycache__/m.pyc", "lib/a/m.py"),
+        ("lib/a/m.pyc", ""),
+        ("m.py", ""),
+    ],
+)
+def test_host_and_runtime_find_the_same_source_of_byte_code(path: str, source: str) -> None:
+    """The two packages cannot import each other here."""
+    assert installed_files.byte_code_source(path) == source
+    assert digests._byte_code_source(path) == source

@@ -1,0 +1,136 @@
+"""Engines that disconnect in the middle of an answer; the engine is this test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from provision.adapters.docker import Client, connect_engine, engine_errors
+from provision.core.container import brief_reference
+from provision.core.errors import IntegrityError, Unreachable
+from provision.image import docker
+from tests.unit.image.test_image_layers import archive, digest, pieces
+
+
+class Engine(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        content = b'{"ApiVersion": "1.41"}' if self.path.endswith("/version") else b"OK"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        progress_line = b'{"stream": "Loading layer"}\r\n'
+        self.wfile.write(b"%x\r\n%s\r\n100\r\nhalf of" % (len(progress_line), progress_line))
+        self.close_connection = True
+
+    def log_message(self, *message: object) -> None: ...
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
+    client, reason = connect_engine()
+    assert client is not None, reason
+    yield client
+    client.close()
+    server.shutdown()
+    server.server_close()
+
+
+def test_engine_of_the_current_context(
+    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The docker command that we print, and run, goes there too."""
+    host = os.environ["DOCKER_HOST"]
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "lab"}))
+    context = {"Name": "lab", "Metadata": {}, "Endpoints": {"docker": {"Host": host}}}
+    folder = tmp_path / "contexts" / "meta" / hashlib.sha256(b"lab").hexdigest()
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps(context))
+    client, reason = connect_engine()
+    assert client is not None, reason
+    with contextlib.closing(client):
+        assert client.api.base_url == host.replace("tcp:", "http:")
+
+
+def test_engine_disconnect_during_a_response_is_reported(engine: Client) -> None:
+    with (
+        pytest.raises(Unreachable, match="could not load the image"),
+        engine_errors("load the image"),
+    ):
+        engine.images.load(b"layers")
+
+
+NAMED = json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode()
+SAVED = archive(("config.json", b"{}"), ("manifest.json", NAMED), ("layer.tar", bytes(10_000)))
+
+
+def test_config_digest_of_a_saved_image() -> None:
+    assert docker.config_digest_in(pieces(SAVED)) == digest(b"{}")
+    assert docker.config_digest_in(pieces(archive(("manifest.json", b"[]")))) is None
+
+
+@pytest.mark.parametrize("size", [1600, 5000])
+def test_truncated_saved_image_is_refused(size: int) -> None:
+    """In its documents; in a layer."""
+    with pytest.raises(IntegrityError, match="saved cannot be read"):
+        docker.config_digest_in(pieces(SAVED[:size]))
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"",
+        b"{",
+        b"5",
+        b"true",
+        b'"x"',
+        b"[5]",
+        b"[null]",
+        b"[{}]",
+        b'[{"Config": []}]',
+        b'{"a": 1}',
+        b"[" * 100_000,
+    ],
+)
+def test_invalid_manifest_of_a_saved_image_is_refused(manifest: bytes) -> None:
+    with pytest.raises(IntegrityError, match="saved cannot be read"):
+        docker.config_digest_in(pieces(archive(("manifest.json", manifest))))
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        (
+            f"docker.io/library/debian:12@sha256:{'96e378d7e653' + 'a' * 52}",
+            "debian:12@sha256:96e378d7e653...",
+        ),
+        ("docker.io/nvidia/cuda:12.1", "nvidia/cuda:12.1"),
+        ("registry.lab:5000/base:1", "registry.lab:5000/base:1"),
+    ],
+)
+def test_names_of_images_in_messages_are_brief(reference: str, name: str) -> None:
+    assert brief_reference(reference) == name

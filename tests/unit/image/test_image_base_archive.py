@@ -1,0 +1,383 @@
+"""Base images on disk; no engine takes part."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shlex
+import tarfile
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.core.errors import (
+    IntegrityError,
+    InvalidSpec,
+    ProvisionError,
+    ToolMissing,
+)
+from provision.image import base, base_archive, layers, oci_layout
+from tests.unit.image.test_image_layers import archive, digest, ignore
+
+ENVIRONMENT = ["PATH=/bin", "LANG=C"]
+
+
+class Silent:
+    def say(self, text: str) -> None: ...
+
+    warn = say
+    shows_bars = False
+
+    def meter(self, title: str, total: int) -> Silent:
+        return self
+
+    def advance(self, amount: int) -> None: ...
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+LIBC = b"\0GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n"
+LAYERS = [
+    archive(("bin/sh", b"shell"), ("lib/x86_64-linux-gnu/libc.so.6", LIBC)),
+    archive(("etc/os-release", b"debian")),
+]
+
+
+def config(architecture: str = "amd64", parts: list[bytes] | None = None) -> bytes:
+    rootfs = {"type": "layers", "diff_ids": [digest(layer) for layer in parts or LAYERS]}
+    return json.dumps(
+        {
+            "os": "linux",
+            "architecture": architecture,
+            "config": {"Env": ENVIRONMENT},
+            "rootfs": rootfs,
+        }
+    ).encode()
+
+
+def layout(
+    folder: Path,
+    *,
+    nested: bool = False,
+    platforms: tuple[str, ...] = ("amd64",),
+    name: str | None = "lab:12",
+) -> Path:
+    """An OCI image layout as other tools write it; nested: an index in the index, as buildx has it."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+
+    def put(content: bytes, media: str, **more: Any) -> dict[str, Any]:
+        value = digest(content)
+        (blobs / value.removeprefix("sha256:")).write_bytes(content)
+        return {"mediaType": media, "digest": value, "size": len(content), **more}
+
+    rows = []
+    for platform in platforms:
+        parts = [put(layer, oci_layout.LAYER) for layer in LAYERS]
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": oci_layout.MANIFEST,
+            "config": put(config(platform), oci_layout.CONFIG),
+            "layers": parts,
+        }
+        documents = (
+            {"platform": {"os": "linux", "architecture": platform}} if len(platforms) > 1 else {}
+        )
+        rows.append(put(json.dumps(manifest).encode(), oci_layout.MANIFEST, **documents))
+    if nested:
+        rows = [
+            put(
+                json.dumps(
+                    {"schemaVersion": 2, "mediaType": oci_layout.INDEX, "manifests": rows}
+                ).encode(),
+                oci_layout.INDEX,
+            )
+        ]
+    if name:
+        rows[0]["annotations"] = {"org.opencontainers.image.ref.name": name}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": rows}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return folder
+
+
+def docker_archive(path: Path, tags: object = None) -> Path:
+    names = [f"layer{index}/layer.tar" for index in range(len(LAYERS))]
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": tags, "Layers": names}]).encode()
+    members = [
+        *zip(names, LAYERS, strict=True),
+        ("config.json", config()),
+        ("manifest.json", manifest),
+    ]
+    path.write_bytes(archive(*members))
+    return path
+
+
+def layers_of(base: Any, folder: Path) -> list[bytes]:
+    folder.mkdir()
+    base_layers = layers.write_base(base.archive(), base.diff_ids, folder, ignore)
+    return [(folder / layer.digest.removeprefix("sha256:")).read_bytes() for layer in base_layers]
+
+
+@pytest.mark.parametrize(
+    "kind", ["oci", "nested", "platforms", "oci-archive", "docker-archive", "gzip"]
+)
+def test_base_on_disk_is_read_completely(tmp_path: Path, kind: str) -> None:
+    if kind == "docker-archive":
+        reference = f"docker-archive:{docker_archive(tmp_path / 'base.tar', ['lab:12'])}"
+    else:
+        folder = layout(
+            tmp_path / "base",
+            nested=kind == "nested",
+            platforms=("arm64", "amd64") if kind == "platforms" else ("amd64",),
+        )
+        reference = f"oci:{folder}"
+    if kind in ("oci-archive", "gzip"):
+        with tarfile.open(tmp_path / "base.tar", "w:gz" if kind == "gzip" else "w") as whole:
+            whole.add(folder, ".")
+        reference = f"oci-archive:{tmp_path / 'base.tar'}"
+    base = base_archive.read_disk_base(reference)
+    assert (base.digest, base.environment) == (digest(config()), tuple(ENVIRONMENT))
+    assert base.reference == ("lab:12" if kind != "platforms" else base.digest)
+    assert layers_of(base, tmp_path / "blobs") == LAYERS
+
+
+def test_path_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
+    assert base_archive.read_disk_base(
+        f"oci:{layout(tmp_path / 'a', name=None)}"
+    ).reference == digest(config())
+
+
+def test_command_for_a_tag_can_be_copied(tmp_path: Path) -> None:
+    reference = f"oci:{layout(tmp_path / 'the base')}:12"
+    with pytest.raises(InvalidSpec) as refused:
+        base_archive.read_disk_base(reference)
+    assert f"skopeo copy {shlex.quote(reference)} oci:OTHER" in str(refused.value.advice)
+
+
+@pytest.mark.parametrize("tags", [5, True, "lab:12", {"lab:12": 1}, [5, None], []])
+def test_a_base_without_valid_tags_is_named_by_its_digest(tmp_path: Path, tags: object) -> None:
+    base = base_archive.read_disk_base(
+        f"docker-archive:{docker_archive(tmp_path / 'base.tar', tags)}"
+    )
+    assert (base.reference, layers_of(base, tmp_path / "blobs")) == (digest(config()), LAYERS)
+
+
+def broken(folder: Path, what: str) -> str:
+    folder_of_layout = layout(
+        folder / "base", platforms=("arm64",) if what == "platform" else ("amd64",)
+    )
+    blob = oci_layout.blob(folder_of_layout, digest(LAYERS[1]))
+    if what == "nothing":
+        return f"oci:{folder / 'nowhere'}"
+    if what == "lacks":
+        blob.unlink()
+    if what == "index":
+        (folder_of_layout / "index.json").write_text("{")
+    if what == "manifest":
+        row = json.loads((folder_of_layout / "index.json").read_text())["manifests"][0]
+        oci_layout.blob(folder_of_layout, row["digest"]).write_text("{}")
+    if what == "config":
+        oci_layout.blob(folder_of_layout, digest(config())).write_bytes(
+            config().replace(b"LANG=C", b"LANG=D")
+        )
+    if what == "archive":
+        (folder / "file").write_bytes(b"not a tar archive")
+        return f"docker-archive:{folder / 'file'}"
+    if what == "escape":
+        index = json.loads((folder_of_layout / "index.json").read_text())
+        index["manifests"][0]["digest"] = "sha256:../../../../../../../../etc/passwd"
+        (folder_of_layout / "index.json").write_text(json.dumps(index))
+    return f"oci:{folder_of_layout}"
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "message"),
+    [
+        ("nothing", ToolMissing, "not a folder with an OCI image layout"),
+        (
+            "platform",
+            InvalidSpec,
+            "linux/arm64, but the environment's packages are for linux/amd64",
+        ),
+        ("lacks", IntegrityError, "lacks its layer"),
+        ("index", IntegrityError, "is not JSON"),
+        ("manifest", IntegrityError, "does not match its digest"),
+        ("archive", IntegrityError, "cannot be read as an archive"),
+        ("escape", IntegrityError, "digest: .* does not match"),
+        ("config", IntegrityError, "does not match its digest"),
+    ],
+)
+def test_an_incomplete_base_is_refused(
+    tmp_path: Path, what: str, error: type[ProvisionError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        base_archive.read_disk_base(broken(tmp_path, what))
+
+
+GOOD = {"os": "linux", "architecture": "amd64", "rootfs": {"diff_ids": [digest(LAYERS[0])]}}
+ENTRY = {"Config": "c.json", "Layers": ["l.tar"], "RepoTags": ["a:b"]}
+
+
+@pytest.mark.parametrize(
+    ("document", "manifest"),
+    [
+        ({"os": "linux", "architecture": "amd64"}, [ENTRY]),
+        ({**GOOD, "rootfs": {"diff_ids": [5]}}, [ENTRY]),
+        ({**GOOD, "rootfs": {"diff_ids": []}}, [ENTRY]),
+        ({**GOOD, "config": {"Env": "PATH=/bin"}}, [ENTRY]),
+        ({**GOOD, "config": []}, [{**ENTRY, "Layers": ["l.tar", "l.tar"]}]),
+        ([], [ENTRY]),
+        (GOOD, [{"Config": "c.json"}]),
+        (GOOD, [{**ENTRY, "Layers": None}]),
+        (GOOD, [None]),
+        (GOOD, 5),
+        (GOOD, None),
+    ],
+)
+def test_invalid_documents_of_an_archive_are_refused(
+    tmp_path: Path, document: object, manifest: object
+) -> None:
+    members = (
+        ("l.tar", LAYERS[0]),
+        ("c.json", json.dumps(document).encode()),
+        ("manifest.json", json.dumps(manifest).encode()),
+    )
+    (tmp_path / "x.tar").write_bytes(archive(*members))
+    with pytest.raises(IntegrityError, match=r"is not a complete image"):
+        base_archive.read_disk_base(f"docker-archive:{tmp_path / 'x.tar'}")
+
+
+ZEROS = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [],
+        {},
+        {"manifests": None},
+        {"manifests": [5]},
+        {"manifests": [{"mediaType": oci_layout.MANIFEST}]},
+        {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": 5}]},
+        {
+            "manifests": [
+                {"mediaType": oci_layout.MANIFEST, "digest": ZEROS, "platform": {"os": "linux"}}
+            ]
+        },
+        {"manifests": [{"mediaType": oci_layout.MANIFEST, "digest": ZEROS, "platform": 5}]},
+    ],
+)
+def test_empty_index_is_refused(tmp_path: Path, index: object) -> None:
+    (layout(tmp_path / "x") / "index.json").write_text(json.dumps(index))
+    with pytest.raises((IntegrityError, InvalidSpec), match=r"not a complete image"):
+        base_archive.read_disk_base(f"oci:{tmp_path / 'x'}")
+
+
+def test_oversized_document_is_not_read(tmp_path: Path) -> None:
+    """400 MB of zeros, which are nowhere."""
+    member = tarfile.TarInfo("manifest.json")
+    member.size = 400 << 20
+    with (tmp_path / "x.tar").open("wb") as file:
+        file.write(member.tobuf(tarfile.USTAR_FORMAT))
+        file.truncate((400 << 20) + 2048)
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            IntegrityError, match=r"manifest\.json is too large for such a document"
+        ):
+            base_archive.read_disk_base(f"docker-archive:{tmp_path / 'x.tar'}")
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def long_names(kind: bytes, size: int, count: int) -> bytes:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, size
+    return (
+        (member.tobuf(tarfile.USTAR_FORMAT) + bytes(-(-size // 512) * 512)) * count
+        + tarfile.TarInfo("a").tobuf()
+        + bytes(1024)
+    )
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
+@pytest.mark.parametrize(("size", "count"), [(2 << 20, 1), (10, 3000)])
+def test_oversized_member_names_are_refused(
+    tmp_path: Path, kind: bytes, size: int, count: int
+) -> None:
+    content = long_names(kind, size, count)
+    (tmp_path / "x.tar").write_bytes(content)
+    with pytest.raises(IntegrityError, match="cannot be read as an archive"):
+        base_archive.read_disk_base(f"docker-archive:{tmp_path / 'x.tar'}")
+    with pytest.raises(IntegrityError, match="is not a tar archive"):
+        base.check_base("evil", [tmp_path / "x.tar"], "2.28")
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        layers.write_base([content], [ZEROS], tmp_path, ignore)
+
+
+def test_a_truncated_compressed_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(
+        gzip.compress(archive(("manifest.json", os.urandom(9000))))[:-4000]
+    )
+    with pytest.raises(IntegrityError, match="cannot be read as an archive"):
+        base_archive.read_disk_base(f"docker-archive:{tmp_path / 'x.tar'}")
+
+
+def test_a_flipped_bit_in_a_layer_is_refused(tmp_path: Path) -> None:
+    folder = layout(tmp_path / "base")
+    blob = oci_layout.blob(folder, digest(LAYERS[0]))
+    content = bytearray(blob.read_bytes())
+    content[600] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(IntegrityError, match="does not hold its layer"):
+        layers_of(base_archive.read_disk_base(f"oci:{folder}"), tmp_path / "blobs")
+
+
+@pytest.mark.parametrize(
+    "text,name",
+    [
+        ("toy", "toy:latest"),
+        ("ml/toy:2.3-cuda_12", "ml/toy:2.3-cuda_12"),
+        ("Host.lab:5000/toy", "Host.lab:5000/toy:latest"),
+    ],
+)
+def test_valid_tags(text: str, name: str) -> None:
+    assert base.parse_tag(text) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Toy",
+        "toy:",
+        "toy:-x",
+        "a//b",
+        f"toy@sha256:{'0' * 64}",
+        f"sha256:{'0' * 64}",
+        "toy tag",
+        "-toy",
+        "toy:x:y",
+    ],
+)
+def test_invalid_tags(text: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a valid name for an image"):
+        base.parse_tag(text)
+
+
+def test_skopeos_forms_of_a_base_are_refused_with_ours(tmp_path: Path) -> None:
+    layout(tmp_path / "base")
+    with pytest.raises(InvalidSpec) as refused:
+        base_archive.read_disk_base(f"oci:{tmp_path / 'base'}:latest")
+    assert f"Write oci:{tmp_path / 'base'};" in refused.value.advice
+    for text in ("docker://debian:bookworm", "docker-daemon:debian:bookworm"):
+        with pytest.raises(InvalidSpec) as refused:
+            base.chosen_base(text)
+        assert refused.value.advice.startswith("Write debian:bookworm, without docker")

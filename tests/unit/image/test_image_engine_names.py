@@ -1,0 +1,151 @@
+"""Names and ids in an engine with containerd's image store, which two users share.
+
+The engine here keeps what the SDK is told in memory; ids are digests of manifests of its own, as
+such an engine has them. The real engine of the integration tests has the older store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from docker.errors import NotFound
+
+from provision import image as images
+from provision.core import tar
+from provision.core.types import Image, Layer
+from provision.image import oci_layout
+from provision.image.config import LOCK_LABEL
+from tests.unit.image.test_image_base_archive import LAYERS, Silent, config, layout
+from tests.unit.image.test_image_layers import digest
+
+LOCK = "5c" * 32
+REFERENCE = f"provision/lab:{LOCK[:12]}"
+
+
+class ContainerdEngine:
+    """The part of the SDK's client that loads, names and finds images."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, dict[str, Any]] = {}
+        self.tags: dict[str, str] = {}
+        self.images = SimpleNamespace(get=self._get, load=self._load)
+        self.api = SimpleNamespace(
+            tag=self._tag, images=lambda **_: [], base_url="http+docker://localhost"
+        )
+
+    def info(self) -> dict[str, Any]:
+        return {"ID": "lab", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+
+    def _get(self, name: str) -> Any:
+        image_id = self.tags.get(name, name)
+        if image_id not in self.by_id:
+            raise NotFound(name)
+        attributes = self.by_id[image_id]
+        tags = [tag for tag, tagged in self.tags.items() if tagged == image_id]
+        labels = attributes["Config"].get("Labels") or {}
+        return SimpleNamespace(id=image_id, attrs=attributes, labels=labels, tags=tags)
+
+    def _load(self, archive: Iterator[bytes]) -> list[Any]:
+        documents = {}
+        with tar.open_stream(archive) as members:
+            for member in members:
+                file = members.extractfile(member)
+                if file is not None and member.name.endswith(".json"):
+                    documents[member.name] = json.loads(file.read())
+        [entry] = documents["manifest.json"]
+        settings = documents[entry["Config"]]
+        image_id = digest(json.dumps([settings, "manifest"]).encode())
+        rootfs = {"Layers": settings["rootfs"]["diff_ids"]}
+        self.by_id[image_id] = {"Config": settings["config"], "RootFS": rootfs, "Size": 1}
+        return [self._get(image_id)]
+
+    def _tag(self, image_id: str, repository: str, tag: str) -> None:
+        self.tags[f"{repository}:{tag}"] = image_id
+
+
+def user_image(folder: Path, user: str) -> Image:
+    """An image of one lock, which differs from user to user in a variable of its base."""
+    path = layout(folder / user)
+    settings = json.loads(config())
+    settings["config"] = {"Env": [f"USER={user}"], "Labels": {LOCK_LABEL: LOCK}}
+    content = json.dumps(settings).encode()
+    image_id = digest(content)
+    oci_layout.blob(path, image_id).write_bytes(content)
+    layers = tuple(Layer(group="base", digest=digest(part), size=len(part)) for part in LAYERS)
+    for part in LAYERS:
+        oci_layout.blob(path, digest(part)).write_bytes(part)
+    return Image(
+        reference=REFERENCE,
+        layout=path,
+        manifest_digest=digest(b""),
+        image_id=image_id,
+        base="lab:12",
+        base_digest=digest(b""),
+        lock_sha256=LOCK,
+        layers=layers,
+    )
+
+
+def test_the_name_of_another_users_image_is_not_moved(tmp_path: Path) -> None:
+    engine = ContainerdEngine()
+    theirs, own = user_image(tmp_path, "theirs"), user_image(tmp_path, "own")
+    assert images.load_image(theirs, engine, Silent())
+    before = dict(engine.tags)
+    assert set(before) == {REFERENCE, "provision/lab:latest"}
+    assert images.load_image(own, engine, Silent())
+    assert engine.tags == before
+    assert not images.load_image(own, engine, Silent())  # found without a name
+    own_id = images.find_engine_id(own, engine)
+    assert own_id not in before.values()
+    assert images.name_of_own_image(engine, own.layout, REFERENCE) == own_id
+    assert images.name_of_own_image(engine, theirs.layout, REFERENCE) == REFERENCE
+    assert images.removable_images(own.layout, engine) == {own_id[:19]: 1}
+
+
+def test_an_own_name_moves_to_the_newer_image(tmp_path: Path) -> None:
+    engine = ContainerdEngine()
+    older = user_image(tmp_path, "older")
+    newer = replace(user_image(tmp_path, "newer"), layout=older.layout)
+    settings = oci_layout.blob(tmp_path / "newer", newer.image_id).read_bytes()
+    oci_layout.blob(older.layout, newer.image_id).write_bytes(settings)
+    images.load_image(older, engine, Silent())
+    earlier = engine.tags[REFERENCE]
+    engine.images.remove = engine.by_id.pop
+    images.load_image(newer, engine, Silent())
+    assert engine.tags[REFERENCE] == engine.tags["provision/lab:latest"] != earlier
+    assert earlier not in engine.by_id
+
+
+def test_a_name_that_another_user_moved_is_not_removed(tmp_path: Path) -> None:
+    engine = ContainerdEngine()
+    own, theirs = user_image(tmp_path, "own"), user_image(tmp_path, "theirs")
+    images.load_image(own, engine, Silent())
+    own_id = engine.tags[REFERENCE]
+    images.load_image(theirs, engine, Silent())
+    their_id = images.find_engine_id(theirs, engine)
+    engine.tags[REFERENCE] = their_id  # `docker tag`
+    assert own_id != their_id
+    assert list(images.removable_images(own.layout, engine)) == ["provision/lab:latest"]
+
+
+@pytest.mark.parametrize("has_runtime", [True, False])
+def test_an_engine_without_nvidias_runtime_is_started_without_gpus(
+    tmp_path: Path, has_runtime: bool
+) -> None:
+    """The printed `docker run` must work on the engine that has the image."""
+
+    class Engine(ContainerdEngine):
+        def info(self) -> dict[str, Any]:
+            runtimes: dict[str, Any] = {"runc": {}, **({"nvidia": {}} if has_runtime else {})}
+            return {**super().info(), "Runtimes": runtimes}
+
+    engine = Engine()
+    images.load_image(user_image(tmp_path, "own"), engine, Silent())
+    unmet = images.unmet_requirements(engine, REFERENCE, "lab")
+    assert unmet == (() if has_runtime else ("gpus", "memlock"))

@@ -1,0 +1,218 @@
+"""Images in layouts and archives of the user's choice, and what is never replaced."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.core.errors import (
+    InUse,
+    InvalidSpec,
+)
+from provision.core.types import Image, Layer
+from provision.image import base_archive, docker, export, oci_layout
+from tests.unit.image.test_image_base_archive import LAYERS, Silent, config, layers_of, layout
+from tests.unit.image.test_image_layers import digest
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    folder = layout(tmp_path / "image")
+    manifest = json.loads((folder / "index.json").read_text())["manifests"][0]["digest"]
+    result = tuple(Layer(group="base", digest=digest(layer), size=len(layer)) for layer in LAYERS)
+    return Image(
+        reference="provision/toy:1", layout=folder, manifest_digest=manifest, image_id=digest(config()), base="lab:12",
+        base_digest=digest(b""), lock_sha256="0" * 64, layers=result,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
+def test_an_exported_image_can_be_a_base(image: Image, tmp_path: Path, kind: str) -> None:
+    to = export.parse_output(f"{kind}:{tmp_path / 'out' / 'toy'}")
+    for _ in range(2):  # the second replaces the first
+        export.export_image(image, to, Silent())
+    base = base_archive.read_disk_base(str(to))
+    assert base.digest == image.image_id
+    assert base.reference == ("provision/toy:1" if kind == "docker-archive" else "lab:12")
+    assert layers_of(base, tmp_path / "blobs") == LAYERS
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy"]
+
+
+@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
+def test_an_exported_image_has_the_names_of_the_user(
+    image: Image, tmp_path: Path, kind: str
+) -> None:
+    to = export.parse_output(f"{kind}:{tmp_path / 'toy'}")
+    export.export_image(image, to, Silent(), ["lab.org:5000/ml/toy:2"])
+    base = base_archive.read_disk_base(str(to))
+    assert (base.reference, base.digest) == ("lab.org:5000/ml/toy:2", image.image_id)
+    export.export_image(image, to, Silent(), ["lab/toy:2", "lab/toy:latest"])
+    if kind == "oci":
+        rows = json.loads((tmp_path / "toy" / "index.json").read_bytes())["manifests"]
+        assert [row["annotations"][oci_layout.NAME] for row in rows] == [
+            "lab/toy:2",
+            "lab/toy:latest",
+        ]
+        assert {row["digest"] for row in rows} == {image.manifest_digest}
+    assert (
+        base_archive.read_disk_base(str(to)).digest == image.image_id
+    )  # one image, whatever it is called
+
+
+def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) -> None:
+    sums = set()
+    for name in ("a", "b"):
+        export.export_image(image, export.parse_output(f"oci-archive:{tmp_path / name}"), Silent())
+        sums.add(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
+    assert len(sums) == 1
+    with tarfile.open(fileobj=io.BytesIO((tmp_path / "a").read_bytes())) as whole:
+        assert whole.getnames()[:2] == ["oci-layout", "index.json"]
+
+
+@pytest.mark.parametrize("settings", [None, {}])
+def test_an_image_without_settings_is_recognized_by_its_layers(
+    image: Image, settings: object
+) -> None:
+    """In an engine, which says every setting by its name."""
+    document = {**json.loads(config()), "config": settings}
+    content = json.dumps(document).encode()
+    own_image = replace(image, image_id=digest(content))
+    oci_layout.blob(image.layout, own_image.image_id).write_bytes(content)
+    engine_image = {
+        "RootFS": {"Layers": [layer.digest for layer in image.layers]},
+        "Config": {"Env": None, "Labels": {}, "User": ""},
+    }
+    assert docker.is_same(engine_image, own_image)
+    assert not docker.is_same({**engine_image, "Config": {"User": "root"}}, own_image)
+
+
+def test_a_folder_that_is_not_a_layout_is_never_replaced(image: Image, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years")
+    for place in (f"oci:{tmp_path / 'home'}", f"docker-archive:{tmp_path / 'home'}"):
+        with pytest.raises(InUse, match="exists and is not"):
+            export.export_image(image, export.parse_output(place), Silent())
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
+
+
+def test_a_layout_of_several_images_is_never_replaced(image: Image, tmp_path: Path) -> None:
+    several = layout(tmp_path / "several", platforms=("amd64", "arm64"))
+    with pytest.raises(InUse, match="a layout of several images"):
+        export.export_image(image, export.parse_output(f"oci:{several}"), Silent())
+    assert len(json.loads((several / "index.json").read_bytes())["manifests"]) == 2
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def of_several_platforms(folder: Path) -> None:
+    """Under one index, which is the only one that the layout names."""
+    layout(folder, platforms=("amd64", "arm64"), nested=True)
+
+
+def with_index(text: str) -> Callable[[Path], None]:
+    return lambda folder: put_index(folder, text)
+
+
+def put_index(folder: Path, text: str) -> None:
+    (layout(folder) / "index.json").write_text(text)
+
+
+def without_index(folder: Path) -> None:
+    (layout(folder) / "index.json").unlink()
+
+
+def extra_file(name: str) -> Callable[[Path], object]:
+    return lambda folder: (layout(folder) / name).write_bytes(b"years")
+
+
+@pytest.mark.parametrize(
+    ("add_content", "message"),
+    [
+        (of_several_platforms, "is a layout of several images"),
+        (without_index, "has an index that cannot be read"),
+        *(
+            (with_index(text), "has an index that cannot be read")
+            for text in ("{", "[]", "{}", '{"manifests": 5}', '{"manifests": [5]}')
+        ),
+        (with_index('{"manifests": ' + "[" * 100_000), "has an index that cannot be read"),
+        (extra_file("blobs/thesis.tex"), r"holds more than an image layout, blobs/thesis\.tex"),
+        (
+            extra_file("blobs/sha256/thesis.tex"),
+            r"holds more than an image layout, blobs/sha256/thesis\.tex",
+        ),
+        (extra_file(f"blobs/{'0' * 64}"), "holds more than an image layout, blobs/0000"),
+    ],
+)
+def test_a_layout_with_more_than_one_image_is_not_replaced(
+    image: Image, tmp_path: Path, add_content: Callable[[Path], None], message: str
+) -> None:
+    add_content(tmp_path / "there")
+    before = contents(tmp_path / "there")
+    with pytest.raises(InUse, match=message):
+        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'there'}"), Silent())
+    assert contents(tmp_path / "there") == before
+
+
+def test_a_mount_point_is_not_replaced(
+    image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is empty, and a folder in it will do."""
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "disk")
+    with pytest.raises(InUse, match=r"is the mount point of a file system.*Choose a folder in it"):
+        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk'}"), Silent())
+    assert not list((tmp_path / "disk").iterdir())
+    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk' / 'toy'}"), Silent())
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["toy"]
+
+
+def test_an_empty_folder_is_replaced(image: Image, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'empty'}"), Silent())
+    assert base_archive.read_disk_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
+
+
+@pytest.mark.parametrize("text", ["", "oci", "oci:", "registry:x", "docker:x"])
+def test_invalid_outputs(text: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a destination for an image"):
+        export.parse_output(text)
+
+
+def test_a_layout_with_other_files_is_not_replaced(image: Image, tmp_path: Path) -> None:
+    to = tmp_path / "out"
+    export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
+    export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
+    (to / "lab.sif").write_text("Apptainer's")
+    with pytest.raises(InUse, match=r"holds more than an image layout, lab\.sif"):
+        export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
+    assert (to / "lab.sif").read_text() == "Apptainer's"
+
+
+@pytest.mark.parametrize("kind", ["oci", "oci-archive"])
+def test_a_symbolic_link_stays_and_its_target_is_replaced(
+    image: Image, tmp_path: Path, kind: str
+) -> None:
+    """To a disk with room, perhaps; and what is written goes there each time."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    (folder / "scratch").mkdir()
+    (folder / "link").symlink_to("scratch/out")
+    for _ in range(2):
+        export.export_image(image, export.parse_output(f"{kind}:{folder / 'link'}"), Silent())
+        assert (folder / "link").is_symlink()
+    assert [path.name for path in (folder / "scratch").iterdir()] == ["out"]
+    assert not list(folder.glob(".*"))

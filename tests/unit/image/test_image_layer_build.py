@@ -1,0 +1,471 @@
+"""Which layers are made, which are reused, and that corrupt ones never are."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import random
+import shutil
+import sys
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import image
+from provision.adapters import uv
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.types import Image, LockedPackage, Prefix
+from provision.image import config, export, layer_build, layer_cache, oci_layout
+from provision.image.cache_key import Recipe
+from provision.image.layers import LARGE
+from tests.unit.image.test_image_build import BASE, LOCK, PYTHON, RESOLUTION, Quiet
+from tests.unit.image.test_image_wheel_files import install, record_hash
+
+WHEELS = {"nvidia-toy": 3_000_000, "torch": 2_000_000, "numpy": LARGE, "greet": 900, "einops": 1000}
+
+
+class Listening(Quiet):
+    """Remembers what it was warned of, and how much was written."""
+
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+        self.written = 0
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def advance(self, amount: int) -> None:
+        self.written += amount
+
+
+RUNTIME = {"provision_runtime/__main__.py": b"print('smoke')\n"}
+
+
+@dataclass
+class Lab:
+    """Environments whose wheels are random bytes, each told by its version."""
+
+    root: Path
+    linked: int = 0
+    progress: Listening = field(default_factory=Listening)
+
+    def prefix(self, name: str, versions: dict[str, str]) -> Prefix:
+        prefix = Prefix(name=name, path=self.root / "prefixes" / name, lock_sha256="")
+        shutil.rmtree(prefix.path, ignore_errors=True)
+        (prefix.path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+        for package, version in versions.items():
+            install(
+                prefix,
+                package,
+                {f"{package.replace('-', '_')}.bin": _content(package, version)},
+                version,
+            )
+        return prefix
+
+    def link(self, staging: Path) -> None:
+        self.linked += 1
+        (staging / "bin").mkdir()
+        (staging / "bin" / "python").write_text("python")
+
+    def build(self, name: str, versions: dict[str, str], prefix: Prefix | None = None) -> Image:
+        packages = (PYTHON, *(_locked(package, version) for package, version in versions.items()))
+        lock = replace(
+            LOCK, packages=packages, sha256=hashlib.sha256(repr(packages).encode()).hexdigest()
+        )
+        prefix = replace(prefix or self.prefix(name, versions), lock_sha256=lock.sha256)
+        resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
+        self.progress = Listening()
+        return image.build_image(
+            resolution,
+            lock,
+            prefix,
+            BASE,
+            layout=self.root / "images" / name,
+            runtime=RUNTIME,
+            link=self.link,
+            progress=self.progress,
+        )
+
+
+@functools.cache
+def _content(package: str, version: str) -> bytes:
+    return random.Random(f"{package} {version}").randbytes(WHEELS[package])
+
+
+def _locked(name: str, version: str) -> LockedPackage:
+    digest = hashlib.sha256(f"{name} {version}".encode()).hexdigest()
+    return LockedPackage(
+        manager="pip", name=name, version=version, url=f"https://example.org/{name}", sha256=digest
+    )
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+FIRST = dict.fromkeys(WHEELS, "1.0")
+CHANGED = {**FIRST, "einops": "1.1"}
+
+
+def inodes(built: Image, groups: Iterable[str]) -> dict[str, int]:
+    return {
+        layer.group: oci_layout.blob(built.layout, layer.digest).stat().st_ino
+        for layer in built.layers
+        if layer.group in groups
+    }
+
+
+def flip(blob: Path, *, unseen: bool = False) -> None:
+    """One bit of a file, by a program that leaves the file's time as it was, or not."""
+    status = blob.stat()
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 1
+    with blob.open("r+b") as file:
+        file.write(content)
+    os.utime(blob, ns=(status.st_atime_ns, status.st_mtime_ns + (0 if unseen else 1)))
+
+
+def test_groups_are_layers_from_large_to_small(lab: Lab) -> None:
+    image = lab.build("toy", FIRST)
+    assert [layer.group for layer in image.layers] == [
+        "base",
+        "cuda",
+        "torch",
+        "python",
+        "large",
+        "rest",
+        "provision",
+    ]
+
+
+def test_changed_small_package_rebuilds_only_its_layer(lab: Lab) -> None:
+    """And no file of another is read: they are not there. The digest is that of an image made from nothing."""
+    first = lab.build("toy", FIRST)
+    before = inodes(first, ("base", "cuda", "torch", "python", "large"))
+    prefix = lab.prefix("toy", CHANGED)
+    for package in ("nvidia_toy", "torch", "numpy"):
+        (prefix.path / "lib" / "python3.11" / "site-packages" / f"{package}.bin").unlink()
+    second = lab.build("toy", CHANGED, prefix)
+    assert lab.linked == 1
+    assert lab.progress.written < 10_000
+    assert inodes(second, before) == before
+    assert [
+        earlier == other for earlier, other in zip(first.layers, second.layers, strict=True)
+    ] == [True] * 5 + [False, True]
+    assert (
+        Lab(lab.root / "elsewhere").build("toy", CHANGED).manifest_digest == second.manifest_digest
+    )
+
+
+def test_environments_differing_in_a_small_package_share_the_rest(lab: Lab) -> None:
+    """The proportions are those of torch 2.3 with CUDA 12.1 scaled down, but for the base, which is smaller: 97 % is asked for."""
+    first, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
+    shared = {layer.digest: layer.size for layer in first.layers} | {
+        layer.digest: layer.size for layer in other.layers
+    }
+    own_bytes = sum(layer.size for layer in other.layers)
+    common = sum(layer.size for layer in first.layers if layer in other.layers)
+    assert common / own_bytes > 0.999
+    on_disk = {
+        path.stat().st_ino: path.stat().st_size
+        for built in (first, other)
+        for path in oci_layout.blobs(built.layout).iterdir()
+    }
+    assert sum(on_disk.values()) < sum(shared.values()) + 20_000
+
+
+def test_cache_key_covers_everything_that_decides_the_bytes() -> None:
+    recipe = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    package = _locked("greet", "1.0")
+    other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
+    local = replace(PYTHON, url="file:///home/one/channel/linux-64/python.conda")
+    same = (
+        replace(recipe, resolution=other_name).layer_key("rest", [package])
+        == recipe.layer_key("rest", [package]),
+        recipe.layer_key("rest", [package, PYTHON]) == recipe.layer_key("rest", [PYTHON, package]),
+        recipe.layer_key("python", [local])
+        == recipe.layer_key(
+            "python", [replace(local, url="file:///home/two/linux-64/python.conda")]
+        ),
+        recipe.layer_key("rest", [replace(package, url="https://mirror.example.org/greet")])
+        == recipe.layer_key("rest", [package]),
+    )
+    assert all(same), same
+    keys = {
+        recipe.layer_key("rest", [package]),
+        recipe.layer_key("large", [package]),
+        recipe.layer_key("rest", [package, PYTHON]),
+        recipe.layer_key("rest", [_locked("greet", "1.1")]),
+        recipe.layer_key("rest", [package], [PYTHON]),
+        replace(recipe, epoch=2).layer_key("rest", [package]),
+        replace(recipe, resolution=replace(RESOLUTION, python="3.12")).layer_key("rest", [package]),
+    }
+    assert len(keys) == 7
+
+
+def test_the_recipe_covers_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    before = item.digest
+    monkeypatch.setattr(config, "USER", "0:0")
+    assert item.digest != before
+
+
+@pytest.mark.parametrize(
+    ("changed", "glibc"),
+    [
+        ({}, "2.17"),
+        ({"depends": ("__glibc >=2.36", "zlib >=1.2,<2")}, "2.36"),
+        ({"depends": ("__glibc >=2.9,<3.0.a0",)}, "2.17"),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_34_x86_64.whl#sha256=0",
+            },
+            "2.34",
+        ),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux_2_34_x86_64.whl",
+            },
+            "2.28",
+        ),
+        (
+            {
+                "manager": "pip",
+                "url": "https://x.org/a-1-cp311-cp311-manylinux_2_28_x86_64.manylinux2014_x86_64.whl",
+            },
+            "2.17",
+        ),
+    ],
+)
+def test_the_required_glibc_is_that_of_the_packages(changed: dict[str, Any], glibc: str) -> None:
+    lock = replace(LOCK, packages=(replace(PYTHON, **changed),))
+    assert Recipe(resolution=RESOLUTION, lock=lock, base=BASE, own=(), epoch=1).glibc == glibc
+
+
+def test_too_old_base_is_refused_before_the_build(lab: Lab) -> None:
+    python = replace(PYTHON, depends=("__glibc >=2.99",))
+    lock = replace(LOCK, packages=(python,))
+    prefix = Prefix(name="toy", path=lab.root / "prefix", lock_sha256=lock.sha256)
+    with pytest.raises(
+        InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"
+    ):
+        image.build_image(
+            RESOLUTION,
+            lock,
+            prefix,
+            BASE,
+            layout=lab.root / "images" / "toy",
+            runtime=RUNTIME,
+            link=lab.link,
+            progress=lab.progress,
+        )
+    assert lab.linked == 0
+
+
+def test_corrupt_layer_is_reported_and_rebuilt(lab: Lab) -> None:
+    image = lab.build("toy", FIRST)
+    torch = next(layer for layer in image.layers if layer.group == "torch")
+    flip(oci_layout.blob(image.layout, torch.digest))
+    again = lab.build("toy", FIRST)
+    assert again == image
+    assert lab.progress.warned == [
+        f"the layer {torch.digest[:19]} in {image.layout} is corrupt: it does not match its digest and is made again"
+    ]
+    assert (
+        hashlib.sha256(oci_layout.blob(image.layout, torch.digest).read_bytes()).hexdigest()
+        == torch.digest[7:]
+    )
+    assert 2_000_000 < lab.progress.written < 2_010_000
+
+
+@pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
+def test_a_corrupt_layer_with_its_old_mtime_is_not_exported(lab: Lab, kind: str) -> None:
+    """Neither here nor where another environment shares the file."""
+    built, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
+    torch = next(layer for layer in built.layers if layer.group == "torch")
+    flip(oci_layout.blob(built.layout, torch.digest), unseen=True)
+    with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} is corrupt"):
+        export.export_image(
+            built, export.parse_output(f"{kind}:{lab.root / 'out' / 'file'}"), lab.progress
+        )
+    assert not list((lab.root / "out").iterdir())
+    for name, versions, before in (("toy", FIRST, built), ("other", CHANGED, other)):
+        assert lab.build(name, versions) == before
+        assert (
+            hashlib.sha256(oci_layout.blob(before.layout, torch.digest).read_bytes()).hexdigest()
+            == torch.digest[7:]
+        )
+        export.export_image(
+            before, export.parse_output(f"{kind}:{lab.root / 'out' / name}"), lab.progress
+        )
+
+
+def test_a_layout_is_checked_before_it_is_linked(lab: Lab) -> None:
+    image = lab.build("toy", FIRST)
+    flip(oci_layout.blob(image.layout, image.layers[1].digest))
+    with pytest.raises(IntegrityError, match="is corrupt"):
+        export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.progress)
+    assert not (lab.root / "out").exists()
+
+
+def test_a_copied_layout_is_hashed_once(lab: Lab) -> None:
+    image = lab.build("toy", FIRST)
+    shutil.copytree(image.layout, lab.root / "copied")
+    shutil.rmtree(image.layout)
+    shutil.copytree(lab.root / "copied", image.layout)  # other numbers and times
+    assert not all(row.is_unchanged for row in layer_cache.read(image.layout))
+    assert lab.build("toy", FIRST) == image
+    assert lab.progress.written == 0
+    assert all(row.is_unchanged for row in layer_cache.read(image.layout))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}']
+)
+def test_an_invalid_layers_json_is_ignored(lab: Lab, text: str) -> None:
+    image = lab.build("toy", FIRST)
+    (image.layout / layer_cache.FILE).write_text(text)
+    assert lab.build("toy", FIRST) == image
+    (image.layout / layer_cache.FILE).write_text(text)
+    assert lab.build("toy", CHANGED).layers[:5] == image.layers[:5]
+
+
+def test_checking_one_layer_keeps_the_records_of_others(lab: Lab) -> None:
+    """At one that was damaged, or is said to be by an engine or a registry."""
+    image = lab.build("toy", FIRST)
+    before = {row.digest: row.key for row in layer_cache.read(image.layout)}
+    layer_digest = image.layers[2].digest
+    assert layer_cache.quarantine_corrupt(image.layout, [layer_digest], thorough=True) == []
+    assert {row.digest: row.key for row in layer_cache.read(image.layout)} == before
+    flip(oci_layout.blob(image.layout, layer_digest), unseen=True)
+    assert layer_cache.quarantine_corrupt(image.layout, [layer_digest], thorough=True) == [
+        layer_digest
+    ]
+    assert {row.digest: row.key for row in layer_cache.read(image.layout)} == {
+        key: of for key, of in before.items() if key != layer_digest
+    }
+
+
+def test_a_prefix_with_changed_wheels_is_refused(lab: Lab) -> None:
+    """By their records, and by what may be run, which no record says."""
+    prefix = lab.prefix("toy", FIRST)
+    prefix = replace(prefix, wheels=uv.fingerprints(prefix.path))
+    assert lab.build("toy", FIRST, prefix).layers
+    site = prefix.path / "lib" / "python3.11" / "site-packages"
+    (site / "einops.bin").chmod(0o755)
+    shutil.rmtree(lab.root / "images")
+    with pytest.raises(IntegrityError, match=r"a changed einops-1\.0"):
+        lab.build("toy", FIRST, prefix)
+    (site / "einops.bin").chmod(0o644)
+    (site / "einops.bin").write_bytes(b"patched")
+    (site / "einops-1.0.dist-info" / "RECORD").write_text(
+        f"einops.bin,{record_hash(b'patched')},7\neinops-1.0.dist-info/RECORD,,\n"
+    )
+    with pytest.raises(IntegrityError, match=r"a changed einops-1\.0"):
+        lab.build("toy", FIRST, prefix)
+    (site / "einops-1.0.dist-info" / "RECORD").chmod(0o755)
+    with pytest.raises(IntegrityError, match="every file is executable"):
+        lab.build("toy", FIRST, replace(prefix, wheels=None))
+
+
+def test_a_locale_without_utf_8_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
+    with pytest.raises(InvalidSpec, match="is iso8859-1, but images need UTF-8"):
+        lab.build("toy", FIRST)
+
+
+def test_a_changed_layer_is_not_reused_for_another_image(lab: Lab) -> None:
+    image = lab.build("toy", FIRST)
+    flip(oci_layout.blob(image.layout, image.layers[1].digest))
+    second = lab.build("toy", CHANGED)
+    assert second.layers[:5] == image.layers[:5]
+    assert (
+        hashlib.sha256(
+            oci_layout.blob(second.layout, image.layers[1].digest).read_bytes()
+        ).hexdigest()
+        == image.layers[1].digest[7:]
+    )
+
+
+def test_layers_json_is_not_part_of_the_image(lab: Lab) -> None:
+    image = lab.build("toy", FIRST)
+    assert json.loads((image.layout / layer_cache.FILE).read_text())
+    export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.progress)
+    assert sorted(path.name for path in (lab.root / "out").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_the_number_of_cores_does_not_change_the_image(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    monkeypatch.setattr(layer_build, "usable_cpus", lambda: cores)
+    digest = lab.build("toy", FIRST).manifest_digest
+    assert digest == Lab(lab.root / "elsewhere").build("toy", FIRST).manifest_digest
+
+
+def test_conda_cuda_packages_have_their_own_layer(tmp_path: Path) -> None:
+    """With its records; and a Python that changes leaves it alone."""
+    linked: list[str] = []
+    cudnn = replace(
+        PYTHON, name="cudnn", version="9.1", url="https://example.org/c/linux-64/cudnn-9.1-0.conda"
+    )
+
+    def link(version: str) -> Callable[[Path], None]:
+        def linking(staging: Path) -> None:
+            linked.append(version)
+            (staging / "conda-meta").mkdir()
+            for name, path, text in (
+                ("python", "bin/python", version),
+                ("cudnn", "lib/libcudnn.so", "cudnn"),
+            ):
+                (staging / path).parent.mkdir()
+                (staging / path).write_text(text)
+                row = {
+                    "_path": path,
+                    "path_type": "hardlink",
+                    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+                }
+                record = {"name": name, "paths_data": {"paths": [row]}}
+                (staging / "conda-meta" / f"{name}.json").write_text(json.dumps(record))
+
+        return linking
+
+    def build(version: str) -> Image:
+        lock = replace(LOCK, packages=(replace(PYTHON, version=version), cudnn), sha256=version)
+        prefix = Prefix(name="toy", path=tmp_path / "prefix", lock_sha256=version)
+        return image.build_image(
+            RESOLUTION,
+            lock,
+            prefix,
+            BASE,
+            layout=tmp_path / "images" / "toy",
+            runtime=RUNTIME,
+            link=link(version),
+            progress=Quiet(),
+        )
+
+    first, second = build("3.11.7"), build("3.11.8")
+    assert linked == ["3.11.7", "3.11.8"]
+    assert [layer.group for layer in second.layers] == ["base", "cuda", "python", "provision"]
+    assert [before == other for before, other in zip(first.layers, second.layers, strict=True)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    with tarfile.open(oci_layout.blob(second.layout, second.layers[1].digest)) as layer:
+        files = [member.name for member in layer if member.isreg()]
+    assert files == ["opt/env/conda-meta/cudnn.json", "opt/env/lib/libcudnn.so"]

@@ -1,0 +1,268 @@
+"""SBOMs of images: the packages of base and lock, valid by CycloneDX's schema and SPDX's own validator."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from provision import image
+from provision import lockfile as locks
+from provision.cli.console import Console
+from provision.cli.main import cli
+from provision.cli.options import context_of
+from provision.core.errors import IntegrityError
+from provision.core.types import Layer
+from provision.environment import runtime_package
+from provision.image import config, oci_layout
+from provision.image.sbom import (
+    RPM,
+    SIZE_LIMIT,
+    SYSTEM_FILES,
+    ImageContents,
+    base_packages,
+    read_files,
+    unread_databases,
+)
+from provision.workflow.image.sbom import image_sbom
+from tests import evidence
+from tests.conftest import ROOT
+from tests.unit.image.test_image_base import with_link
+from tests.unit.image.test_image_layers import archive
+from tests.unit.lockfile.test_lock_verify import sound
+
+RELEASE = ("usr/lib/os-release", b'NAME="Debian GNU/Linux"\nVERSION_ID="12"\nID=debian\n')
+STATUS = b"""Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.36-9+deb12u10
+Depends: libgcc-s1
+Description: GNU C Library
+ Version: a line that goes on
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: all
+Version: 1.0
+
+Package: libgcc-s1
+Status: install ok installed
+Architecture: amd64
+Version: 12.2.0-14
+"""
+PROSE = b"This is the Debian prepackaged version of libc.\nLicense: not a field of this file\n"
+NAMED = b"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\nFiles: *\nLicense: GPL-3+\n text\nLicense: Expat\n"
+DEBIAN = archive(
+    RELEASE,
+    ("./var/lib/dpkg/status", STATUS),
+    ("usr/share/doc/libc6/copyright", PROSE),
+    ("usr/share/doc/gcc-12-base/copyright", NAMED),
+)
+LINKED = with_link("usr/share/doc/libgcc-s1", "gcc-12-base")
+RUNTIME = runtime_package.load()
+OWN = archive(
+    (
+        "opt/env/conda-meta/numpy-1.26.4-py311_0.json",
+        json.dumps({"name": "numpy", "license": "BSD-3-Clause"}).encode(),
+    ),
+    (
+        "opt/env/lib/python3.11/site-packages/torch-2.3.1.dist-info/METADATA",
+        b"Name: torch\nLicense-Expression: LicenseRef-Lab-Own\n\n",
+    ),
+    ("opt/env/lib/python3.11/site-packages/big.so", b"x" * 5000),
+    (
+        f"opt/env/lib/python3.11/site-packages/{RUNTIME.dist_info}/METADATA",
+        RUNTIME.files[f"{RUNTIME.dist_info}/METADATA"],
+    ),
+)
+
+
+def base_of(folder: Path, *layers: bytes) -> ImageContents:
+    paths = []
+    for index, layer in enumerate(layers):
+        paths.append(folder / str(index))
+        paths[-1].write_bytes(layer)
+    return read_files(paths, SYSTEM_FILES, RPM, SIZE_LIMIT)
+
+
+def test_packages_that_dpkg_recorded(tmp_path: Path) -> None:
+    base = base_of(tmp_path, DEBIAN, LINKED)
+    assert [(part.name, part.version, part.license) for part in base_packages(base)] == [
+        ("libc6", "2.36-9+deb12u10", ""),
+        ("libgcc-s1", "12.2.0-14", "GPL-3+, Expat"),
+    ]
+    assert (
+        base_packages(base)[0].purl
+        == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
+    )
+    assert unread_databases(base) == ()
+
+
+def test_records_of_unlimited_size_are_refused(tmp_path: Path) -> None:
+    """However many files they are in: 80 files of 1 MiB each."""
+    many = archive(*((f"usr/share/doc/{number}/copyright", bytes(1 << 20)) for number in range(80)))
+    with pytest.raises(IntegrityError, match="more than 64 MiB"):
+        base_of(tmp_path, many)
+
+
+def test_packages_of_distroless_images_and_apk(tmp_path: Path) -> None:
+    status = (b"Package: tzdata\nVersion: 2024a\nArchitecture: all\n", b"no package\n")
+    distroless = archive(
+        ("var/lib/dpkg/status.d/tzdata", status[0]),
+        ("var/lib/dpkg/status.d/tzdata.md5sums", status[1]),
+    )
+    wolfi = archive(
+        ("etc/os-release", b"ID=wolfi\n"),
+        ("lib/apk/db/installed", b"C:Q1x=\nP:glibc\nV:2.39-r1\nA:x86_64\nL:LGPL-2.1-or-later\n\n"),
+    )
+    assert [part.purl for part in base_packages(base_of(tmp_path, distroless))] == [
+        "pkg:deb/debian/tzdata@2024a?arch=all&distro=debian"
+    ]
+    (part,) = base_packages(base_of(tmp_path, wolfi))
+    assert (part.purl, part.license) == (
+        "pkg:apk/wolfi/glibc@2.39-r1?arch=x86_64&distro=wolfi",
+        "LGPL-2.1-or-later",
+    )
+
+
+@pytest.mark.parametrize(
+    ("layers", "note"),
+    [
+        ([archive(RELEASE)], "no known package database"),
+        (
+            [archive(("var/lib/rpm/rpmdb.sqlite", b"SQLite"))],
+            "rpm database (/var/lib/rpm/rpmdb.sqlite)",
+        ),
+        ([DEBIAN, archive(("var/lib/.wh.dpkg", b""))], "no known package database"),
+    ],
+)
+def test_unread_databases_are_reported(tmp_path: Path, layers: list[bytes], note: str) -> None:
+    base = base_of(tmp_path, *layers)
+    assert base_packages(base) == ()
+    (what,) = unread_databases(base)
+    assert note in what
+
+
+def test_a_later_layer_overrides_an_earlier_one(tmp_path: Path) -> None:
+    newer = archive(
+        ("var/lib/dpkg/status", b"Package: libc6\nStatus: install ok installed\nVersion: 2.37\n")
+    )
+    assert [part.version for part in base_packages(base_of(tmp_path, DEBIAN, newer))] == ["2.37"]
+    circle = (
+        with_link("usr/share/doc/libc6", "libgcc-s1"),
+        with_link("usr/share/doc/libgcc-s1", "libc6"),
+    )
+    assert base_of(tmp_path, *circle).get("usr/share/doc/libc6/copyright") is None
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with an environment whose image is in a layout, as `image build` leaves them."""
+    monkeypatch.chdir(tmp_path)
+    layout = tmp_path / "layout"
+    oci_layout.blobs(layout).mkdir(parents=True)
+    layers = []
+    for group, content in (("base", DEBIAN), ("base", LINKED), ("rest", OWN)):
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        oci_layout.blob(layout, digest).write_bytes(content)
+        layers.append(Layer(group=group, digest=digest, size=len(content)))
+    written = oci_layout.write(
+        layout, config.image_config({}, {}, layers, 1_700_000_000), layers, {}, "provision/lab:1"
+    )
+    folder = tmp_path / "envs" / "lab"
+    folder.mkdir(parents=True)
+    (folder / locks.FILE).write_text(yaml.safe_dump(sound()))
+    sha256 = locks.read_file(folder / locks.FILE).sha256
+    passport = json.loads((ROOT / "tests" / "data" / "passport.json").read_text())
+    passport["name"] = "lab"
+    passport["image"] = {
+        "reference": "provision/lab:1", "layout": str(layout),
+        "manifest_digest": written.manifest_digest, "image_id": written.config_digest,
+        "base": "debian:12", "base_digest": "sha256:0", "lock_sha256": sha256, "layers": [vars(layer) for layer in layers],
+    }  # fmt: skip
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
+    evidence.write(tmp_path / "data" / "passports" / "lab" / "passport.json", passport)
+    return folder
+
+
+def sbom(kind: str, *more: str) -> Result:
+    return CliRunner().invoke(cli, ["image", "sbom", "lab", "--format", kind, *more])
+
+
+def document(kind: str) -> dict[str, Any]:
+    result = sbom(kind)
+    assert result.exit_code == 0, result.output
+    outcome: dict[str, Any] = json.loads(result.stdout)
+    return outcome
+
+
+def test_cyclonedx_of_an_image(folder: Path) -> None:
+    validation = pytest.importorskip("cyclonedx.validation.json")
+    from cyclonedx.schema import SchemaVersion
+
+    sbom_document = document("cyclonedx")
+    assert (
+        validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(sbom_document))
+        is None
+    )
+    subject = sbom_document["metadata"]["component"]
+    passport = folder.parents[1] / "data" / "passports" / "lab" / "passport.json"
+    digest = json.loads(passport.read_text())["image"]["manifest_digest"]
+    assert (subject["type"], subject["version"], subject["hashes"][0]["content"]) == (
+        "container",
+        digest,
+        digest.partition(":")[2],
+    )
+    assert sbom_document["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
+    parts = {part["name"]: part for part in sbom_document["components"]}
+    assert {"libc6", "libgcc-s1", "numpy", "torch"} <= parts.keys() and len(parts) == len(
+        sound()["package"]
+    ) + 3
+    assert parts["provision_runtime"]["version"] == RUNTIME.version  # no lock names it
+    assert parts["provision_runtime"]["purl"].startswith("pkg:generic/provision")
+    assert parts["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
+    assert "compositions" not in sbom_document
+
+
+def test_spdx_of_an_image(folder: Path) -> None:
+    parsing = pytest.importorskip("spdx_tools.spdx.parser.parse_anything")
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+    assert sbom("spdx", "-o", "lab.spdx.json").exit_code == 0
+    result = parsing.parse_file("lab.spdx.json")
+    assert validate_full_spdx_document(result) == []
+    by_name = {package.name: package for package in result.packages}
+    assert by_name["libgcc-s1"].license_comment == "The package says: GPL-3+, Expat"
+    assert str(by_name["torch"].license_declared) == "LicenseRef-Lab-Own"
+    assert by_name["provision/lab"].primary_package_purpose.name == "CONTAINER"
+    assert sbom("spdx").stdout == Path("lab.spdx.json").read_text()
+
+
+def test_both_sboms_are_attached(folder: Path) -> None:
+    result = image.sbom_documents(image_sbom(context_of(Console(), None), "lab"))
+    assert [media_type for media_type, _ in result] == [
+        "application/vnd.cyclonedx+json",
+        "application/spdx+json",
+    ]
+    assert [content.decode() for _, content in result] == [
+        sbom("cyclonedx").stdout,
+        sbom("spdx").stdout,
+    ]
+
+
+def test_an_sbom_for_another_lock_is_refused(folder: Path) -> None:
+    with (folder / locks.FILE).open("a") as file:
+        file.write("# edited\n")
+    result = sbom("spdx")
+    assert (result.exit_code, "of another lock than" in result.stderr) == (6, True), result.stderr
+
+
+def test_a_missing_image_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "layout").rename(tmp_path / "elsewhere")
+    result = sbom("spdx")
+    assert (result.exit_code, "is missing or incomplete" in result.stderr) == (9, True)

@@ -1,0 +1,224 @@
+"""What a job may be, and how users write its parts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+from provision import launch
+from provision.core.errors import InvalidSpec
+from provision.launch.durations import slurm_time
+from provision.launch.jobs import JobSpec
+from provision.launch.slurm import directives
+from tests.unit.image.test_image_config import resolution
+from tests.unit.launch.test_launch_contract import job_of, rendered
+
+REASONS = {"gpus": "CUDA"}
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("90m", 5400),
+        ("4h", 14400),
+        ("2d", 172800),
+        ("1d12h", 129600),
+        ("45s", 45),
+        ("60", 3600),  # Slurm's minutes
+        ("1:30", 90),
+        ("12:30:00", 45000),
+        ("2-12", 216000),
+        ("2-12:30", 217800),
+        ("2-12:30:15", 217815),
+    ],
+)
+def test_time_limits(written: str, seconds: int) -> None:
+    assert launch.parse_duration(written) == seconds
+
+
+@pytest.mark.parametrize(
+    "written", ["", "0", "-1", "4 hours", "1h30", "1.5h", "999999d", "1:2:3:4", "h", "2-"]
+)
+def test_what_is_no_time_limit(written: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a time limit"):
+        launch.parse_duration(written)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(60, "00:01:00"), (61, "00:02:00"), (14400, "04:00:00"), (129600, "1-12:00:00")],
+)
+def test_time_limits_as_slurm_reads_them(seconds: int, written: str) -> None:
+    assert slurm_time(seconds) == written
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"name": "2gpu"}, "cannot be named '2gpu'"),
+        ({"name": "a" * 51}, "at most 50 characters"),
+        ({"name": "Train"}, "lower case"),
+        ({"command": ("torchrun", "train.py")}, "starts ranks itself"),
+        ({"command": ("/opt/env/bin/torchrun", "train.py")}, "starts ranks itself"),
+        ({"command": ("-m",)}, "needs the name of a module"),
+        ({"command": ("hostname",), "ranks": 2}, "--ranks is for Python code"),
+        ({"command": ("train.py",), "signal_s": 10}, "no time to save"),
+        ({"command": ("train.py",), "signal_s": 120, "time_s": 180}, "less for training"),
+        ({"signal_s": 120}, "nothing saves a checkpoint"),
+    ],
+)
+def test_jobs_that_cannot_run(fields: dict[str, Any], reason: str) -> None:
+    environment = launch.PrefixEnvironment(path=PurePosixPath("/p"))
+    with pytest.raises(InvalidSpec, match=reason):
+        launch.check_job(
+            JobSpec(**{"name": "a", "environment": environment, **fields}), resolution()
+        )
+
+
+def test_all_problems_are_named_at_once() -> None:
+    job = job_of("sbatch", ("torchrun",), gpus=2, signal_s=1)
+    with pytest.raises(InvalidSpec) as caught:
+        launch.check_job(job, resolution(cuda=None))
+    for problem in ("built for the CPU", "starts ranks itself", "no time to save"):
+        assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("torch2.3-cuda12.1-py311", "torch2-3-cuda12-1-py311"),
+        ("2gpu", "job-2gpu"),
+        ("My_Job.", "my-job"),
+        ("a" * 80, "a" * 50),
+        ("...", "job"),
+    ],
+)
+def test_labels(name: str, label: str) -> None:
+    assert launch.dns_label(name) == label
+    environment = launch.PrefixEnvironment(path=PurePosixPath("/p"))
+    launch.check_job(JobSpec(name=label, environment=environment), resolution())
+
+
+# Slurm
+
+
+def options_of(**fields: Any) -> dict[str, str]:
+    job = job_of("sbatch", ("train.py",), **fields)
+    made = directives(job, job.gpus or 0, REASONS)
+    assert all(directive.reason for directive in made)
+    return dict(str(directive).removeprefix("--").partition("=")[::2] for directive in made)
+
+
+def test_options_of_sbatch() -> None:
+    assert options_of(nodes=4, gpus=8, cpus=64, time_s=14400, signal_s=120, requeue=3) == {
+        "job-name": "toy",
+        "comment": "provision:toy",
+        "nodes": "4",
+        "ntasks-per-node": "1",
+        "gpus-per-node": "8",
+        "cpus-per-task": "64",
+        "time": "04:00:00",
+        "signal": "B:USR1@120",
+        "requeue": "",
+        "open-mode": "append",
+    }
+    assert options_of()["no-requeue"] == ""
+
+
+def test_where_the_job_runs() -> None:
+    slurm = launch.SlurmOptions(
+        partition="gpu", exclude="n[3,7]", more=("--account=lab", "--exclusive")
+    )
+    options = options_of(slurm=slurm, folder='/home/u/a "b" c')
+    assert options["chdir"] == '"/home/u/a \\"b\\" c"'
+    assert options["output"] == "toy-%j.log"
+    assert (options["partition"], options["exclude"]) == ("gpu", "n[3,7]")
+    assert (options["account"], options["exclusive"]) == ("lab", "")
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("account=lab", "is not an option of sbatch"),
+        ("-A lab", "is not an option of sbatch"),
+        ("--nodes=3", "is set by provision: --nodes"),
+        ("--gpus-per-task=1", "hide from each rank"),
+        ("--array=1-3", "the same job"),
+        ("--account=a\nrm", "is not an option of sbatch"),
+    ],
+)
+def test_options_of_sbatch_that_a_user_may_not_give(written: str, reason: str) -> None:
+    with pytest.raises(InvalidSpec, match=reason):
+        launch.parse_option(written)
+
+
+# Kubernetes
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("", []),
+        ("a=b", [("a", "In", ("b",))]),
+        ("a==b, c!=d", [("a", "In", ("b",)), ("c", "NotIn", ("d",))]),
+        ("a,!b", [("a", "Exists", ()), ("b", "DoesNotExist", ())]),
+        ("x.y/a in (b, c),d notin (e)", [("x.y/a", "In", ("b", "c")), ("d", "NotIn", ("e",))]),
+    ],
+)
+def test_label_selectors(written: str, expected: list[tuple[str, str, tuple[str, ...]]]) -> None:
+    parsed = launch.parse_selector(written)
+    assert [(each.key, each.operator, each.values) for each in parsed] == expected
+
+
+@pytest.mark.parametrize("written", ["a=b=c", "!a=b", "a in b", "a,,b", "a > 3"])
+def test_what_is_no_label_selector(written: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a term of a label selector"):
+        launch.parse_selector(written)
+
+
+def test_resources() -> None:
+    assert launch.parse_resource("rdma/hca_a") == ("rdma/hca_a", 1)
+    assert launch.parse_resource("nvidia.com/hostdev=8") == ("nvidia.com/hostdev", 8)
+    for written in ("hca", "rdma/hca=x", "a b/c"):
+        with pytest.raises(InvalidSpec, match="is not a resource"):
+            launch.parse_resource(written)
+
+
+# Plain hosts
+
+
+def test_the_plan_of_hosts_runs_the_same_command_on_each() -> None:
+    hosts = tuple(
+        launch.HostTarget(name=name, ssh=("ssh", "-oBatchMode=yes", name)) for name in ("d1", "d2")
+    )
+    job = job_of(
+        "sbatch",
+        ("train.py", "a b"),
+        nodes=2,
+        gpus=1,
+        folder="/home/u/my project",
+        ssh=launch.SshOptions(hosts=hosts, head=("10.0.0.1", "d1")),
+    )
+    script = rendered("ssh", job)
+    # What ssh would give to the host's shell, as that shell splits it; and its standard input.
+    stub = f"ssh() {{ printf '%s\\n' \"$2\"; cat; eval \"printf '[%s]' $3\"; echo; }}\n{script}"
+    completed = subprocess.run(["bash", "-c", stub], capture_output=True, text=True, check=True)
+    common = "[-s][-m][provision_runtime][job][--detach][--id=toy]"
+    rest = (
+        "[--folder=/home/u/my project][--nodes=2][--ranks=1][--gpus=1][--names=d1,d2]"
+        "[--head=10.0.0.1,d1][--key-stdin][--][train.py][a b]"
+    )
+    lines = completed.stdout.splitlines()
+    assert [lines[0], lines[3]] == ["d1", "d2"]
+    assert lines[1] == lines[4]
+    assert re.fullmatch("[0-9a-f]{64}", lines[1])
+    assert lines[1] not in script
+    for number, line in enumerate((lines[2], lines[5])):
+        assert line.endswith(
+            f"[PYTHONNOUSERSITE=1][/shared/prefixes/toy/bin/python]{common}[--node={number}]"
+            f"[--name=d{number + 1}]{rest}"
+        )

@@ -1,0 +1,319 @@
+"""Exports held against the readers of each format: packaging, CycloneDX's schema, SPDX's validator,
+conda-lock's own renderer."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provision import lockfile
+from provision.core.errors import IntegrityError, InvalidSpec
+from tests.unit.lockfile.test_lock_verify import SHA, conda_entry, entry, sound, wheel_entry
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def ugly() -> dict[str, Any]:
+    """What real locks hold: local versions, underscores, epochs, tar.bz2, files of the disk, other
+    categories and platforms."""
+    content = sound()
+    content["package"] += [
+        {
+            **wheel_entry("torchvision", "0.18.1", "torch"),
+            "version": "0.18.1+cu121",
+            "url": "https://files.invalid/w/torchvision-0.18.1%2Bcu121-py3-none-any.whl",
+        },
+        wheel_entry("typing-extensions", "4.12.2"),
+        {**wheel_entry("mine", "1.0"), "url": "file:///home/me/mine-1.0-py3-none-any.whl"},
+        conda_entry("_libgcc_mutex", "0.1", "conda_forge"),
+        conda_entry("x264", "1!164.3095", "h166bdaf_2"),
+        {**wheel_entry("pytest", "8.0"), "category": "dev"},
+        {**wheel_entry("torch", "2.3.1"), "platform": "linux-aarch64"},
+    ]
+    mutex = entry(content, "_libgcc_mutex")
+    mutex["url"] = mutex["url"].replace(".conda", ".tar.bz2")
+    return content
+
+
+@pytest.fixture
+def contents(tmp_path: Path) -> lockfile.LockFile:
+    return written(tmp_path, ugly())
+
+
+def written(folder: Path, content: dict[str, Any]) -> lockfile.LockFile:
+    path = folder / lockfile.FILE
+    path.write_text(yaml.safe_dump(content))
+    return lockfile.read_file(path)
+
+
+def names(contents: lockfile.LockFile, *managers: str) -> set[str]:
+    return {
+        locked_entry.name
+        for locked_entry in lockfile.main_entries(contents, "linux-64")
+        if locked_entry.manager in managers
+    }
+
+
+def test_requirements_name_every_wheel_with_its_hash(contents: lockfile.LockFile) -> None:
+    from packaging.requirements import Requirement
+
+    text = lockfile.export_lock(contents, "lab", "requirements", "linux-64")
+    lines = text.replace("\\\n", "").splitlines()[1:]
+    parsed = [Requirement(line.partition(" --hash=")[0].strip()) for line in lines]
+    assert {item.name for item in parsed} == names(contents, "pip")
+    assert all(line.endswith(f"--hash=sha256:{SHA}") for line in lines)
+    assert (
+        str(next(item.specifier for item in parsed if item.name == "torchvision"))
+        == "==0.18.1+cu121"
+    )
+    assert (
+        next(item.url for item in parsed if item.name == "mine")
+        == "file:///home/me/mine-1.0-py3-none-any.whl"
+    )
+
+
+@pytest.mark.parametrize(
+    "kind,manager", [("requirements", "conda"), ("pylock", "conda"), ("explicit", "pip")]
+)
+def test_omitted_packages_are_reported(
+    contents: lockfile.LockFile, kind: lockfile.ExportFormat, manager: str
+) -> None:
+    missing, notes = lockfile.omitted_entries(contents, kind, "linux-64")
+    assert {package.name for package in missing} == names(contents, manager) | {"pytest"}
+    assert next(iter(sorted(names(contents, manager)))) in notes[0]
+    assert notes[1:] == ["left out, as of another category (dev): pytest 8.0"]
+
+
+@pytest.mark.parametrize(
+    "kind,manager,advice",
+    [
+        ("requirements", "conda", "explicit"),
+        ("pylock", "conda", "explicit"),
+        ("explicit", "pip", "pylock"),
+    ],
+)
+def test_empty_export_is_reported(
+    tmp_path: Path, kind: lockfile.ExportFormat, manager: str, advice: str
+) -> None:
+    content = sound()
+    content["package"] = [
+        locked_entry for locked_entry in content["package"] if locked_entry["manager"] == manager
+    ]
+    _, notes = lockfile.omitted_entries(written(tmp_path, content), kind, "linux-64")
+    assert "the file installs nothing" in notes[1] and advice in notes[1]
+
+
+@pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
+@pytest.mark.parametrize(
+    "channel",
+    ["https://me@lab.invalid:SECRET@host.invalid/t/TOKEN/lab", "https://host.invalid/t/TOKEN"],
+)
+def test_sbom_opens_no_channel(tmp_path: Path, kind: lockfile.ExportFormat, channel: str) -> None:
+    content = ugly()
+    entry(content, "_libgcc_mutex")["url"] = (
+        f"{channel}/linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2#{'a' * 32}"
+    )
+    entry(content, "mine")["url"] = (
+        "https://me:SECRET@host.invalid/mine-1.0-py3-none-any.whl?signature=TOKEN"
+    )
+    text = lockfile.export_lock(written(tmp_path, content), "lab", kind, "linux-64")
+    assert (
+        "SECRET" not in text
+        and "TOKEN" not in text
+        and "https://host.invalid/mine-1.0-py3-none-any.whl" in text
+    )
+
+
+@pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
+def test_sbom_omits_only_other_categories(
+    contents: lockfile.LockFile, kind: lockfile.ExportFormat
+) -> None:
+    assert [
+        locked_entry.name
+        for locked_entry in lockfile.omitted_entries(contents, kind, "linux-64")[0]
+    ] == ["pytest"]
+
+
+def test_pylock_follows_the_standard(contents: lockfile.LockFile) -> None:
+    from packaging.pylock import Pylock
+
+    read = Pylock.from_dict(
+        tomllib.loads(lockfile.export_lock(contents, "lab", "pylock", "linux-64"))
+    )
+    read.validate()
+    assert {package.name for package in read.packages} == names(contents, "pip")
+    vision = next(package for package in read.packages if package.name == "torchvision")
+    assert vision.wheels is not None
+    assert (vision.wheels[0].name, vision.wheels[0].hashes) == (
+        "torchvision-0.18.1+cu121-py3-none-any.whl",
+        {"sha256": SHA},
+    )
+    assert vision.dependencies == [{"name": "torch"}]
+    assert str(read.requires_python) == "==3.11.*"
+
+
+def test_cyclonedx_is_valid_and_complete(contents: lockfile.LockFile) -> None:
+    validation = pytest.importorskip("cyclonedx.validation.json")
+    from cyclonedx.schema import SchemaVersion
+
+    text = lockfile.export_lock(
+        contents, "lab", "cyclonedx", "linux-64", licenses=licenses(contents)
+    )
+    assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document = json.loads(text)
+    assert {component["name"] for component in document["components"]} == names(
+        contents, "conda", "pip"
+    )
+    assert all(
+        component["hashes"][-1] == {"alg": "SHA-256", "content": SHA}
+        for component in document["components"]
+    )
+    by_name = {component["name"]: component for component in document["components"]}
+    assert (
+        by_name["numpy"]["purl"]
+        == "pkg:conda/numpy@1.26.4?build=py311_0&channel=conda-forge&subdir=linux-64&type=conda"
+    )
+    assert by_name["_libgcc_mutex"]["purl"].endswith("&type=tar.bz2")
+    assert by_name["torchvision"]["purl"] == "pkg:pypi/torchvision@0.18.1%2Bcu121"
+    assert by_name["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
+    assert by_name["torch"]["licenses"] == [{"license": {"name": "BSD, as we like it"}}]
+    assert "licenses" not in by_name["libz"]
+    assert "externalReferences" not in by_name["mine"]
+    needs = {component["ref"]: component["dependsOn"] for component in document["dependencies"]}
+    assert needs[by_name["torch"]["purl"]] == sorted(
+        [by_name["numpy"]["purl"], by_name["filelock"]["purl"]]
+    )
+
+
+def test_spdx_is_valid_and_complete(contents: lockfile.LockFile, tmp_path: Path) -> None:
+    parsing = pytest.importorskip("spdx_tools.spdx.parser.parse_anything")
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+    path = tmp_path / "lab.spdx.json"
+    path.write_text(
+        lockfile.export_lock(contents, "lab", "spdx", "linux-64", licenses=licenses(contents))
+    )
+    document = parsing.parse_file(str(path))
+    assert validate_full_spdx_document(document) == []
+    assert {package.name for package in document.packages} == names(contents, "conda", "pip") | {
+        "lab"
+    }
+    by_name = {package.name: package for package in document.packages}
+    assert str(by_name["numpy"].license_declared) == "BSD-3-Clause"
+    assert str(by_name["torch"].license_declared) == "NOASSERTION"
+    assert [package.license_id for package in document.extracted_licensing_info] == [
+        "LicenseRef-Lab-Own"
+    ]
+    assert by_name["torch"].license_comment == "The package says: BSD, as we like it"
+    assert str(by_name["mine"].download_location) == "NOASSERTION"
+    assert (
+        by_name["torchvision"].external_references[0].locator
+        == "pkg:pypi/torchvision@0.18.1%2Bcu121"
+    )
+
+
+def licenses(contents: lockfile.LockFile) -> dict[str, str]:
+    recorded_licenses = {
+        "numpy": "bsd-3-clause",
+        "torch": "BSD, as we like it",
+        "filelock": "MIT AND LicenseRef-Lab-Own",
+    }
+    return {
+        locked_entry.url: recorded_licenses[locked_entry.name]
+        for locked_entry in contents.entries
+        if locked_entry.name in recorded_licenses
+    }
+
+
+def test_explicit_equals_conda_locks(tmp_path: Path) -> None:
+    content = ugly()
+    result = written(tmp_path, content)
+    text = lockfile.export_lock(result, "lab", "explicit", "linux-64")
+    command = [
+        sys.executable,
+        "-m",
+        "conda_lock",
+        "render",
+        "-k",
+        "explicit",
+        "-p",
+        "linux-64",
+        "--no-dev-dependencies",
+        str(result.path),
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert text == (tmp_path / "conda-linux-64.lock").read_text()
+    assert f"/linux-64/x264-1!164.3095-h166bdaf_2.conda#{'b' * 32}" in text
+    assert text.index("libz-") < text.index("python-")  # needed first
+
+
+@pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "cyclonedx", "spdx"])
+def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.ExportFormat) -> None:
+    (tmp_path / "other").mkdir()
+    texts = {
+        lockfile.export_lock(written(folder, ugly()), "lab", kind, "linux-64")
+        for folder in (tmp_path, tmp_path / "other")
+    }
+    assert len(texts) == 1
+    assert texts.pop().endswith("\n")
+
+
+def test_timestamp_only_when_requested(contents: lockfile.LockFile) -> None:
+    def documents(epoch: int | None) -> list[Any]:
+        return [
+            json.loads(lockfile.export_lock(contents, "lab", kind, "linux-64", epoch=epoch))
+            for kind in ("cyclonedx", "spdx")
+        ]
+
+    without, dated = documents(None), documents(1_700_000_000)
+    assert "timestamp" not in without[0]["metadata"]
+    assert without[1]["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
+    assert (
+        dated[0]["metadata"]["timestamp"]
+        == dated[1]["creationInfo"]["created"]
+        == "2023-11-14T22:13:20Z"
+    )
+    assert without[0]["serialNumber"] != dated[0]["serialNumber"]
+
+
+def test_several_platforms_need_the_option(contents: lockfile.LockFile, tmp_path: Path) -> None:
+    assert lockfile.export_platform(contents, None) == "linux-64"
+    assert lockfile.export_platform(contents, "linux-aarch64") == "linux-aarch64"
+    with pytest.raises(
+        InvalidSpec, match=r"not locked for osx-64.*linux-64, linux-aarch64"
+    ) as caught:
+        lockfile.export_platform(contents, "osx-64")
+    assert "linux-aarch64" in caught.value.advice
+    content = copy.deepcopy(sound())
+    for locked_entry in content["package"]:
+        locked_entry["platform"] = "osx-arm64"
+    content["metadata"].update(platforms=["osx-arm64"])
+    assert lockfile.export_platform(written(tmp_path, content), None) == "osx-arm64"
+
+
+def test_wheel_without_a_hash_is_refused(tmp_path: Path) -> None:
+    content = sound()
+    entry(content, "torch")["hash"] = {"md5": "b" * 32}
+    for kind in ("requirements", "pylock"):
+        with pytest.raises(IntegrityError, match="torch has no sha256"):
+            lockfile.export_lock(written(tmp_path, content), "lab", kind, "linux-64")
+
+
+def test_lock_that_conda_lock_refuses_is_refused_with_the_field(tmp_path: Path) -> None:
+    content = sound()
+    content["package"][0]["optional"] = None
+    lock = written(tmp_path, content)
+    with pytest.raises(
+        IntegrityError, match=r"as explicit: conda-lock refuses package\.0\.optional: "
+    ):
+        lockfile.export_lock(lock, "lab", "explicit", "linux-64")

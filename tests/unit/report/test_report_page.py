@@ -1,0 +1,368 @@
+"""The page of a report: parsed as HTML. It needs nothing from outside, holds no code, and says all texts as they are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provision import render, report
+from provision.cli.main import cli
+from provision.core.errors import IntegrityError
+from provision.core.paths import default_folders
+from provision.report import charts
+from provision.report.markdown import markdown_summary
+from provision.workflow.evidence import load_evidence
+from tests import evidence
+from tests.damage import NOTHING, changed, paths
+from tests.evidence import MIB, collectives, finding, passport, phase, row
+from tests.paths import DATA
+
+GOLDEN = DATA / "golden" / "report" / "report.html"
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of each; every element must be closed where it should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open, f"not closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style" and data.strip():
+            self.texts.append(" ".join(data.split()))
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def html(tmp_path: Path, *documents: dict[str, Any]) -> str:
+    paths = [
+        evidence.write(tmp_path / str(place) / "p.json", document)
+        for place, document in enumerate(documents)
+    ]
+    return render.render_report(
+        report.template_values(report.build_page([report.load(path) for path in paths])),
+        remake=["provision", "report"],
+    )
+
+
+def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """A passport with everything that a page can show."""
+    sizes = [8, 1024, *(MIB << shift for shift in range(0, 11, 2))]
+    reference = {
+        "name": "8 x H200",
+        "source": "a page",
+        "condition": "NVLS",
+        "from_bytes": 256 * MIB,
+    }
+    rows = [
+        row(
+            size,
+            busbw=factor * 450 * size / (size + 8 * MIB),
+            expected_gb_s=450 * size / (size + 8 * MIB),
+            ranks=8,
+            dtype=dtype,
+        )
+        for size in sizes
+        for dtype in ("float32", "bfloat16")
+    ]
+    smoke_report = evidence.report(
+        phase(data={"p50_us_by_rank": [50.0, 52.0, 48.0, 50.0, 50.0, 49.0, 51.0, 5.0]}),
+        collectives(*rows, row(MIB, collective="broadcast", ranks=8), expected={"all_reduce": reference}),
+        phase("compute", data={"units": {"copy": "GB/s"}, "ranks": [{"rank": rank, "copy": 2700.0 + rank} for rank in range(8)]}),
+        phase("ddp", verdict="fail", message="in short", findings=[finding(), finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2])]),
+        world_size=8, hosts=[host], skipped=["checkpoint"], **changes,
+    )  # fmt: skip
+    return passport(smoke_report, host=host)
+
+
+def test_page_is_self_contained(tmp_path: Path) -> None:
+    text = html(tmp_path, rich(), rich("node2", 0.8))
+    page = Page(text)
+    assert {"script", "link", "img", "iframe", "object", "embed", "form"}.isdisjoint(
+        {tag for tag, _ in page.elements}
+    )
+    addresses = [
+        value
+        for _, attributes in page.elements
+        for name, value in attributes.items()
+        if name in ("href", "src", "action")
+    ]
+    assert addresses and all(str(address).startswith("#") for address in addresses)
+    targets = {attributes.get("id") for _, attributes in page.elements}
+    assert {str(address)[1:] for address in addresses} <= targets
+    assert not [
+        name
+        for _, attributes in page.elements
+        for name in attributes
+        if name.startswith("on") or name == "style"
+    ]
+    assert "url(" not in text and "@import" not in text
+    (policy,) = [
+        meta["content"]
+        for meta in page.all("meta")
+        if meta.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert str(policy).startswith("default-src 'none'")
+
+
+def test_every_section_is_present(tmp_path: Path) -> None:
+    page = Page(html(tmp_path, rich(), rich("node2", 0.8)))
+    for text in ("torch2.3-cuda12.1-py311 on 2 hosts", "wrong-value", "check its memory", "ranks 0-2", "skipped", "in short",
+                 "Between the runs of the smoke test", "all_reduce", "broadcast", "expected, and the bands", "Pins", "cuda-graph-hang",
+                 "the others wait for the rank that waits least", "×0.10", "256 MiB"):  # fmt: skip
+        assert text in page.text, text
+    assert page.all("html")[0]["lang"] == "en"
+    drawings = [svg for svg in page.all("svg") if svg.get("role") == "img"]
+    assert len(drawings) == 4
+    assert all("aria-label" in svg for svg in drawings)
+
+
+HOSTILE = "<script>alert('x')</script>\"'&--><!-- {{ 7 * 7 }}\x00"
+
+
+def test_passport_text_is_escaped(tmp_path: Path) -> None:
+    smoke_report = evidence.report(
+        phase(HOSTILE, verdict="fail", message=HOSTILE, findings=[finding(message=HOSTILE, advice=HOSTILE)]),
+        collectives(row(MIB, collective=HOSTILE, dtype=HOSTILE, judged=HOSTILE), refused={HOSTILE: HOSTILE}, note=HOSTILE),
+        hosts=[HOSTILE], profile=HOSTILE, backend=HOSTILE, device=HOSTILE, skipped=[HOSTILE], facts={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    choice = {"what": HOSTILE, "value": HOSTILE, "reason": HOSTILE, "source": HOSTILE}
+    pin = {"manager": "conda", "requirement": HOSTILE, "reason": HOSTILE, "source": HOSTILE}
+    changes = {
+        "name": HOSTILE,
+        "made_by": HOSTILE,
+        "request": {HOSTILE: HOSTILE},
+        "reasons": [choice],
+        "warnings": [choice],
+        "pins": [pin],
+    }
+    first = passport(smoke_report, host=HOSTILE, **changes)
+    text = html(tmp_path, first, passport(evidence.report(phase()), host="node2"))
+    text.encode("utf-8")
+    page = Page(text)
+    assert not page.all("script")
+    assert "{{ 7 * 7 }}" in page.text and "49" not in page.text.replace("×", "").split()
+    assert "<script>alert('x')</script>" in page.text
+    assert text.count("-->") == 1
+
+
+def test_command_line_cannot_close_the_html_comment(tmp_path: Path) -> None:
+    page = report.build_page([report.load(evidence.write(tmp_path / "p.json", passport()))])
+    text = render.render_report(
+        report.template_values(page), remake=["provision", "report", "--><script>x</script>"]
+    )
+    assert not Page(text).all("script")
+
+
+def test_page_is_reproducible(tmp_path: Path) -> None:
+    assert html(tmp_path, rich()) == html(tmp_path, rich())
+
+
+def test_page_equals_the_golden_file(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("passport.json").write_text(json.dumps(rich()))
+    values = report.template_values(report.build_page([report.load(Path("passport.json"))]))
+    text = render.render_report(
+        values, remake=["provision", "report", "passport.json", "-o", "report.html"]
+    )
+    if request.config.getoption("--update-golden"):
+        GOLDEN.parent.mkdir(parents=True, exist_ok=True)
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def chart_of(tmp_path: Path, *rows: dict[str, Any], **data: Any) -> charts.Chart:
+    page = report.build_page(
+        [
+            report.load(
+                evidence.write(
+                    tmp_path / "p.json", passport(evidence.report(collectives(*rows, **data)))
+                )
+            )
+        ]
+    )
+    return charts.figures(page)[0].charts[0]
+
+
+def test_axes_are_logarithmic_and_include_every_point(tmp_path: Path) -> None:
+    chart = chart_of(tmp_path, *(row(size, busbw=size / MIB) for size in (MIB, 4 * MIB, 16 * MIB)))
+    marks = chart.lines[0].marks
+    assert math.isclose(marks[1].x - marks[0].x, marks[2].x - marks[1].x, abs_tol=0.2)
+    assert math.isclose(marks[0].y - marks[1].y, marks[1].y - marks[2].y, abs_tol=0.2)
+    assert marks[0].x == charts.LEFT and marks[2].x == charts.WIDTH - charts.RIGHT
+    assert all(charts.TOP <= mark.y <= charts.HEIGHT - charts.BOTTOM for mark in marks)
+    assert [tick.label for tick in chart.x_ticks] == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
+    assert {"1", "2", "5", "10"} <= {tick.label for tick in chart.y_ticks}
+    assert marks[0].tooltip == "float32, 1 MiB: 1"
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0], [400.0, 401.0], [0.9, 0.95, 1.0], [1e-5, 3.0], [1e-9, 1e9], [7.0, 7.0]]
+)
+def test_axis_ticks_are_readable_for_any_values(tmp_path: Path, values: list[float]) -> None:
+    chart = chart_of(
+        tmp_path, *(row(MIB << place, busbw=value) for place, value in enumerate(values))
+    )
+    assert 2 <= len(chart.y_ticks) <= 12
+    assert len({tick.label for tick in chart.y_ticks}) == len(chart.y_ticks)
+    heights = [tick.at for tick in chart.y_ticks]
+    assert all(upper - lower < -10 for lower, upper in itertools.pairwise(heights)), heights
+
+
+def test_bandwidth_starts_where_latency_no_longer_dominates(tmp_path: Path) -> None:
+    chart = chart_of(tmp_path, *(row(size) for size in (8, 1024, MIB, 2 * MIB, 4 * MIB)))
+    assert chart.title == "Bus bandwidth in GB/s, from 256 KiB on"
+    assert len(chart.lines[0].marks) == 3
+    few = chart_of(tmp_path, *(row(size) for size in (8, 1024, MIB)))
+    assert (few.title, len(few.lines[0].marks)) == ("Bus bandwidth in GB/s", 3)
+
+
+def test_zones_lie_below_the_expectation_where_it_is_judged(tmp_path: Path) -> None:
+    reference = {"name": "x", "from_bytes": 4 * MIB}
+    rows = [
+        row(size, busbw=100.0, expected_gb_s=100.0) for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)
+    ]
+    chart = chart_of(tmp_path, *rows, expected={"all_reduce": reference})
+    zones = {
+        verdict: [tuple(map(float, point.split(","))) for point in outline.split()]
+        for verdict, outline in chart.zones
+    }
+    first = chart.lines[0].marks[2]
+    assert set(zones) == {"warn", "pass"}
+    assert min(x for outline in zones.values() for x, _ in outline) == first.x
+    assert max(y for _, y in zones["pass"]) == min(y for _, y in zones["warn"])
+    assert min(y for _, y in zones["pass"]) == first.y
+    (line,) = chart.expected
+    assert len(line.split()) == 4
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["report", *arguments])
+
+
+def test_command_writes_the_page_and_overwrites_only_its_own(tmp_path: Path) -> None:
+    source, out = evidence.write(tmp_path / "p.json", rich()), tmp_path / "report.html"
+    for _ in range(2):
+        result = run(str(source), "-o", str(out))
+        assert (result.exit_code, result.stdout) == (
+            0,
+            f"wrote {out}: torch2.3-cuda12.1-py311, fail, 1 run of the smoke test\n",
+        )
+    assert out.read_text().startswith(
+        "<!DOCTYPE html>\n<!-- Made by provision report; remake with: provision report "
+    )
+    out.write_text("mine")
+    assert run(str(source), "-o", str(out)).exit_code == 6
+    assert out.read_text() == "mine"
+    assert run(str(source), "-o", str(out), "--force").exit_code == 0
+    assert "Made by provision report" in out.read_text()
+    assert run(str(source), "-o", str(tmp_path)).exit_code == 3
+
+
+def test_command_prints_the_page_or_a_summary(tmp_path: Path) -> None:
+    source = evidence.write(tmp_path / "p.json", rich())
+    Page(run(str(source)).stdout)
+    content = json.loads(run(str(source), "--json").stdout)
+    assert content["verdict"] == "fail"
+    assert content["measurements"][0]["phases"][3]["findings"][0]["advice"] == "check its memory"
+    assert content["curves"][0]["points"][0]["bytes"] == 8
+    assert len(content["ranks"][0]["rows"]) == 8
+    assert {"title", "environments", "differences", "missing"} <= content.keys()
+
+
+def test_environments_may_be_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
+    folder = tmp_path / "passports" / "lab"
+    evidence.write(folder / "passport.json", {**rich(), "name": "lab"})
+    for target in ("lab", str(folder)):
+        page = json.loads(run(target, "--json").stdout)
+        assert page["measurements"][0]["label"] == "node1"
+        assert "not installed" in page["environments"][0]["outdated"]
+    failed = run("lob")
+    assert failed.exit_code == 3
+    assert "Environments with a passport: lab." in failed.stderr.replace("\n", " ")
+
+
+def test_a_passport_of_another_lock_than_the_one_next_to_it_says_so(tmp_path: Path) -> None:
+    file = evidence.write(tmp_path / "passport.json", passport(evidence.report(phase())))
+    page = report.build_page([load_evidence(default_folders(), file)])
+    assert (page.verdict, page.environments[0].outdated) == ("pass", "")
+    (tmp_path / "conda-lock.yml").write_text("version: 1\n")
+    page = report.build_page([load_evidence(default_folders(), file)])
+    assert page.verdict == "unknown" and "of another lock" in page.environments[0].outdated
+    assert any("of another lock" in line for line in page.missing)
+    assert any("of another lock" in note for note in page.measurements[0].notes)
+    assert "of another lock" in markdown_summary(page)
+
+
+def test_damaged_passport_has_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text("{")
+    assert run(str(tmp_path / "p.json")).exit_code == 7
+    assert run().exit_code == 2
+
+
+WHOLE = rich()
+VALUES = st.one_of(
+    st.just(NOTHING), st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20),
+    st.sampled_from([0, -1, 1e-300, 1e300, 10**30, [], {}, [[]], [{}], ["x"], {"a": {"b": [1, {"c": None}]}}, "\x00", "\ud800", "-->"]),
+)  # fmt: skip
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(path=st.sampled_from([path for path in paths(WHOLE) if path]), value=VALUES)
+def test_any_damage_is_refused_with_a_message_or_shown(
+    tmp_path: Path, path: tuple[Any, ...], value: Any
+) -> None:
+    file = evidence.write(tmp_path / "p.json", changed(WHOLE, path, value))
+    try:
+        page = report.build_page(
+            [report.load(file), report.load(evidence.write(tmp_path / "q.json", WHOLE))]
+        )
+    except IntegrityError:
+        return
+    text = render.render_report(report.template_values(page), remake=["provision", "report"])
+    text.encode("utf-8")
+    page_html = Page(text)
+    assert not page_html.all("script")
+    coordinates = [
+        number
+        for element in [*page_html.all("polyline"), *page_html.all("polygon")]
+        for number in re.split("[ ,]", str(element["points"]))
+    ]
+    assert all(math.isfinite(float(number)) for number in coordinates)

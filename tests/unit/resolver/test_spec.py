@@ -1,0 +1,428 @@
+"""spec.yml and options: every mistake at once, with its line; options over the file; names that are
+safe everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import string
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from provision.cli import options as cli_options
+from provision.cli.options import request_options
+from provision.core import spec_fields
+from provision.core.errors import InvalidSpec
+from provision.core.spec_fields import Spec
+from provision.resolver import spec
+from tests.paths import ROOT
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "spec.yml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["torch2.3-cuda12.1-py311", "a", "lab_7", "x" * 100])
+def test_good_names(name: str) -> None:
+    assert spec.check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "../x",
+        "a b",
+        "{{ x }}",
+        "$(rm)",
+        "a;b",
+        "A",
+        "a..b",
+        "-a",
+        "a-",
+        "x" * 101,
+        "a\nb",
+        "ü",
+    ],
+)
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidSpec, match="cannot be an environment's name"):
+        spec.check_name(name)
+
+
+def test_all_mistakes_are_reported_with_lines(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, 'torch: 2.3\ncuda: "x"\nfoo: 1\npip: [1]\nchannels: "a"\nsource: nowhere\n'
+    )
+    with pytest.raises(InvalidSpec) as caught:
+        spec.read(path)
+    for line, key in enumerate(["torch", "cuda", "foo", "pip", "channels", "source"], start=1):
+        assert f"{path}:{line}: `{key}`" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['torch: "2.3\ncuda: [\n', "a: b: c\n", "\t- x", "\x00"])
+def test_broken_yaml_names_the_file(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.yml.*not YAML"):
+        spec.read(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "just text\n", "42\n"])
+def test_not_a_mapping(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidSpec, match="a spec is a mapping"):
+        spec.read(write(tmp_path, text))
+
+
+def test_options_override_the_file(tmp_path: Path) -> None:
+    file = spec.read(write(tmp_path, 'torch: "2.3"\ncuda: "12.1"\npip:\n  - einops\n'))
+    combined = spec.combine(
+        file, {"cuda": "11.8", "cpu": False, "pip": (), "torch": None}, name="lab"
+    )
+    assert (combined.torch, combined.cuda, combined.pip) == ("2.3", "11.8", ("einops",))
+
+
+def test_cpu_option_overrides_the_files_cuda() -> None:
+    assert spec.combine({"torch": "2.3", "cuda": "12.1"}, {"cpu": True}, name="lab").cuda is None
+
+
+def test_no_companions_is_an_explicit_value() -> None:
+    assert (
+        spec.combine({"torch": "2.3", "cpu": True}, {"companions": False}, name="lab").companions
+        is False
+    )
+
+
+def test_cuda_with_cpu_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="--cuda and --cpu"):
+        spec.combine({}, {"torch": "2.3", "cuda": "12.1", "cpu": True}, name="lab")
+
+
+def test_all_missing_keys_are_reported() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        spec.combine({}, {}, name="lab")
+    assert "which PyTorch" in str(caught.value)
+    assert "which CUDA" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value", ["foo bar", "torch==", "a b; c", "x`id`", "$(id)", "a\nb", "x # [linux]"]
+)
+def test_hostile_requirements_are_refused(value: str) -> None:
+    with pytest.raises(InvalidSpec):
+        spec.combine({}, {"torch": "2.3", "cuda": "12.1", "pip": (value,)}, name="lab")
+
+
+@pytest.mark.parametrize(
+    "key,value",
+    [
+        ("base", "a b"),
+        ("base", "x\nRUN evil"),
+        ("python", "3"),
+        ("nccl", "new"),
+        ("torch", "newest"),
+    ],
+)
+def test_malformed_values(key: str, value: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"`{key}` is like"):
+        spec.combine({}, {"torch": "2.3", "cuda": "12.1", key: value}, name="lab")
+
+
+def test_content_round_trip() -> None:
+    requested = {
+        "torch": "2.3",
+        "cuda": "12.1",
+        "python": "3.11",
+        "pip": ["einops>=0.7"],
+        "channels": ["conda-forge"],
+        "companions": False,
+    }
+    result = spec.combine(requested, {}, name="lab")
+    assert spec.combine(spec.content(result), {}, name="lab") == result
+    assert spec.content(result) == requested
+
+
+@pytest.mark.parametrize(
+    "value", ["2", "2.3", "2.3.1", "latest", ">=2.3,<2.6", "~=2.3", "==2.3.*", ">= 2.3, != 2.4.0"]
+)
+def test_valid_torch_versions(value: str) -> None:
+    assert spec.combine({}, {"torch": value, "cpu": True}, name="lab").torch == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        ">=",
+        "2.3.1+cu121",
+        "=2.3",
+        ">=2.3 <2.6",
+        "$(id)",
+        "2.3.1.4",
+        "two",
+        "===x y",
+        "cu121",
+        "02.3",
+        "2.03",
+    ],
+)
+def test_invalid_torch_versions(value: str) -> None:
+    with pytest.raises(InvalidSpec, match="torch"):
+        spec.combine({}, {"torch": value, "cpu": True}, name="lab")
+
+
+@pytest.mark.parametrize(
+    "key,good,bad",
+    [
+        ("cuda", ("12", "12.1", "auto"), ("cu121", "12.1.0", "Auto", "")),
+        ("cudnn", ("9", "9.1", "8.9.2.26"), ("v9", "9.")),
+        ("nccl", ("2", "2.20.5"), ("2.x",)),
+        ("driver", ("535", "535.54", "535.54.03"), ("r535", "535.54.03.1", ">=535")),
+        ("glibc", ("2.17",), ("2", "2.17.1")),
+        ("as_of", ("2024-06-30", "2024-02-29"), ("2023-02-29", "2024-6-3", "yesterday", "2024-13-01", "20240630")),
+        ("gpu", (["H100"], ["sm_90", "9.0"], ["Tesla V100-SXM2-16GB"]), ("H100", ["$(id)"], [9.0], ["a#b"])),
+        ("platforms", (["linux-64"], ["linux-64", "linux-aarch64"]), ("linux-64", ["win-64"], ["osx-arm64", "linux-64"])),
+        ("infiniband", (True, False), ("yes", 1)),
+    ],
+)  # fmt: skip
+def test_value_forms(tmp_path: Path, key: str, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:
+    """The same in a file and in options; a file's mistake has its line."""
+    base = {"torch": "2.3"} if key == "cuda" else {"torch": "2.3", "cuda": "12.1"}
+    for value in good:
+        path = write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False))
+        assert spec.combine(spec.read(path), {}, name="lab") == spec.combine(
+            {}, {**base, key: value}, name="lab"
+        )
+    for value in bad:
+        with pytest.raises(InvalidSpec, match=rf"spec\.yml:{len(base) + 1}: `{key}`"):
+            spec.read(write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False)))
+
+
+def test_unquoted_date_is_refused_advising_quotes(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r'as_of: "2024-06-30"'):
+        spec.read(write(tmp_path, "as_of: 2024-06-30\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch: 2.10",
+        "cuda: 12.10",
+        "cuda: 13.0",
+        "python: 3.10",
+        "nccl: 2.20",
+        "glibc: 2.40",
+        "driver: 0535",
+    ],
+)
+def test_advised_quotes_surround_the_original_text(tmp_path: Path, line: str) -> None:
+    key, value = line.split(": ")
+    with pytest.raises(InvalidSpec, match=re.escape(f'write it in quotes: {key}: "{value}".')):
+        spec.read(write(tmp_path, line + "\n"))
+
+
+@pytest.mark.parametrize(
+    "line,message",
+    [
+        ("cuda: yes", "not `yes`"),
+        ("torch: 2.1e1", "not `2.1e1`"),
+        ("cuda:", "has no value"),
+        ("cuda: [1]", "one text"),
+    ],
+)
+def test_quotes_are_not_advised_in_vain(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=re.escape(message)) as caught:
+        spec.read(write(tmp_path, line + "\n"))
+    assert "write it in quotes" not in str(caught.value)
+
+
+def test_an_unknown_gpu_is_reported_with_the_other_mistakes() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        spec.combine({}, {"gpu": ("blah",), "torch": "x", "cuda": "y"}, name="")
+    for text in ("'blah'", "`torch`", "`cuda`"):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key,value", [("nccl", "2.20"), ("cudnn", "9"), ("gpu", ["H100"]), ("driver", "535")]
+)
+def test_cpu_with_gpu_keys_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(InvalidSpec, match=f"`{key}` is about GPUs"):
+        spec.combine({"torch": "2.3", "cpu": True, key: value}, {}, name="lab")
+
+
+def test_cpu_option_drops_the_files_gpu_keys() -> None:
+    file = {
+        "torch": "2.3",
+        "cuda": "12.1",
+        "gpu": ["H100"],
+        "driver": "535",
+        "nccl": "2.20",
+        "cudnn": "8",
+        "glibc": "2.28",
+    }
+    result = spec.combine(file, {"cpu": True}, name="lab")
+    assert (result.cuda, result.gpu, result.driver, result.nccl, result.cudnn, result.glibc) == (
+        None,
+        (),
+        None,
+        None,
+        None,
+        "2.28",
+    )
+
+
+def test_lists_are_deduplicated_and_empty_means_default() -> None:
+    result = spec.combine(
+        {"torch": "2.3", "cuda": "12.1", "platforms": [], "gpu": ["sm_90", "sm_90"]}, {}, name="lab"
+    )
+    assert (result.platforms, result.gpu) == (("linux-64",), ("sm_90",))
+
+
+WORDS = st.sampled_from(
+    [
+        *spec.KEYS,
+        "2.3",
+        "12.1",
+        "auto",
+        "latest",
+        "- ",
+        ": ",
+        "\n",
+        "[",
+        "{",
+        "&a ",
+        "*a",
+        "!!int ",
+        "? ",
+        "<<",
+        "'",
+        '"',
+    ]
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.dates()
+    | st.binary(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None)
+@given(
+    text=st.text(max_size=60)
+    | st.lists(WORDS | st.text(string.printable, max_size=4), max_size=30).map("".join)
+)
+@example(text="torch: 2024-13-01")
+@example(text="torch: " + "9" * 5000)
+@example(text="torch: !!int x")
+@example(text="? [a]\n: b")
+@example(text="? {a: b}\n: c")
+@example(text="torch: &a [*a]")
+@example(text="[" * 400)
+@example(text="- &a [x, x]\n- &b [*a, *a]")
+@example(text="!!set {torch}")
+@example(text="<<: {torch: '2.3'}\ncpu: true")
+@example(text="!!python/object:os.system {}")
+def test_any_text_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.yml"
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    try:
+        result = spec.combine(spec.read(path), {}, name="lab")
+    except InvalidSpec as error:
+        assert str(error)
+    else:
+        assert isinstance(result, Spec)
+
+
+@settings(deadline=None)
+@given(
+    content=st.dictionaries(
+        st.sampled_from(spec.KEYS) | st.text(max_size=5) | st.integers(), VALUES, max_size=6
+    )
+)
+def test_any_content_is_parsed_or_refused(content: dict[Any, Any]) -> None:
+    try:
+        result = spec.combine({"torch": "2.3", "cuda": "12.1"} | content, {}, name="lab")
+    except InvalidSpec as error:
+        assert str(error)
+    else:
+        assert spec.combine(spec.content(result), {}, name="lab") == result
+
+
+def test_table_of_keys_is_generated_from_the_declarations() -> None:
+    root = ROOT
+    checked = subprocess.run(
+        [sys.executable, str(root / "docs" / "make_spec.py"), "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_key_has_an_option_a_field_and_a_row() -> None:
+    """Everything that depends on a key is made from its declaration."""
+    page = (ROOT / "docs" / "spec.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+
+    @request_options
+    def command(**options: Any) -> None: ...
+
+    parameters = {parameter.name for parameter in click.decorators.command()(command).params}
+    fields = {field.name for field in dataclasses.fields(Spec)} - {"name"}
+    assert set(spec.KEYS) == fields | {"cpu"}
+    assert set(spec.KEYS) <= parameters
+    for key in spec.KEYS:
+        assert any(re.search(rf"`{key}[`:]", row) for row in rows), key
+
+
+def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Option, validation and the file's content follow from the declaration of a field."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class WiderSpec(Spec):
+        mpi: str | None = dataclasses.field(
+            default=None,
+            metadata=spec_fields.key(
+                kind="choice", help="Also install this MPI.", choices=("openmpi", "mpich")
+            ),
+        )
+
+    keys = spec_fields.declared_keys(WiderSpec)
+    monkeypatch.setattr(spec, "Spec", WiderSpec)
+    monkeypatch.setattr(spec, "KEYS", tuple(key.name for key in keys))
+    monkeypatch.setattr(spec, "_KEYS_BY_NAME", {key.name: key for key in keys})
+    path = write(tmp_path, 'torch: "2.3"\ncpu: true\nmpi: openmpi\n')
+    combined = spec.combine(spec.read(path), {}, name="lab")
+    assert spec.content(combined) == {"torch": "2.3", "cpu": True, "mpi": "openmpi"}
+    with pytest.raises(InvalidSpec, match="`mpi` is one of openmpi, mpich, not `lam`"):
+        spec.combine(spec.read(path), {"mpi": "lam"}, name="lab")
+    mpi = next(key for key in keys if key.name == "mpi")
+    command = click.command()(cli_options.option_of(mpi)(lambda **options: None))
+    assert command.params[0].opts == ["--mpi"]
+
+
+def test_free_threaded_python_is_refused_with_a_hint() -> None:
+    with pytest.raises(
+        InvalidSpec,
+        match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t` .* Ask for 3\.13\.",
+    ):
+        spec.combine({"torch": "2.9", "cpu": True}, {"python": "3.13t"}, name="lab")

@@ -1,0 +1,456 @@
+"""Checkpoints in a store of objects, without torch: fsspec's own memory:// is the store. With a server: tests/integration."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision_runtime.checkpoint import (
+    CheckpointError,
+    NotCommitted,
+    catalog,
+    latest,
+    layout,
+    list_steps,
+    manifest,
+    prune,
+    verify,
+)
+from provision_runtime.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
+from provision_runtime.checkpoint.backends.fsspec_store import FsspecStore
+from provision_runtime.checkpoint.commit import Committed, commit
+from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
+from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.comm.ranks import Ranks, single_process
+from tests.paths import ROOT
+from tests.rank_threads import RankThreads
+
+memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
+NUMBERS = itertools.count()
+# One of a machine that nobody here can see.
+ELSEWHERE = "another-host"
+
+
+@pytest.fixture
+def root() -> Iterator[str]:
+    name = f"run{next(NUMBERS)}"
+    yield f"memory://{name}/checkpoints"
+    stored = memory.MemoryFileSystem.store
+    for path in [path for path in stored if path.startswith(f"/{name}/")]:
+        del stored[path]
+
+
+def save(
+    root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None, **options: Any
+) -> Committed:
+    plan = SavePlan(
+        tuple(Item(name, OBJECT, content) for name, content in contents.items()),
+        {name: (name,) for name in contents},
+    )
+    arguments = {"incremental": True, "progress": lambda _: None, **options}
+    return commit(open_root(root), step, plan, ranks or single_process(), **arguments)
+
+
+def contents(root: str, folder: str) -> dict[str, bytes]:
+    """What a reader gets, through the references."""
+    backend = open_root(root)
+    manifest_of_step = catalog.read_manifest(backend, folder)
+    homes = {entry.name: entry.home or folder for entry in manifest_of_step.files}
+    return {
+        name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size]
+        for name, at in manifest_of_step.objects.items()
+    }
+
+
+def newest(root: str) -> dict[str, bytes]:
+    folder = catalog.latest(open_root(root))
+    assert folder is not None
+    return contents(root, folder)
+
+
+def objects(root: str) -> set[str]:
+    start = "/" + root.partition("://")[2] + "/"
+    return {path[len(start) :] for path in memory.MemoryFileSystem.store if path.startswith(start)}
+
+
+def unfinished(root: str) -> list[str]:
+    return [name for name in open_root(root).folders() if layout.parse(name) is None]
+
+
+def big(letter: str) -> bytes:
+    return letter.encode() * MIN_FILE_BYTES
+
+
+def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
+    shards = [{"zero": b"0" * 100}, {"one": big("1"), "empty": b""}]
+    commits = RankThreads(2).run(lambda ranks: save(root, 7, shards[ranks.rank], ranks))
+    assert {commit_of_rank.folder for commit_of_rank in commits} == set(open_root(root).folders())
+    assert contents(root, commits[0].folder) == {**shards[0], **shards[1]}
+    assert (list_steps(root), latest(root), verify(root)) == ([7], 7, [])
+    listed = {
+        f"{commits[0].folder}/{entry.name}"
+        for entry in catalog.read_manifest(open_root(root), commits[0].folder).files
+    }
+    assert objects(root) == {"latest", f"{commits[0].folder}/{manifest.NAME}", *listed}
+
+
+def test_unchanged_content_is_a_reference(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": big("b")})
+    save(root, 2, {"a": big("a"), "b": big("c")})
+    third = save(root, 3, {"a": big("a"), "b": big("d")})
+    assert (third.progress.written, third.progress.linked) == (MIN_FILE_BYTES, MIN_FILE_BYTES)
+    homes = {entry.home for entry in catalog.read_manifest(open_root(root), third.folder).files}
+    assert homes == {first.folder, None}
+    assert newest(root) == {"a": big("a"), "b": big("d")}
+
+
+def test_referenced_files_outlive_their_checkpoint(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": big("b")})
+    second = save(root, 2, {"a": big("a"), "b": big("c")})
+    assert prune(root, keep=1).removed == (first.folder,)
+    assert (list_steps(root), verify(root)) == ([2], [])
+    assert newest(root) == {"a": big("a"), "b": big("c")}
+    assert len({path for path in objects(root) if path.startswith(first.folder)}) == 1
+    third = save(root, 3, {"a": big("x")})
+    assert prune(root, keep=1).removed == (second.folder,)
+    assert {path.partition("/")[0] for path in objects(root)} == {
+        "copies",
+        "latest",
+        third.folder,
+    }
+
+
+def test_referenced_file_with_damage_is_rewritten(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": big("b"), "small": b"s"})
+    backend = open_root(root)
+    entries = catalog.read_manifest(backend, first.folder).objects
+    for name in ("a", "small"):
+        memory.MemoryFileSystem().pipe_file(
+            f"{root}/{first.folder}/{entries[name].file}", b"x" * entries[name].size
+        )
+    committed = save(
+        root,
+        2,
+        {"a": big("a"), "b": big("b"), "small": b"s"},
+        progress=lambda _: verify(root, step=1),
+    )
+    assert (committed.progress.written, committed.progress.linked) == (
+        MIN_FILE_BYTES + 1,
+        MIN_FILE_BYTES,
+    )
+    homes = {
+        entry.name: entry.home for entry in catalog.read_manifest(backend, committed.folder).files
+    }
+    assert (homes[entries["a"].file], homes[entries["b"].file]) == (None, first.folder)
+    assert verify(root) == []
+
+
+def test_resaved_step_may_reference_its_older_generation(root: str) -> None:
+    folders = [
+        save(root, 1, {"a": big("a"), "b": letter * 9}).folder for letter in (b"1", b"2", b"3")
+    ]
+    assert [layout.parse(folder).generation for folder in folders] == [0, 1, 2]  # type: ignore[union-attr]
+    assert (open_root(root).folders(), verify(root)) == ([folders[2]], [])
+    assert newest(root) == {"a": big("a"), "b": b"333333333"}
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", folders[0], folders[2]}
+
+
+def test_folder_without_a_manifest_is_no_checkpoint(root: str) -> None:
+    save(root, 1, {"a": b"1"})
+    second = save(root, 2, {"a": b"2"})
+    memory.MemoryFileSystem().rm_file(f"{root}/{second.folder}/{manifest.NAME}")
+    assert (list_steps(root), latest(root), newest(root)) == ([1], 1, {"a": b"1"})
+    prune(root, keep=1)
+    assert not [path for path in objects(root) if path.startswith(second.folder)]
+
+
+def test_folder_names_contain_step_generation_and_token() -> None:
+    for folder in (
+        layout.CheckpointName(42, 0),
+        layout.CheckpointName(42, 3),
+        layout.CheckpointName(42, 0, "0123456789ab"),
+        layout.CheckpointName(10**13, 12, "f" * 12),
+    ):
+        assert layout.parse(str(folder)) == folder
+        assert layout.target(layout.temporary(str(folder))) == str(folder)
+    for name in (
+        "step-000000000042-",
+        "step-000000000042-xyz",
+        "step-000000000042.0-0123456789ab",
+        layout.temporary(layout.LATEST),
+    ):
+        assert layout.parse(name) is None
+        assert layout.target(name) is None
+
+
+def in_the_name_of(marker: str, **who: str) -> str:
+    """The marker as another writer would have named it."""
+    writer = layout.writer(marker)
+    assert writer is not None
+    for field, value in who.items():
+        marker = marker.replace(f"~{getattr(writer, field)}~", f"~{value}~")
+    return marker
+
+
+def begun(root: str, step: int, **who: str) -> str:
+    """A save that ended after its first file."""
+    backend = open_root(root)
+    parent = catalog.latest(backend)
+    marker = backend.begin(step, parent)
+    writer = in_the_name_of(marker, **who)
+    store = memory.MemoryFileSystem()
+    content = store.cat_file(f"{root}/{marker}")
+    store.rm_file(f"{root}/{marker}")
+    store.pipe_file(f"{root}/{writer}", content)
+    backend.write(writer, "file", [memoryview(b"content")])
+    return writer
+
+
+def test_only_leftovers_of_ended_writers_are_removed(root: str) -> None:
+    save(root, 1, {"a": b"1"})
+    own, ended, elsewhere = (
+        begun(root, 2),
+        begun(root, 2, number="4194305"),
+        begun(root, 2, host=ELSEWHERE),
+    )
+    assert list_steps(root) == [1]
+    pruned = prune(root, keep=5)
+    assert (pruned.leftovers, sorted(pruned.unknown)) == ((ended,), sorted((own, elsewhere)))
+    folders = {path.partition("/")[0] for path in objects(root) if "/" in path}
+    assert {layout.target(own), layout.target(elsewhere)} < folders
+    assert layout.target(ended) not in folders
+
+
+def test_next_save_removes_leftovers_of_an_ended_writer(root: str) -> None:
+    ended = begun(root, 1, number="4194305")
+    committed = save(root, 1, {"a": b"1"})
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", committed.folder}
+    assert committed.folder != layout.target(ended)
+
+
+def test_files_a_running_save_may_reference_are_kept(root: str) -> None:
+    """Its parent, and what that one refers to, are removed by somebody else while it writes."""
+    save(root, 1, {"a": big("a"), "b": big("b"), "c": b"old"})
+    save(root, 2, {"a": big("a"), "b": big("c")})
+    removed: list[str] = []
+
+    def meanwhile(_: object) -> None:
+        if not removed:
+            save(root, 3, {"z": b"other"})
+            removed.extend(prune(root, keep=1).removed)
+
+    save(root, 4, {"a": big("a"), "b": big("c"), "new": b"1"}, progress=meanwhile)
+    assert len(removed) == 2
+    assert newest(root) == {"a": big("a"), "b": big("c"), "new": b"1"}
+    assert verify(root) == []
+    prune(root, keep=1)
+    assert verify(root) == []
+
+
+def test_vanishing_referenced_file_fails_the_save(root: str) -> None:
+    first = save(root, 1, {"a": big("a")})
+    [entry] = catalog.read_manifest(open_root(root), first.folder).files
+    ranks = single_process()
+
+    def exchange(name: str, payload: Any) -> list[Any]:
+        if name == "run checkpoint/part":
+            memory.MemoryFileSystem().rm_file(f"{root}/{first.folder}/{entry.name}")
+        return ranks.exchange(name, payload)
+
+    with pytest.raises(
+        NotCommitted, match="an older checkpoint's file was deleted while this one was saved"
+    ) as error:
+        save(root, 2, {"a": big("a")}, Ranks(0, 1, exchange))
+    assert error.value.errno == 2
+    assert (list_steps(root), unfinished(root)) == ([1], [])
+
+
+def test_unreadable_manifest_prevents_deletion(root: str) -> None:
+    save(root, 1, {"a": big("a"), "b": b"1"})
+    damaged = save(root, 2, {"a": big("a"), "b": b"2"})
+    save(root, 3, {"z": b"3"})
+    memory.MemoryFileSystem().pipe_file(f"{root}/{damaged.folder}/{manifest.NAME}", b"{")
+    before = objects(root)
+    with pytest.warns(UserWarning, match=r"stay in .*: .*manifest\.json is damaged"):
+        open_root(root).remove(str(catalog.committed(open_root(root))[0]))
+    assert len(before - objects(root)) == 1
+    open_root(root).remove(damaged.folder)
+    assert {path.partition("/")[0] for path in objects(root)} == {
+        "latest",
+        str(catalog.committed(open_root(root))[0]),
+    }
+
+
+def test_flipped_bits_are_reported_by_file_name(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": b"small"})
+    second = save(root, 2, {"a": big("a"), "b": b"other"})
+    store = memory.MemoryFileSystem()
+    places = {
+        entry.name: entry.home or second.folder
+        for entry in catalog.read_manifest(open_root(root), second.folder).files
+    }
+    assert set(places.values()) == {first.folder, second.folder}
+    for name, home in {**places, manifest.NAME: second.folder}.items():
+        content = store.cat_file(f"{root}/{home}/{name}")
+        for bit in (0, 4 * len(content), 8 * len(content) - 1):
+            flipped = bytearray(content)
+            flipped[bit // 8] ^= 1 << bit % 8
+            store.pipe_file(f"{root}/{home}/{name}", bytes(flipped))
+            assert [(damage.folder, damage.file) for damage in verify(root, step=2)] == [
+                (home, name)
+            ]
+        store.pipe_file(f"{root}/{home}/{name}", content)
+    assert verify(root) == []
+
+
+REQUESTS = ("cat_file", "pipe_file", "rm_file", "info", "ls")
+
+
+class Dark:
+    """From one request on the store answers nothing, until the light is switched on again."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.left = sys.maxsize
+        self.error: Callable[[], Exception] = lambda: OSError(5, "the store does not answer")
+        for name in REQUESTS:
+            patch.setattr(
+                memory.MemoryFileSystem,
+                name,
+                self._counting(getattr(memory.MemoryFileSystem, name)),
+            )
+
+    def _counting(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise self.error()
+            return real(*arguments, **options)
+
+        return ask
+
+
+def test_store_outage_leaves_old_or_new_checkpoint(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dark = Dark(monkeypatch)
+    old, new = (
+        {"a": big("a"), "b": big("b"), "c": b"old"},
+        {"a": big("a"), "b": big("x"), "c": b"new"},
+    )
+    refused, went_well = 0, False
+    for requests in range(200):
+        place = f"{root}/{requests}"
+        save(place, 1, old)
+        dark.left, committed = requests, True
+        try:
+            save(place, 1, new)
+        except NotCommitted:
+            committed, refused = False, refused + 1
+        went_well, dark.left = dark.left >= 0, sys.maxsize
+        assert verify(place) == []
+        assert newest(place) in ([new] if committed else [old, new])
+        # What could not be cleared away then, the same process clears away with its next save.
+        last = save(place, 2, {"a": big("a")})
+        prune(place, keep=1)
+        assert unfinished(place) == []
+        homes = {entry.home for entry in catalog.read_manifest(open_root(place), last.folder).files}
+        assert {path.partition("/")[0] for path in objects(place) if "/" in path} == {
+            "copies",
+            last.folder,
+            *homes,
+        } - {None}
+        if went_well:
+            break
+    assert went_well
+    assert refused > 20
+
+
+def test_store_errors_are_raised_on_all_ranks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dark = Dark(monkeypatch)
+    save(root, 1, {"a": b"old"})
+    message = {
+        "NoCredentials: Unable to locate credentials": (
+            type("NoCredentials", (Exception,), {})("Unable to locate credentials"),
+            5,
+        ),
+        "Access Denied: memory://": (PermissionError("Access Denied"), 13),
+        "The specified bucket does not exist": (
+            FileNotFoundError("The specified bucket does not exist"),
+            2,
+        ),
+    }
+    for expected_message, (error, code) in message.items():
+
+        def fail(error: Exception = error) -> Exception:
+            return error
+
+        dark.error = fail
+
+        def on_second(_: object) -> None:
+            dark.left = 0
+
+        errors = RankThreads(2).run(
+            lambda ranks: save(root, 2, {f"{ranks.rank}": big("n")}, ranks, progress=on_second)
+        )
+        dark.left = sys.maxsize
+        assert [type(error) for error in errors] == [NotCommitted] * 2
+        assert expected_message in str(errors[0])
+        assert (errors[0].errno, list_steps(root)) == (code, [1])
+
+
+def test_two_jobs_saving_one_step_have_separate_folders(root: str) -> None:
+    commits = RankThreads(2).run(
+        lambda ranks: [save(root, 5, {"a": b"%d" % ranks.rank * count}) for count in range(1, 20)]
+    )
+    assert all(isinstance(commit_of_rank, list) for commit_of_rank in commits), commits
+    assert verify(root) == []
+    assert newest(root) in ({"a": b"0" * 19}, {"a": b"1" * 19})
+    assert prune(root, keep=1).unknown == ()
+    assert list_steps(root) == [5]
+
+
+def test_unopenable_root_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match="nosuch://bucket/run: fsspec does not support nosuch://",
+    ):
+        open_root("nosuch://bucket/run")
+    with pytest.raises(CheckpointError, match="chained"):
+        open_root("simplecache::s3://bucket/run")
+    with pytest.raises(TypeError, match="is a folder: it takes no deadlin_s"):
+        open_root(tmp_path, deadlin_s=1)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(CheckpointError, match="s3://bucket/run: Install s3fs to access S3"):
+        open_root("s3://bucket/run")
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(
+        CheckpointError, match="memory:// needs the package fsspec: pip install fsspec"
+    ):
+        open_root("memory://run")
+
+
+def test_all_spellings_of_a_folder_open_it(tmp_path: Path) -> None:
+    for spelling in (tmp_path, str(tmp_path), f"file://{tmp_path}", f"local://{tmp_path}"):
+        backend: Backend = open_root(spelling)
+        assert isinstance(backend, FileBackend)
+        assert backend.root == str(tmp_path)
+
+
+def test_docs_table_matches_the_traits(tmp_path: Path, root: str) -> None:
+    kinds = {"a folder": open_root(tmp_path).traits, "`memory://`": open_root(root).traits}
+    kinds["`s3://` and others"] = ObjectBackend(
+        FsspecStore("s3://bucket", None, "bucket", "s3")
+    ).traits
+    page = (ROOT / "docs" / "checkpoints.md").read_text()
+    for kind, traits in kinds.items():
+        visible = "one rename" if traits.rename else "`manifest.json`, put last"
+        file = {"hard": "a hard link", "reference": "a reference"}[traits.links]
+        row = f"| {kind} | {visible} | {file} | {'synced' if traits.sync else 'written'} | {'yes' if traits.shared else 'no'} |"
+        assert row in page

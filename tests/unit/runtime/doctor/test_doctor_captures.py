@@ -1,0 +1,163 @@
+"""Captured machines: the healthy one gives no finding, each other one exactly its own.
+
+tests/captures/README.md says what the folders are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from provision_runtime.checks import surroundings
+from provision_runtime.doctor import catalog, disks, resources
+from provision_runtime.doctor.machine import Machine, captured_machine
+from provision_runtime.doctor.probe import observe
+from provision_runtime.report.findings.gpu import GPU
+from tests.paths import ROOT
+
+CAPTURES = ROOT / "tests" / "captures"
+HEALTHY = CAPTURES / "healthy-8gpu"
+CASES = sorted(path.parent.name for path in CAPTURES.glob("*/case.json"))
+
+
+def machine_of(case: str, folder: Path) -> Machine:
+    """The healthy machine with the fault of a case."""
+    root = folder / "root"
+    shutil.copytree(HEALTHY, root, copy_function=os.symlink)
+    document = json.loads((CAPTURES / case / "case.json").read_text())
+    for file in (CAPTURES / case).rglob("*"):
+        if file.is_file() and file.name != "case.json":
+            path = root / file.relative_to(CAPTURES / case)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.symlink_to(file)
+    for pattern in document.get("remove", ()):
+        for path in list(root.glob(pattern)):
+            path.unlink()
+    for name, changes in document.get("replace", {}).items():
+        path = root / name
+        for old, new, count in changes:
+            text = path.read_text()
+            assert text.count(old) >= count, (name, old)
+            write_own(path, text.replace(old, new, count))
+    environ = root / "proc/self/environ"
+    added = "".join(f"{entry}\n" for entry in document.get("environment", ()))
+    write_own(environ, environ.read_text() + added)
+    return captured_machine(root, "/opt/env", has_peers=True)
+
+
+def write_own(path: Path, text: str) -> None:
+    """Write a file in the place of a link to the capture's."""
+    mode = path.stat().st_mode
+    path.unlink()
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def ids_on(machine: Machine) -> list[str]:
+    ids = []
+    for probe in catalog.select(machine):
+        # The disk of the machine that runs the test is no part of the capture.
+        if probe.name != "disks":
+            ids += [finding["id"] for finding in observe(probe, machine)["findings"]]
+    return ids
+
+
+LONGEST, TOO_LONG = "/" + "t" * 74, "/" + "t" * 75
+
+
+@pytest.mark.parametrize(
+    ("folders", "replaces_long", "message"),
+    [
+        ([(LONGEST, True)], False, None),
+        (
+            [(TOO_LONG, True)],
+            False,
+            f"characters, and sockets there need one of at most 75: {TOO_LONG}",
+        ),
+        # Python 3.14.
+        ([(TOO_LONG, True)], True, None),
+        ([(TOO_LONG, False), ("/tmp", True)], False, None),
+        ([("/t", False), ("/tmp", False)], True, "for temporary files can be written: /t, /tmp"),
+        # A captured machine without these folders.
+        ([], False, None),
+    ],
+)
+def test_folders_for_temporary_files(
+    folders: list[tuple[str, bool]], replaces_long: bool, message: str | None
+) -> None:
+    finding = surroundings.temporary_folder_finding(folders, replaces_long)
+    if message is None:
+        assert finding is None
+    else:
+        assert finding is not None
+        assert (finding.id, message in finding.message) == ("tmpdir-unusable", True)
+
+
+@pytest.mark.parametrize(("python", "ids"), [("3.12", ["tmpdir-unusable"]), ("3.14", [])])
+def test_a_long_tmpdir_by_the_environments_python(
+    python: str, ids: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / TOO_LONG[1:]).mkdir()
+    (tmp_path / "opt" / "env" / "lib" / f"python{python}").mkdir(parents=True)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    # TEMP comes after TMPDIR, which does not exist.
+    (tmp_path / "proc" / "self" / "environ").write_text(f"TMPDIR=/absent\0TEMP={TOO_LONG}\0")
+    machine = captured_machine(tmp_path, "/opt/env")
+    [probe] = [probe for probe in resources.PROBES if "tmpdir-unusable" in probe.ids]
+    assert [finding["id"] for finding in observe(probe, machine)["findings"]] == ids
+
+
+def test_a_healthy_machine_gives_no_finding() -> None:
+    assert ids_on(captured_machine(HEALTHY, "/opt/env", has_peers=True)) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fault_gives_its_finding_and_no_other(case: str, tmp_path: Path) -> None:
+    expected = json.loads((CAPTURES / case / "case.json").read_text())["finding"]
+    assert set(ids_on(machine_of(case, tmp_path))) == {expected}
+
+
+def test_every_finding_about_gpus_has_a_capture() -> None:
+    captured = {
+        json.loads((CAPTURES / case / "case.json").read_text())["finding"] for case in CASES
+    }
+    assert set(GPU) - captured == set()
+
+
+def test_a_finding_says_what_was_seen_and_what_to_do(tmp_path: Path) -> None:
+    machine = machine_of("gpu-row-failed", tmp_path)
+    probe = next(probe for probe in catalog.PROBES if probe.name == "GPUs")
+    finding = observe(probe, machine)["findings"][0]
+    assert finding["message"] == "GPU 00000000:1B:00.0 failed to remap a row of its memory"
+    assert finding["evidence"] == [
+        {"source": "nvidia-smi -q -x", "value": finding["message"]},
+    ]
+    assert finding["command"] == "nvidia-smi -q -d ROW_REMAPPER,ECC"
+    assert finding["source"].startswith("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt")
+
+
+def test_the_kernel_log_is_said_to_need_root(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(HEALTHY, root)
+    (root / "bin/dmesg").write_text(
+        "#!/bin/sh\necho 'dmesg: read kernel buffer failed: Operation not permitted'\nexit 1\n"
+    )
+    probe = next(probe for probe in catalog.PROBES if probe.name == "kernel log")
+    answer = observe(probe, captured_machine(root))
+    assert answer["findings"] == []
+    assert answer["notes"][0][1] == "sudo dmesg -T | grep -i xid"
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "id"),
+    [(0, 10**6, "cache-full"), (10**12, 0, "cache-full"), (10**12, 10, "cache-space-low")],
+)
+def test_no_inodes_are_a_full_disk(free: int, inodes: int, id: str) -> None:
+    shortage = disks._shortage(free, inodes)
+    assert shortage is not None and shortage[0] == id
+    assert disks._shortage(10**12, None) is None

@@ -1,0 +1,180 @@
+"""What the facts of a node say: about GPUs, kernels, stores and facts that do not come."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision_runtime.node import errors, facts
+from provision_runtime.node.errors import NodeError, of_system_error
+from tests.paths import DATA
+
+
+def test_devices_of_nvidia_smi() -> None:
+    text = (
+        "NVIDIA A100-SXM4-80GB, GPU-11111111-2222-3333-4444-555555555555, 81920, 550.54.15\n"
+        "NVIDIA A100-SXM4-80GB, GPU-66666666-2222-3333-4444-555555555555, [N/A], 550.54.15\n"
+        "WARNING: infoROM is corrupted at gpu 0000:0F:00.0\n"
+    )
+    first, second = facts.parse_devices(text)
+    assert first["name"] == "NVIDIA A100-SXM4-80GB"
+    assert first["memory_mib"] == 81920
+    assert second["memory_mib"] is None
+    assert second["driver"] == "550.54.15"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (DATA / "nvidia-smi").iterdir()))
+def test_other_outputs_of_nvidia_smi_are_no_devices(name: str) -> None:
+    assert facts.parse_devices((DATA / "nvidia-smi" / name).read_text()) == []
+
+
+def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_driver_that_does_not_work_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "Failed to initialize NVML: Driver/library version mismatch"
+    fake_nvidia_smi(tmp_path, f"echo '{message}'; exit 18", monkeypatch)
+    answer = facts.gpus()
+    assert answer["problem"] == message
+    assert answer["devices"] == []
+
+
+def test_gpus_are_listed_with_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "NVIDIA H100 80GB HBM3, GPU-{}, 81559, 550.54.15"
+    fake_nvidia_smi(tmp_path, f"echo '{row.format(1)}'; echo '{row.format(2)}'", monkeypatch)
+    answer = facts.gpus()
+    assert answer["driver"] == "550.54.15"
+    assert [device["uuid"] for device in answer["devices"]] == ["GPU-1", "GPU-2"]
+    assert answer["problem"] is None
+
+
+def test_late_and_failed_facts_are_unread_and_the_others_are_reported() -> None:
+    forever = threading.Event()
+
+    def fail() -> Any:
+        raise PermissionError(13, "Permission denied", "/x")
+
+    def mistake() -> Any:
+        facts: dict[str, str] = {}
+        return facts["serial"]
+
+    readers: dict[str, Callable[[], Any]] = {
+        "kernel": lambda: "6.1",
+        "store": forever.wait,
+        "gpus": fail,
+        "host": mistake,
+    }
+    values, unread = facts.read_within(readers, 0.05)
+    forever.set()
+    assert values == {"kernel": "6.1"}
+    assert sorted(unread) == ["gpus", "host", "store"]
+    assert unread["host"] == "KeyError: 'serial'"
+    assert "no answer" in unread["store"]
+    assert "/x" in unread["gpus"]
+
+
+MINE = {"readers": "me"}
+
+
+def test_store_that_does_not_exist_yet(tmp_path: Path) -> None:
+    answer = facts.store(str(tmp_path / "a" / "b"), MINE)
+    assert answer["existing"] == str(tmp_path)
+    assert answer["problem"] is None
+    assert answer["free_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_store_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("")
+    with pytest.raises(NodeError) as caught:
+        facts.store(str(tmp_path / "store"))
+    assert caught.value.reason == "no-such-path"
+
+
+def test_store_where_nobody_can_write() -> None:
+    assert facts.store("/proc/provision")["problem"]["reason"] == "no-such-path"
+
+
+def test_store_that_every_user_may_write_to(tmp_path: Path) -> None:
+    """Said when nodes are checked, not when the first bytes arrive."""
+    tmp_path.chmod(0o777)
+    problem = facts.store(str(tmp_path))["problem"]
+    assert problem["reason"] == "unsafe-store" and "mode 777" in problem["message"]
+    # One that is made there belongs to us, and in a sticky folder nobody else may replace it.
+    assert facts.store(str(tmp_path / "store"), MINE)["problem"]["reason"] == "unsafe-store"
+    tmp_path.chmod(0o1777)
+    assert facts.store(str(tmp_path / "store"), MINE)["problem"] is None
+
+
+@pytest.mark.root
+def test_store_that_other_users_cannot_reach(tmp_path: Path) -> None:
+    """Such as pytest's folders: root ships for all unless nodes.yml says otherwise."""
+    for readers in ("", "all", "group:users"):
+        problem = facts.store(str(tmp_path / "store"), {"readers": readers})["problem"]
+        assert problem["reason"] == "not-readable"
+    assert facts.store(str(tmp_path / "store"), MINE)["problem"] is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_store_where_this_user_cannot_write() -> None:
+    assert facts.store("/usr")["problem"]["reason"] == "permission-denied"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("proc/filesystems", "nodev\tsysfs\n\tsquashfs\n", True),
+        ("proc/filesystems", "nodev\tsysfs\n\text4\n", False),
+        ("lib/modules/{}/modules.builtin", "kernel/fs/squashfs/squashfs.ko\n", True),
+        ("lib/modules/{}/kernel/fs/squashfs/squashfs.ko.xz", "", True),
+        ("lib/modules/{}/kernel/fs/ext4/ext4.ko", "", False),
+    ],
+)
+def test_squashfs_of_the_kernel(file: str, text: str, expected: bool, tmp_path: Path) -> None:
+    path = tmp_path / file.format(platform.release())
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert facts.has_squashfs(tmp_path) is expected
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"), [("000001ffffffffff", True), ("0" * 16, False)]
+)
+def test_right_to_mount(capabilities: str, expected: bool, tmp_path: Path) -> None:
+    """Root in a container has not got it."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/status").write_text(f"Name:\tsh\nCapEff:\t{capabilities}\n")
+    assert facts.mounting(tmp_path)["may_mount"] is expected
+
+
+def test_zstd_of_squashfs_is_unknown_without_the_kernels_configuration(tmp_path: Path) -> None:
+    assert facts.mounting(tmp_path)["squashfs_zstd"] is None
+    config = tmp_path / "boot" / f"config-{platform.release()}"
+    config.parent.mkdir()
+    config.write_text("CONFIG_SQUASHFS=m\n# CONFIG_SQUASHFS_ZSTD is not set\n")
+    assert facts.mounting(tmp_path)["squashfs_zstd"] is False
+    config.write_text("CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_ZSTD=y\n")
+    assert facts.mounting(tmp_path)["squashfs_zstd"] is True
+
+
+@pytest.mark.parametrize(("number", "reason"), sorted(errors.REASONS.items()))
+def test_system_errors_have_reasons(number: int, reason: str) -> None:
+    error = of_system_error(OSError(number, os.strerror(number), "/nowhere/x"))
+    assert error.reason == reason
+    assert error.message == f"/nowhere/x: {os.strerror(number)}"
+
+
+def test_other_system_errors() -> None:
+    assert of_system_error(OSError("odd")).reason == "system-error"

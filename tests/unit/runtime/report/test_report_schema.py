@@ -1,0 +1,142 @@
+"""The schemas are what both sides do: what `inside` writes fits, the sample fits, and what does not fit neither side reads."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from provision.core.schema import SCHEMAS, schema_error
+from provision_runtime.report import model
+from tests import evidence
+from tests.paths import DATA
+
+SAMPLE = DATA / "smoke-report.json"
+
+
+def validator(kind: str) -> Draft202012Validator:
+    schema = json.loads((SCHEMAS / f"{kind}.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+REPORT, PASSPORT = validator("smoke-report"), validator("passport")
+
+
+def test_sample_is_valid() -> None:
+    REPORT.validate(json.loads(SAMPLE.read_text()))
+
+
+def test_own_passport_is_valid() -> None:
+    PASSPORT.validate(evidence.passport(json.loads(SAMPLE.read_text())))
+
+
+@pytest.mark.parametrize("key", ["name", "verdict", "duration_s", "message", "findings"])
+def test_a_passport_whose_smoke_report_lacks_what_is_printed_is_refused(key: str) -> None:
+    content = evidence.passport(copy.deepcopy(WHOLE))
+    PASSPORT.validate(content)
+    (smoke,) = content["smoke"].values()
+    del smoke["report"]["phases"][0][key]
+    error = schema_error(content, "passport")
+    assert error is not None and "report.phases[0]" in error and f'"{key}"' in error
+
+
+def test_a_passport_may_hold_a_smoke_report_of_another_schema() -> None:
+    PASSPORT.validate(evidence.passport({"schema": 1, "kind": "smoke", "verdict": "pass"}))
+
+
+def test_schema_number_matches_the_code() -> None:
+    schema = json.loads((SCHEMAS / "smoke-report.schema.json").read_text())
+    assert schema["properties"]["schema"]["const"] == model.SCHEMA
+    assert schema["properties"]["kind"]["const"] == model.KIND
+    assert set(schema["$defs"]["verdict"]["enum"]) == set(model.WORST_FIRST)
+    assert set(schema["$defs"]["finding"]["properties"]) == set(
+        model.ReportedFinding.__dataclass_fields__
+    )
+    assert set(schema["$defs"]["phase"]["properties"]) == set(
+        model.ReportedPhase.__dataclass_fields__
+    )
+    assert set(schema["properties"]) == {
+        "schema",
+        "kind",
+        "verdict",
+        *model.Report.__dataclass_fields__,
+    }
+
+
+def test_report_of_a_failed_run_is_valid() -> None:
+    finding = model.ReportedFinding("wrong-value", "fail", [1], "1 wrong", "check")
+    phases = [
+        model.ReportedPhase("facts", "fail", 0.0, "torch is broken", {}, [finding]),
+        model.ReportedPhase("barrier", "unknown", 0.0, "not finished", {}, []),
+    ]
+    written = model.Report(
+        "2026-01-01T00:00:00Z",
+        0.5,
+        "unknown",
+        "unknown",
+        2,
+        ["node1"],
+        "quick",
+        ["ddp"],
+        {},
+        phases,
+    )
+    REPORT.validate(json.loads(model.dumps(written)))
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every key that the contract fixes: not what lies in facts and data."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield (*path, key)
+            if key not in ("facts", "data"):
+                yield from places(item, (*path, key))
+    elif isinstance(value, list):
+        for place, item in enumerate(value[:1]):
+            yield from places(item, (*path, place))
+
+
+WHOLE = evidence.report(evidence.phase(verdict="fail", findings=[evidence.finding()]))
+
+
+@pytest.mark.parametrize("path", list(places(WHOLE)), ids=lambda path: ".".join(map(str, path)))
+def test_missing_key_is_refused_by_schema_and_code(path: tuple[Any, ...]) -> None:
+    REPORT.validate(WHOLE)
+    model.loads(json.dumps(WHOLE))
+    broken = copy.deepcopy(WHOLE)
+    holder: Any = broken
+    for step in path[:-1]:
+        holder = holder[step]
+    del holder[path[-1]]
+    assert not REPORT.is_valid(broken)
+    with pytest.raises(model.ReportUnreadable):
+        model.loads(json.dumps(broken))
+
+
+@pytest.mark.parametrize("change", [
+    {"schema": 1}, {"schema": "2"}, {"kind": "stuck"}, {"verdict": "fine"}, {"duration_s": -1}, {"world_size": 0}, {"world_size": 1.5},
+    {"hosts": []}, {"hosts": "node1"}, {"started_at": "yesterday"}, {"skipped": None}, {"phases": {}}, {"more": 1},
+])  # fmt: skip
+def test_invalid_values_are_refused(change: dict[str, Any]) -> None:
+    assert not REPORT.is_valid({**WHOLE, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "Wrong Value"},
+        {"verdict": "pass"},
+        {"ranks": [-1]},
+        {"ranks": 1},
+        {"more": 1},
+        {"advice": None},
+    ],
+)
+def test_invalid_findings_are_refused(change: dict[str, Any]) -> None:
+    finding = {**evidence.finding(), **change}
+    assert not REPORT.is_valid(evidence.report(evidence.phase(verdict="fail", findings=[finding])))

@@ -1,0 +1,44 @@
+"""The wheels that `provision add` and `remove` keep next to spec.yml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.core.errors import InvalidSpec
+from provision.core.paths import Folders
+from provision.verbs.change import requirements
+from provision.workflow.context import Context
+from tests.unit.image.test_image_build import Quiet
+
+
+def test_only_a_wheel_that_the_change_dropped_is_unused(tmp_path: Path) -> None:
+    folder = tmp_path / requirements.WHEELS
+    folder.mkdir()
+    for name in ("dropped-1-py3-none-any.whl", "staying-1-py3-none-any.whl", "users-1.whl"):
+        (folder / name).write_bytes(b"wheel")
+    staying = "pip:\n  - staying @ file:wheels/staying-1-py3-none-any.whl\n"
+    old_text = f"{staying}  - dropped @ file:wheels/dropped-1-py3-none-any.whl\n"
+    unused = requirements.unused_wheels(tmp_path, old_text, staying)
+    assert [path.name for path in unused] == ["dropped-1-py3-none-any.whl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("requirements.txt",), "file's name.*`provision add lab -r requirements.txt`"),
+        (("numpy", "2.0"), "`2.0` is a version.*`numpy==2.0`"),
+        (("2.0",), "`PACKAGE==2.0`"),
+        (("numpy=1.26",), "conda's way.*`numpy==1.26`, or add `--conda`"),
+        (("numpy=1.26.*=py311",), "`numpy==1.26.*`"),
+        (("to y",), "`to y` is not a requirement"),
+    ],
+)
+def test_what_is_no_requirement(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    """Errors are about what was typed, not about a line that spec.yml would have."""
+    folders = Folders(data=tmp_path, cache=tmp_path, envs=tmp_path)
+    context = Context(folders=folders, progress=Quiet())
+    with pytest.raises(InvalidSpec, match=message) as error:
+        requirements.prepare(context, arguments, tmp_path / "lab", python_of=lambda: "3.11")
+    assert "spec.yml" not in str(error.value)

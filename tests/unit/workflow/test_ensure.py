@@ -1,0 +1,89 @@
+"""What is looked at before an environment is made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provision import image as images
+from provision.core.errors import IntegrityError
+from provision.core.paths import Folders
+from provision.core.types import Pin, Prefix
+from provision.environment import prefix as prefixes
+from provision.workflow import ensure
+from provision.workflow.context import Context
+from provision.workflow.image import image
+from tests.unit.environment.test_prefix import lock
+from tests.unit.verbs.test_clean import Recorder
+
+PINS = (Pin(manager="pip", requirement="torch==2.3.1", reason="", source=""),)
+
+
+class Installing(Exception):
+    """The packages would be installed now."""
+
+
+@pytest.fixture
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    def install(*_: object, **__: object) -> None:
+        raise Installing
+
+    monkeypatch.setattr(prefixes, "create", install)
+    folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
+    return Context(folders=folders, progress=Recorder())
+
+
+def plan(path: Path, pins: tuple[Pin, ...] = ()) -> Any:
+    """The plan of a prefix that is not of its lock any more."""
+    return SimpleNamespace(
+        name="lab",
+        folder=path.parent / "envs" / "lab",
+        prefix_path=path,
+        reusable_prefix=lambda lock: None,
+        pins_in_environment_file=lambda: pins,
+        resolution=SimpleNamespace(warnings=()),
+    )
+
+
+def test_nothing_is_made_from_a_lock_without_what_was_requested(
+    context: Context, tmp_path: Path
+) -> None:
+    empty = replace(lock(), packages=())
+    with pytest.raises(IntegrityError, match=r"has no torch, which the request needs"):
+        ensure.ensure_prefix(context, plan(tmp_path / "lab", PINS), empty)
+
+
+def test_what_was_installed_by_hand_is_named_before_it_goes(
+    context: Context, tmp_path: Path
+) -> None:
+    path = tmp_path / "lab"
+    site = path / "lib" / "python3.11" / "site-packages"
+    (site / "einops-0.8.2.dist-info").mkdir(parents=True)
+    (path / prefixes.MARKER).parent.mkdir()
+    marker = {"name": "lab", "folder": "x", "lock_sha256": "1", "records": []}
+    (path / prefixes.MARKER).write_text(json.dumps(marker))
+    with pytest.raises(Installing):
+        ensure.ensure_prefix(context, plan(path), replace(lock(), packages=()))
+    assert isinstance(context.progress, Recorder)
+    assert context.progress.warnings == [
+        f"{path} is made anew without what was installed there by hand: einops 0.8.2. "
+        "`provision add lab PACKAGE` makes a package part of it"
+    ]
+
+
+def test_no_image_is_made_of_a_lock_without_what_was_requested(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its labels would name a torch that it does not hold."""
+    monkeypatch.setattr(image, "_present_base", lambda *_: "a base")
+    monkeypatch.setattr(images, "find_image", lambda *_, **__: None)
+    prefix = Prefix(name="lab", path=tmp_path / "lab", lock_sha256="1")
+    with pytest.raises(IntegrityError, match=r"has no torch, which the request needs"):
+        image.ensure_image(
+            context, plan(tmp_path / "lab", PINS), replace(lock(), packages=()), prefix, None
+        )

@@ -1,0 +1,291 @@
+"""The host's side of the smoke test: its options, and which reports are trusted.
+
+The sample report is the contract with provision_runtime/report.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from provision import resolver
+from provision.cli import options as cli_options
+from provision.cli.smoke_output import smoke_lines
+from provision.core.errors import CheckFailed, InvalidSpec
+from provision.core.types import SmokeResult
+from provision.resolver import spec
+from provision.workflow.smoke import runner as smoke_runner
+from provision_runtime.smoke import options
+from provision_runtime.smoke.options import PHASES
+from tests import evidence
+from tests.paths import DATA
+
+SAMPLE = DATA / "smoke-report.json"
+
+
+def report(folder: Path, **changes: Any) -> Path:
+    (folder / smoke_runner.REPORT).write_text(
+        json.dumps({**json.loads(SAMPLE.read_text()), **changes})
+    )
+    return folder
+
+
+def one_phase(verdict: str) -> dict[str, Any]:
+    return {"verdict": verdict, "phases": [evidence.phase(verdict=verdict)]}
+
+
+def test_sample_is_read(tmp_path: Path) -> None:
+    result = smoke_runner.read_report(report(tmp_path), "prefix", 0, "")
+    assert result.verdict == "warn"
+    assert smoke_runner.failures([result]) == []
+    assert [phase["name"] for phase in result.report["phases"]] == list(PHASES)
+
+
+@pytest.mark.parametrize("changes,status,verdict", [
+    ({}, 1, "unknown"),
+    (one_phase("fail"), 1, "fail"),
+    (one_phase("unknown"), 1, "unknown"),
+    (one_phase("splendid"), 0, "unknown"),
+    ({"schema": 99}, 0, "unknown"),
+    (one_phase("warn"), 0, "warn"),
+    (one_phase("pass"), 0, "pass"),
+    ({**one_phase("fail"), "verdict": "pass"}, 0, "unknown"),
+    ({**one_phase("pass"), "verdict": "fail"}, 1, "unknown"),
+])  # fmt: skip
+def test_only_a_consistent_pass_passes(
+    tmp_path: Path, changes: dict[str, Any], status: int, verdict: str
+) -> None:
+    result = smoke_runner.read_report(report(tmp_path, **changes), "image", status, "")
+    assert result.verdict == verdict
+    assert bool(smoke_runner.failures([result])) == (verdict not in ("pass", "warn"))
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "{", "[]x", "[]", "null", "2", '"pass"', "[" * 100_000]
+)
+def test_missing_report_is_not_a_pass(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / smoke_runner.REPORT).write_text(content)
+    with pytest.raises(
+        CheckFailed, match=r"ended with status 139 and left no report: Segmentation fault"
+    ):
+        smoke_runner.read_report(tmp_path, "prefix", 139, "Segmentation fault\n")
+
+
+BROKEN: list[dict[str, Any]] = [
+    {"verdict": ...},
+    {"phases": ...},
+    {"phases": None},
+    {"phases": ["barrier"]},
+    {"phases": [{"name": "barrier", "verdict": "pass"}]},
+    {"phases": [evidence.phase(findings=["rank-stuck"])]},
+    {"hosts": ...},
+    {"schema": ...},
+    {"kind": "passport"},
+    {"verdict": "pass"},
+]
+
+
+@pytest.mark.parametrize("changes", BROKEN)
+def test_malformed_report_is_unknown_everywhere(tmp_path: Path, changes: dict[str, Any]) -> None:
+    whole = {**json.loads(SAMPLE.read_text()), **changes}
+    (tmp_path / smoke_runner.REPORT).write_text(
+        json.dumps({key: value for key, value in whole.items() if value is not ...})
+    )
+    result = smoke_runner.read_report(tmp_path, "prefix", 0, "")
+    assert result.verdict == "unknown"
+    (failure,) = smoke_runner.failures([result])
+    assert failure.startswith("prefix: report: not a smoke report of schema 2: ")
+    assert cases([result]) == [("prefix", "report", ["error"])]
+    assert smoke_lines(result)[0].startswith("smoke test in the prefix: unknown")
+
+
+def test_a_broken_report_names_entry_and_field(tmp_path: Path) -> None:
+    phases = [{"name": "barrier", "verdict": "pass"}]
+    result = smoke_runner.read_report(report(tmp_path, phases=phases), "prefix", 0, "")
+    (failure,) = smoke_runner.failures([result])
+    assert "phases[0] (barrier)" in failure and "is a required property" in failure
+
+
+def test_failed_phase_is_named(tmp_path: Path) -> None:
+    finding = {
+        "id": "rank-stuck",
+        "verdict": "fail",
+        "ranks": [1],
+        "message": "did not arrive",
+        "advice": "See its log.",
+    }
+    phases = [evidence.phase(verdict="fail", message="rank 1 did not arrive", findings=[finding])]
+    result = smoke_runner.read_report(
+        report(tmp_path, verdict="fail", phases=phases), "image", 1, ""
+    )
+    assert smoke_runner.failures([result]) == [
+        "image: barrier: rank 1 did not arrive (rank-stuck). See its log."
+    ]
+
+
+def test_arguments_contain_the_locked_expectations() -> None:
+    cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
+    argv = " ".join(
+        smoke_runner.arguments(
+            cuda, smoke_runner.SmokeRequest(ranks=4, quick=True, inject=("die:1:barrier",))
+        )
+    )
+    for expected in (
+        "--expect-torch 2.3.1+cu121",
+        "--expect-cuda 12.1",
+        "--expect-nccl 2.20.5",
+        "--ranks 4",
+        "--profile quick",
+        "--inject die:1:barrier",
+    ):
+        assert expected in argv
+    cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
+    assert "--expect-cuda none" in " ".join(
+        smoke_runner.arguments(cpu, smoke_runner.SmokeRequest())
+    )
+
+
+def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list[str]]]:
+    root = ElementTree.fromstring(smoke_runner.junit(results))
+    return [
+        (case.get("classname"), case.get("name"), [child.tag for child in case])
+        for case in root.iter("testcase")
+    ]
+
+
+def test_junit_has_a_suite_per_place(tmp_path: Path) -> None:
+    results = [
+        smoke_runner.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")
+    ]
+    rows = cases(results)
+    assert {suite for suite, _, _ in rows} == {"prefix", "image"}
+    assert all(tags == ["system-out"] for _, _, tags in rows)
+
+
+@pytest.mark.parametrize(
+    "changes, status", [({}, 1), ({"schema": 1, "phases": []}, 0), ({"schema": None}, 0)]
+)
+def test_untrusted_report_is_an_error_in_junit(
+    tmp_path: Path, changes: dict[str, Any], status: int
+) -> None:
+    rows = cases([smoke_runner.read_report(report(tmp_path, **changes), "prefix", status, "")])
+    assert ("prefix", "report", ["error"]) in rows
+
+
+def test_every_option_of_a_request_is_passed_on() -> None:
+    request = smoke_runner.SmokeRequest(
+        full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",)
+    )
+    argv = " ".join(
+        smoke_runner.arguments(
+            resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="")), request
+        )
+    )
+    assert "--profile full" in argv
+    assert "--only barrier --only ddp --skip compute --inject clock-skew:1" in argv
+
+
+@pytest.mark.parametrize(
+    ("smoke_request", "message"),
+    [
+        (smoke_runner.SmokeRequest(quick=True, full=True), "exclude each other"),
+        (
+            smoke_runner.SmokeRequest(only=("lunch",)),
+            "invalid choice: 'lunch' .choose from '?facts'?, '?rendezvous",
+        ),
+        (smoke_runner.SmokeRequest(skip=("facts",)), "nothing can be tested without it"),
+        (
+            smoke_runner.SmokeRequest(inject=("explode",)),
+            "no such fault: 'explode'; there are absent:RANK",
+        ),
+        (
+            smoke_runner.SmokeRequest(skip=("ddp",), inject=("die:1:ddp",)),
+            "die: the phase ddp is skipped",
+        ),
+        (
+            smoke_runner.SmokeRequest(skip=("checkpoint",), inject=("flip-bit",)),
+            "flip-bit: checkpoint would detect it, but is skipped",
+        ),
+        (
+            smoke_runner.SmokeRequest(ranks=2, inject=("die:2:ddp",)),
+            "die: there is no rank 2 among 2",
+        ),
+        (
+            smoke_runner.SmokeRequest(only=("barrier",), baseline="save"),
+            "in the phase collectives, which is skipped",
+        ),
+        (smoke_runner.SmokeRequest(expect=Path("/no/such/file")), "there is no such file"),
+        (
+            smoke_runner.SmokeRequest(expect=Path(__file__)),
+            r"--expect .*test_smoke_runner.py: Extra data",
+        ),
+    ],
+)
+def test_contradicting_options_are_refused_before_the_run(
+    smoke_request: smoke_runner.SmokeRequest, message: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        smoke_runner.check(smoke_request)
+
+
+def test_a_fault_of_an_existing_rank_is_accepted() -> None:
+    smoke_runner.check(smoke_runner.SmokeRequest(ranks=3, inject=("die:2:ddp",)))
+    smoke_runner.check(
+        smoke_runner.SmokeRequest(inject=("die:2:ddp",))
+    )  # the machine decides how many ranks there are
+
+
+def test_host_and_runtime_have_the_same_default_timeout() -> None:
+    @cli_options.smoke_options
+    def command() -> None: ...
+
+    (timeout,) = (option for option in command.__click_params__ if option.name == "timeout_s")  # type: ignore[attr-defined]
+    assert timeout.default == smoke_runner.SmokeRequest().timeout_s == options.TIMEOUT_S
+
+
+def test_smoke_tests_own_refusal_is_passed_on(tmp_path: Path) -> None:
+    """Only the test knows how many ranks there are without `--ranks`."""
+    command = [
+        sys.executable,
+        str(smoke_runner.RUNTIME),
+        "smoke",
+        "--out",
+        str(tmp_path),
+        "--backend",
+        "gloo",
+        "--inject",
+        "die:7:ddp",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    with pytest.raises(
+        InvalidSpec,
+        match=r"^The smoke test in the prefix refused its options: --inject die: there is no rank 7 among 2\.$",
+    ):
+        smoke_runner.read_report(
+            tmp_path, "prefix", result.returncode, result.stdout + result.stderr
+        )
+
+
+def test_damaged_baseline_is_refused_before_the_run(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text('{"schema": 1, "kind": "smoke-baseline"}')
+    with pytest.raises(InvalidSpec, match=r"baseline\.json is damaged.*--baseline save"):
+        smoke_runner.check_baseline(baseline)
+
+
+def test_earlier_report_is_not_reused(tmp_path: Path) -> None:
+    smoke_runner.remove_old_report(report(tmp_path))
+    with pytest.raises(CheckFailed, match="left no report"):
+        smoke_runner.read_report(tmp_path, "prefix", 2, "")
+
+
+def test_the_host_waits_little_longer_than_the_smoke_test() -> None:
+    """The smoke test ends itself; the host's own deadline is only for a Python that cannot start."""
+    assert smoke_runner.STARTING_S <= options.TIMEOUT_S
