@@ -46,7 +46,12 @@ def uv_environment(env: Mapping[str, str]) -> tuple[str, Path]:
 def main() -> None:
     env = environment()
     request = ["--torch", "2.3", "--cuda", "12.1", "--no-companions"]
-    subprocess.run([PROVISION, "env", "create", *request], check=True, env=env, cwd=box())
+    subprocess.run(
+        [PROVISION, "build", *request, "--no-image", "--no-smoke", "--no-kernel"],
+        check=True,
+        env=env,
+        cwd=box(),
+    )
     uv, python = uv_environment(env)
     find_links = [f"--find-links={path}" for path in env.get("PIP_FIND_LINKS", "").split()]
     results: dict[str, list[tuple[float, float]]] = {"provision": [], "uv": []}

@@ -176,12 +176,7 @@ def _smoke(arguments: Sequence[str]) -> int:
     smoke_options.add_arguments(parser)
     namespace = parser.parse_args(arguments[1:])
     try:
-        options = smoke_options.from_namespace(namespace)
-        if namespace.check:
-            if options.ranks is not None:
-                smoke_options.check_faults(options, options.ranks)
-            return 0
-        return _run_smoke(options, arguments)
+        return _run_smoke(smoke_options.from_namespace(namespace), arguments)
     except smoke_options.UsageError as error:
         parser.error(str(error))
 

@@ -183,8 +183,8 @@ def _github_entry(job: Job, settings: WorkflowSettings) -> dict[str, Any]:
         "cache": place["cache"] or "",
         "ranks": job.ranks,
         "options": "\n".join(job.target.options),
-        "device": _device_option(job),
-        "strict": "--strict" if is_strict(job, settings) else "",
+        "device": _device_setting(job),
+        "strict": "strict=true" if is_strict(job, settings) else "",
         "image": "--image" if has_image else "--no-image",
         "place": "both" if has_image else "prefix",
     }
@@ -249,17 +249,17 @@ def is_strict(job: Job, settings: WorkflowSettings) -> bool:
     return settings.strict and job.on_gpu
 
 
-def _device_option(job: Job) -> str:
-    return "--require-gpu" if job.on_gpu else "--backend=gloo"
+def _device_setting(job: Job) -> str:
+    return "require_gpu=true" if job.on_gpu else "backend=gloo"
 
 
 def commands(job: Job, settings: WorkflowSettings) -> list[str]:
     """What a job of GitLab runs, as shell commands: lock, build, smoke test."""
     environment = [job.target.name, *job.target.options]
     has_image = tests_image(job, settings.image)
-    smoke = ["smoke", job.target.name, _device_option(job), f"--ranks={job.ranks}"]
+    smoke = ["smoke", job.target.name, f"--set={_device_setting(job)}", f"--set=ranks={job.ranks}"]
     if is_strict(job, settings):
-        smoke += ["--strict"]
+        smoke += ["--set=strict=true"]
     smoke += [f"--in={'both' if has_image else 'prefix'}"]
     smoke += [f"--out={EVIDENCE}", f"--junit={EVIDENCE}/junit.xml"]
     image_option = "--image" if has_image else "--no-image"

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from provision.core.paths import Folders
 
 DATA = Path(__file__).parent.parent / "catalog" / "data"
 RELEASE = re.compile(r'^"(\d+\.\d+\.\d+)":', re.MULTILINE)
@@ -43,12 +46,18 @@ class CompletedText(click.types.StringParamType):
         ]
 
 
+def _folders(ctx: click.Context) -> Folders:
+    from provision.core.paths import default_folders
+
+    return default_folders(ctx.meta.get("provision.envs"))
+
+
 def environment_names(ctx: click.Context) -> list[str]:
     """The environments of the envs folder, and those that are installed."""
     from provision.core import prefix_registry
-    from provision.core.paths import LOCK, SPEC, default_folders
+    from provision.core.paths import LOCK, SPEC
 
-    folders = default_folders(ctx.params.get("envs"))
+    folders = _folders(ctx)
     names = set(prefix_registry.list_prefixes(folders))
     for file in (SPEC, LOCK):
         names.update(path.parent.name for path in folders.envs.glob(f"*/{file}"))
@@ -57,9 +66,9 @@ def environment_names(ctx: click.Context) -> list[str]:
 
 def package_names(ctx: click.Context) -> list[str]:
     """The locked packages of the environment that the command line names."""
-    from provision.core.paths import LOCK, default_folders
+    from provision.core.paths import LOCK
 
-    path = default_folders(ctx.params.get("envs")).envs / str(ctx.params.get("name")) / LOCK
+    path = _folders(ctx).envs / str(ctx.params.get("name")) / LOCK
     if not path.is_file():
         return []
     return sorted(set(LOCKED.findall(path.read_text(encoding="utf-8", errors="replace"))))
@@ -67,11 +76,11 @@ def package_names(ctx: click.Context) -> list[str]:
 
 def changed_names(ctx: click.Context) -> list[str]:
     """What `update` and `remove` take: locked packages, those that spec.yml requests."""
-    from provision.core.paths import SPEC, default_folders
+    from provision.core.paths import SPEC
 
     if ctx.info_name != "remove":
         return package_names(ctx)
-    path = default_folders(ctx.params.get("envs")).envs / str(ctx.params.get("name")) / SPEC
+    path = _folders(ctx).envs / str(ctx.params.get("name")) / SPEC
     if not path.is_file():
         return []
     return sorted(set(REQUESTED.findall(path.read_text(encoding="utf-8", errors="replace"))))

@@ -10,21 +10,19 @@ from collections.abc import Collection, Iterable, Sequence
 import click
 
 from provision.cli.completion import add_completion
+from provision.cli.options import SHARED_OPTIONS
+from provision.cli.other_tools import moved_option
 from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
 
 # The groups of options, in the order of the help, by the names of the parameters.
-SOURCE = ("source", "channels", "python_from", "as_of", "solver", "mirrors", "alias")
+SOURCE = ("source", "channels", "python_from", "as_of", "solver", "mirrors")
 REQUEST = tuple(key.name for key in (*SPEC_KEYS, *QUERY_KEYS) if key.name not in SOURCE)
-SMOKE = (
-    *("smoke", "ranks", "backend", "device", "quick", "full", "only", "skip", "require_gpu"),
-    *("folder", "deadlines", "timeout_s", "expect", "baseline", "out", "inject", "place", "junit"),
-    *("strict",),
-)
+SMOKE = ("is_tested", "smoke", "profile", "baseline", "out", "inject", "place", "junit")
 NODES = (
     *("on", "inventory", "connect_s", "count", "pairs", "drain", "drain_max", "queue_s"),
     *("health_check",),
 )
-OUTPUT = ("dry_run", "output", "as_json", "verbose", "quiet", "debug", "envs", "help")
+OUTPUT = ("dry_run", "output", "help")
 GROUPS = (
     ("Request", REQUEST),
     ("Source", SOURCE),
@@ -35,6 +33,10 @@ GROUPS = (
 # Of fewer options the help is one list.
 GROUPED_FROM = 14
 
+SHARED = (
+    f"Every verb also takes {', '.join(option.opts[0] for option in SHARED_OPTIONS)}: "
+    "`provision --help` explains them."
+)
 # docs/errors.md explains them; a test compares them with the errors.
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 a check failed, 2 usage, 3 invalid spec, 4 no such build, 5 unsolvable, "
@@ -112,8 +114,25 @@ class GroupedHelp(click.Command):
 
     path = ""  # as it is typed, without `provision`
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *SHARED_OPTIONS]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            advice = moved_option(self.path, error.option_name)
+            if advice is None:
+                raise
+            raise click.UsageError(advice, ctx) from error
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, parameters in _groups(default_command(self).get_params(ctx)):
+        shown = [
+            option
+            for option in default_command(self).get_params(ctx)
+            if option not in SHARED_OPTIONS
+        ]
+        for title, parameters in _groups(shown):
             rows = [parameter.get_help_record(ctx) for parameter in parameters]
             with formatter.section(title):
                 formatter.write_dl([row for row in rows if row is not None])
@@ -124,6 +143,7 @@ class GroupedHelp(click.Command):
         formatter.write_paragraph()
         if self.path in EXAMPLES:
             formatter.write_text(f"Example: provision {EXAMPLES[self.path]}")
+        formatter.write_text(SHARED)
         formatter.write_text(EXIT_CODES)
 
 
@@ -148,7 +168,7 @@ def _group_of(option: click.Option, names: Collection[str | None]) -> str:
         return "Output"
     # `--only`, `--ranks` and `--jupyter` mean something else where no test runs or no build is
     # requested.
-    if option.name in SMOKE and "quick" not in names:
+    if option.name in SMOKE and "profile" not in names:
         return "Options"
     if option.name in REQUEST and "torch" not in names:
         return "Options"
@@ -169,6 +189,8 @@ def dressed(command: click.Command, path: str) -> click.Command:
     """A verb with our help and completion; a group with all its verbs. path: as it is typed."""
     for parameter in default_command(command).params:
         add_completion(parameter)
+    if hasattr(command, "default"):
+        command.default = dressed(command.default, path)
     if isinstance(command, click.Group):
         for name, verb in list(command.commands.items()):
             command.add_command(dressed(verb, f"{path} {name}"), name)

@@ -22,6 +22,7 @@ import click
 
 from provision import __version__
 from provision.cli import streams
+from provision.cli.options import SHARED_OPTIONS
 from provision.cli.other_tools import GroupWithOtherWords
 
 # Every verb, in the order of `provision --help`: its folder in provision.verbs, its section, its summary.
@@ -186,6 +187,7 @@ class VerbGroup(GroupWithOtherWords):
 
 @click.group(
     cls=VerbGroup,
+    params=list(SHARED_OPTIONS),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="provision")

@@ -42,22 +42,35 @@ def option_group(*decorators: Callable[[Command], Command]) -> Callable[[Command
     return decorate
 
 
-# Every command has these.
-output_options = option_group(
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-    click.option(
+def _share(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    if value:
+        context.meta[f"provision.{option.name}"] = value
+    return value
+
+
+def shared_option(*declarations: str, **attributes: Any) -> click.Option:
+    return click.Option(declarations, expose_value=False, callback=_share, **attributes)
+
+
+# Declared once, and accepted before and after the verb.
+SHARED_OPTIONS = (
+    shared_option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    shared_option(
         "-v", "--verbose", is_flag=True, help="Also show the output of solvers and other tools."
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Print only results, warnings and errors."),
-    click.option("--debug", is_flag=True, help="Show the traceback of an error."),
-)
-# And these, every command about environments.
-common_options = option_group(
-    output_options,
-    click.option(
-        "--envs", type=click.Path(path_type=Path), help="Folder of environments.  [default: envs]"
+    shared_option("-q", "--quiet", is_flag=True, help="Print only results, warnings and errors."),
+    shared_option("--debug", is_flag=True, help="Show the traceback of an error."),
+    shared_option(
+        "--envs",
+        type=click.Path(path_type=Path),
+        help="Folder of environments.  [default: PROVISION_ENVS, else envs]",
     ),
 )
+
+
+def shared_value(context: click.Context, name: str) -> Any:
+    """The value of a shared option; None if it was not given."""
+    return context.meta.get(f"provision.{name}")
 
 
 def name_argument(command: Command) -> Command:
@@ -79,7 +92,7 @@ def _refuse_stray_package(
         option, package = arguments[number - 2], arguments[number - 1]
         if arguments[number] != name or option not in ("--pip", "--conda"):
             continue
-        envs = Path(context.params.get("envs") or os.environ.get("PROVISION_ENVS") or "envs")
+        envs = Path(shared_value(context, "envs") or os.environ.get("PROVISION_ENVS") or "envs")
         if not (envs / name).exists():
             raise click.UsageError(
                 f"`{name}` would be the name of a new environment. {option} takes one package: "
@@ -88,6 +101,7 @@ def _refuse_stray_package(
     return name
 
 
+environment_argument = click.argument("name")
 prefix_option = click.option(
     "--prefix",
     type=click.Path(path_type=Path),
@@ -119,23 +133,13 @@ output_file_option = click.option(
 )
 
 # Where to fetch from; never part of a spec or a lock.
-mirror_options = option_group(
-    click.option(
-        "--mirror",
-        "mirrors",
-        multiple=True,
-        metavar="WHAT=URL|DIR",
-        help=(
-            "Fetch WHAT (a channel's name or URL, or `pypi`) from URL instead. DIR, made by "
-            "`channel mirror`, serves everything. Repeatable."
-        ),
-    ),
-    click.option(
-        "--channel-alias",
-        "alias",
-        metavar="URL",
-        help=("Base URL of all channels that are given by name; the same as --mirror '*=URL'."),
-    ),
+mirror_option = click.option(
+    "--mirror",
+    "mirrors",
+    multiple=True,
+    metavar="WHAT=URL|DIR",
+    help="Fetch WHAT (a channel's name or URL, `*` for all channels, or `pypi`) from URL instead. "
+    "DIR, made by `channel mirror`, serves everything. Repeatable.",
 )
 
 build_env_option = click.option(
@@ -292,56 +296,41 @@ def option_of(key: SpecKey) -> Callable[[Command], Command]:
 
 
 # What an environment is requested to be, and which builds of the matrix are meant.
-request_options = option_group(*(option_of(key) for key in SPEC_KEYS), mirror_options)
+request_options = option_group(*(option_of(key) for key in SPEC_KEYS), mirror_option)
 companion_options = option_group(*(option_of(key) for key in DEFAULT_PACKAGE_KEYS))
 query_options = option_group(*(option_of(key) for key in QUERY_KEYS))
 
-# How the smoke test runs; the names are those of SmokeRequest's fields.
-smoke_options = option_group(
-    click.option(
-        "--ranks",
-        type=click.IntRange(1),
-        help="Number of ranks in the smoke test.  [default: one per GPU; 2 without GPUs]",
-    ),
-    click.option(
-        "--backend",
-        type=click.Choice(["auto", "gloo", "nccl"]),
-        default="auto",
-        show_default=True,
-        help="Collective backend.",
-    ),
-    click.option("--quick", is_flag=True, help="Test fewer sizes, with fewer iterations."),
-    click.option(
-        "--require-gpu", is_flag=True, help="Fail without a GPU instead of testing on the CPU."
-    ),
-    click.option(
-        "--strict",
-        is_flag=True,
-        help="Fail, instead of warning, if something works but is slower than it should be.",
-    ),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(min=1),
-        default=600.0,
-        show_default=True,
-        metavar="S",
-        help="Time limit of the whole smoke test, in seconds.",
-    ),
+# A name is that of a field of SmokeRequest.
+quick_option = click.option(
+    "--quick",
+    "profile",
+    flag_value="quick",
+    default=None,
+    help="Run a short smoke test: fewer sizes, fewer iterations.",
 )
+_KEYS_BY_OPTION = {key.option: key for key in SPEC_KEYS}
+settings_option = option_of(_KEYS_BY_OPTION["--set"])
+base_option = option_of(_KEYS_BY_OPTION["--base"])
 
 
 def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     """Give a command its Console, and turn what it raises into one line and an exit code."""
+    takes_envs = "envs" in inspect.signature(command).parameters
 
     @functools.wraps(command)
-    def run(*, as_json: bool, verbose: bool, quiet: bool, debug: bool, **options: Any) -> None:
+    def run(**options: Any) -> None:
         from provision.cli.console import Console
         from provision.core import settings
         from provision.core.errors import ProvisionError
         from provision.core.system_errors import named_errors
 
+        context = click.get_current_context()
+        as_json, verbose, quiet, debug = (
+            bool(shared_value(context, name)) for name in ("as_json", "verbose", "quiet", "debug")
+        )
         console = Console(as_json=as_json, verbose=verbose or debug, quiet=quiet)
+        if takes_envs:
+            options["envs"] = shared_value(context, "envs")
         try:
             _refuse_control_characters()
             with named_errors("the working folder"):
@@ -384,8 +373,9 @@ def _refuse_control_characters() -> None:
     from provision.core.errors import InvalidSpec
 
     context = click.get_current_context()
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
+    for parameter in context.command.get_params(context):
+        name = parameter.name or ""
+        value = context.params.get(name) or shared_value(context, name)
         if parameter.type is click.UNPROCESSED:
             continue
         for text in value if isinstance(value, tuple) else (value,):
@@ -436,7 +426,7 @@ def context_of(
         chosen_variables(os.environ)
     mirrors: Sequence[MirrorSetting] = ()
     if "mirrors" in options:
-        mirrors = settings.mirror_settings(options["mirrors"], options["alias"], os.environ)
+        mirrors = settings.mirror_settings(options["mirrors"], os.environ)
     return Context(
         folders=default_folders(envs),
         progress=console,
@@ -473,9 +463,9 @@ def build_request(name: str | None, options: Mapping[str, Any], **fields: Any) -
     from provision.workflow.smoke.runner import SmokeRequest
 
     smoke_fields = [field.name for field in dataclasses.fields(SmokeRequest)]
-    smoke_request = SmokeRequest(**{key: options[key] for key in smoke_fields if key in options})
+    given = {key: options[key] for key in smoke_fields if options.get(key)}
     return BuildRequest(
-        name=name, options=spec_options(options), smoke_request=smoke_request, **fields
+        name=name, options=spec_options(options), smoke_request=SmokeRequest(**given), **fields
     )
 
 

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 import click
 
+from provision.core.spec_fields import SPEC_KEYS
+
 VERBS_OF_WORDS = {
     "create": "build",
     "delete": "env remove",
@@ -47,6 +49,44 @@ VERBS_OF_ENV_WORDS = {
     "run": "run",
     "update": "update",
 }
+
+
+# Settings of the smoke test that were options, and the form that replaces each.
+SMOKE_SETTINGS = {
+    "--backend": "backend=gloo",
+    "--deadline": "deadline=30",
+    "--device": "device=cpu",
+    "--expect": "expect=FILE",
+    "--folder": "folder=DIR",
+    "--full": "profile=full",
+    "--only": "only=PHASE,PHASE",
+    "--ranks": "ranks=N",
+    "--require-gpu": "require_gpu=true",
+    "--skip": "skip=PHASE,PHASE",
+    "--strict": "strict=true",
+    "--timeout": "timeout=S",
+}
+# Verbs that took the options of a request, and take an environment.
+TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
+
+
+def moved_option(path: str, option: str) -> str | None:
+    """Where to state what an option of this verb stated before; None if it never had that option."""
+    if option == "--channel-alias":
+        return "--channel-alias URL is --mirror '*=URL'."
+    if path in ("build", "smoke") and option in SMOKE_SETTINGS:
+        setting = SMOKE_SETTINGS[option]
+        return (
+            f"{option} is a setting of the smoke test: give --set {setting}, or write it under "
+            "`smoke:` in envs/NAME/spec.yml."
+        )
+    flags = {flag for key in SPEC_KEYS for flag in (key.option, key.negative_option)}
+    if path in TAKE_AN_ENVIRONMENT and option in flags:
+        return (
+            f"`{path}` takes an environment. State the request with `provision build NAME {option} "
+            "…`, or in envs/NAME/spec.yml."
+        )
+    return None
 
 
 class GroupWithOtherWords(click.Group):

@@ -37,17 +37,15 @@ KEYS = ("mirrors", *PLACES)
 
 
 def mirror_settings(
-    options: Sequence[str], alias: str | None, environ: Mapping[str, str]
+    options: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[MirrorSetting, ...]:
     """Mirrors from the command line, else from variables, else from the user's file, else from the
     site's.
 
-    options: values of --mirror. alias: the value of --channel-alias.
+    options: values of --mirror.
     """
     directory = Path.cwd()
     from_options = [parse_mirror(text, directory) for text in options]
-    if alias:
-        from_options.append(_alias_setting(alias, directory))
     from_variables = [parse_mirror(text, directory) for text in environ.get(MIRRORS, "").split()]
     if environ.get(CHANNEL_ALIAS):
         from_variables.append(_alias_setting(environ[CHANNEL_ALIAS], directory))

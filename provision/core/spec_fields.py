@@ -294,6 +294,19 @@ class Spec:
             "no kernel",
         ),
     )
+    smoke: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            kind="list",
+            option="--set",
+            metavar="KEY=VALUE",
+            help="A setting of the smoke test, like ranks=4 or strict=true. Repeatable.",
+            docs="[settings of the smoke test](smoke.md#settings), like `strict=true`",
+            pattern=r"[a-z_]+=[^\s`$\"';|&\\]+",
+            item="a setting (KEY=VALUE)",
+            extends_file=True,
+        ),
+    )
     accept: tuple[str, ...] = field(
         default=(),
         metadata=key(

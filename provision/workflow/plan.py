@@ -35,6 +35,7 @@ from provision.workflow.resolution import (
     resolve_with_python,
 )
 from provision.workflow.smoke.runner import SmokeRequest
+from provision.workflow.smoke.settings import with_settings
 
 ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answers
 # Why a stage is skipped, in the plan and in the build.
@@ -116,6 +117,11 @@ class Plan:
     @property
     def name(self) -> str:
         return self.resolution.spec.name
+
+    @property
+    def smoke_request(self) -> SmokeRequest:
+        """How to test: what was requested, then the settings of the spec."""
+        return with_settings(self.request.smoke_request, self.resolution.spec.smoke)
 
     @property
     def current_lock(self) -> Lock | None:

@@ -28,7 +28,7 @@ WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 TIME_FINDINGS = frozenset(
     ("deadline-passed", "time-over", "rank-stuck", "rank-missing", "interrupted", "port-busy")
 )
-# Warnings that something works, but slower than it should. With --strict they are failures.
+# Warnings that something works, but slower than it should. With --set strict=true they are failures.
 PERFORMANCE_WARNINGS = frozenset(
     ("bandwidth-reduced", "baseline-regressed", "compute-straggler", "slow-rank")
 )

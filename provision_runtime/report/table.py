@@ -21,7 +21,7 @@ HEAD = f"{'verdict':<8} {'phase':<12} {'time':>7}  message"
 MESSAGE_COLUMN, FINDING_INDENT, ADVICE_INDENT = 31, 4, 6
 # On a narrower terminal the lines are not wrapped.
 NARROWEST = 50
-SKIPPED = "skipped (--skip, --only)"
+SKIPPED = "skipped (settings skip, only)"
 
 
 def lines(report: Mapping[str, Any], width: int | None) -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from . import bandwidth, baseline
 
@@ -128,6 +128,21 @@ class Options:
         return Fault(kind, rank, phase) in self.faults
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """The options of a test that would start its ranks here. Raises UsageError."""
+    parser = _Parser(add_help=False)
+    add_arguments(parser)
+    options = from_namespace(parser.parse_args(arguments))
+    if options.ranks is not None:
+        check_faults(options, options.ranks)
+    return options
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
@@ -220,7 +235,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="seed of all test values (default: %(default)s)",
     )
-    add("--check", action="store_true", help="only check these options; run nothing")
     _add_expectations(parser)
     add(
         "--inject",

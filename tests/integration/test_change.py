@@ -77,7 +77,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, world
     }
     user = Home(root=root, env={**home.env, **index})
     shutil.copytree(packaged_python, root / "data" / "channels", symlinks=True)
-    result = user.run("env", "create", NAME, *REQUEST)
+    result = user.run("build", NAME, *REQUEST, "--no-image", "--no-smoke", "--no-kernel")
     assert result.returncode == 0, result.stderr
     return user
 
@@ -414,7 +414,6 @@ VERBS = {
     "remove": ("remove", NAME, "toyparts"),
     "build": ("build", NAME, "--pip", "toy", "--relock", "--no-image", "--no-smoke"),
     "lock": ("lock", NAME, "--pip", "toy", "--relock"),
-    "env create": ("env", "create", NAME, "--pip", "toy", "--relock"),
 }
 
 

@@ -265,7 +265,9 @@ def test_kernel_starts_and_sees_exactly_this_prefix(
 def test_smoke_test_can_fail_in_the_prefix(
     home: Home, main_build: object, fault: str, phase: str
 ) -> None:
-    completed = home.run("smoke", MAIN, "--quick", "--only", phase, "--inject", fault, "--json")
+    completed = home.run(
+        "smoke", MAIN, "--quick", "--set", f"only={phase}", "--inject", fault, "--json"
+    )
     assert completed.returncode == 1, completed.stdout + completed.stderr
     (result,) = json.loads(completed.stdout)
     assert result["verdict"] == "fail"
@@ -377,10 +379,8 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     curves = _curves(home.root / "little", 1e-6)
     (home.root / "folder").mkdir()
     files = (
-        "--folder",
-        str(home.root / "folder"),
-        "--expect",
-        str(curves),
+        f"--set=folder={home.root / 'folder'}",
+        f"--set=expect={curves}",
         "--baseline",
         "save",
         "--out",
@@ -396,9 +396,9 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert (
         passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
     )
-    measured = ("--in", "both", "--quick", "--only", "collectives", "--baseline", "compare")
+    measured = ("--in", "both", "--quick", "--set", "only=collectives", "--baseline", "compare")
     output: Any = home.json(
-        "smoke", "imaged", *measured, "--expect", str(_curves(home.root / "much", 1e6))
+        "smoke", "imaged", *measured, f"--set=expect={_curves(home.root / 'much', 1e6)}"
     )
     assert _compared(output) == {
         "prefix": 3,

@@ -42,6 +42,7 @@ REQUEST = (
     "--python-from",
     "channel",
 )
+PREFIX_ONLY = ("--no-image", "--no-smoke", "--no-kernel")
 WHEELS = "https://wheels.invalid"  # whose the wheels are, by the locks
 
 pytestmark = (
@@ -152,7 +153,7 @@ def test_a_mirrors_password_is_in_no_file(world: Server, tmp_path: Path) -> None
         )
         assert refused.returncode == 8, refused.stderr
         options = (*REQUEST, "--channel", "lab", *behind(url))
-        created = home.run("env", "create", *options, XDG_CACHE_HOME=cache)
+        created = home.run("build", *options, *PREFIX_ONLY, XDG_CACHE_HOME=cache)
         assert created.returncode == 0, created.stderr
     finally:
         world.authorization = None

@@ -26,7 +26,7 @@ PREFIX = Path(PYTHON).parent.parent
 # Ranks that wait for one which never comes do so for this long. Starting takes seconds.
 RENDEZVOUS_S = 25
 TIMEOUT_S = 540.0
-QUICK = ("--quick", "--ranks", "1", "--backend", "gloo", "--only", "barrier")
+QUICK = ("--quick", "--set=ranks=1", "--set=backend=gloo", "--set=only=barrier")
 
 
 def smoke(home: Home, variables: dict[str, str], on: str, *options: str) -> tuple[int, Any]:
@@ -34,7 +34,7 @@ def smoke(home: Home, variables: dict[str, str], on: str, *options: str) -> tupl
     folder = environment_folder(PREFIX)
     result = home.run(
         *("smoke", folder.name, "--envs", str(folder.parent), "--prefix", str(PREFIX)),
-        *("--on", on, *QUICK, "--deadline", f"rendezvous={RENDEZVOUS_S}", "--json", *options),
+        *("--on", on, *QUICK, f"--set=deadline=rendezvous={RENDEZVOUS_S}", "--json", *options),
         timeout_s=TIMEOUT_S,
         **variables,
     )

@@ -50,6 +50,7 @@ RUNTIME_FOR_HOST = (
     "provision_runtime.report",
     "provision_runtime.node.program",
     "provision_runtime.node.trust",
+    "provision_runtime.smoke.options",
 )
 RUNTIME_RULES: dict[str, tuple[str, ...]] = {
     "cli": ("smoke", "checkpoint", "doctor", "facts", "fs", "report", "comm", "node", "job"),

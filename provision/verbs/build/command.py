@@ -10,16 +10,15 @@ import click
 from provision.cli.options import (
     build_env_option,
     build_request,
-    common_options,
     context_of,
     dry_run_option,
     name_argument,
     no_wait_option,
     prefix_option,
     print_steps,
+    quick_option,
     relock_option,
     request_options,
-    smoke_options,
     verb,
 )
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--smoke/--no-smoke",
+    "is_tested",
     default=True,
     show_default=True,
     help="Run the DDP smoke test in the prefix and the image.",
@@ -47,11 +47,10 @@ if TYPE_CHECKING:
 @click.option(
     "--kernel/--no-kernel", default=True, show_default=True, help="Register a Jupyter kernel."
 )
-@smoke_options
+@quick_option
 @relock_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def build(
     console: Console,
@@ -80,7 +79,7 @@ def build(
         options,
         prefix=prefix,
         image=image_modes[options["image"]],
-        smoke=options["smoke"],
+        smoke=options["is_tested"],
         kernel=options["kernel"],
         relock=options["relock"],
     )

@@ -9,10 +9,9 @@ import click
 
 from provision.cli.options import (
     build_env_option,
-    common_options,
     context_of,
     dry_run_option,
-    mirror_options,
+    mirror_option,
     no_wait_option,
     option_group,
     verb,
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 change_options = option_group(
     click.option(
         "--smoke",
+        "is_tested",
         is_flag=True,
         help="Run the smoke test in the changed prefix; undo the change if it fails.  [default: no]",
     ),
     dry_run_option,
     no_wait_option,
-    mirror_options,
+    mirror_option,
     build_env_option,
-    common_options,
 )
 
 
@@ -66,7 +65,7 @@ def add(
     conda: bool,
     files: tuple[Path, ...],
     editables: tuple[str, ...],
-    smoke: bool,
+    is_tested: bool,
     envs: Path | None,
     dry_run: bool,
     **options: Any,
@@ -90,7 +89,7 @@ def add(
             "No package was named.", advice=f"For example: provision add {name} einops"
         )
     context = context_of(console, envs, options)
-    result = command.add(context, name, listed, conda=conda, smoke=smoke, dry_run=dry_run)
+    result = command.add(context, name, listed, conda=conda, smoke=is_tested, dry_run=dry_run)
     _print(console, result, dry_run)
 
 
@@ -103,7 +102,7 @@ def remove(
     console: Console,
     name: str,
     packages: tuple[str, ...],
-    smoke: bool,
+    is_tested: bool,
     envs: Path | None,
     dry_run: bool,
     **options: Any,
@@ -117,7 +116,7 @@ def remove(
 
     context = context_of(console, envs, options)
     changes = command.Change(removed=packages)
-    result = command.change(context, name, changes, smoke=smoke, dry_run=dry_run)
+    result = command.change(context, name, changes, smoke=is_tested, dry_run=dry_run)
     _print(console, result, dry_run)
 
 
@@ -130,7 +129,7 @@ def update(
     console: Console,
     name: str,
     packages: tuple[str, ...],
-    smoke: bool,
+    is_tested: bool,
     envs: Path | None,
     dry_run: bool,
     **options: Any,
@@ -143,7 +142,7 @@ def update(
     from provision.verbs.change import change as command
 
     context = context_of(console, envs, options)
-    result = command.update(context, name, packages, smoke=smoke, dry_run=dry_run)
+    result = command.update(context, name, packages, smoke=is_tested, dry_run=dry_run)
     _print(console, result, dry_run)
 
 

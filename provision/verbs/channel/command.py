@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    common_options,
     context_of,
     dry_run_option,
-    mirror_options,
+    mirror_option,
     no_wait_option,
     verb,
 )
@@ -29,10 +28,9 @@ def channel() -> None:
 @click.option(
     "--again", is_flag=True, help="Package Python again, even if the channel has this version."
 )
-@mirror_options
+@mirror_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def bootstrap(
     console: Console, envs: Path | None, again: bool, dry_run: bool, **options: Any
@@ -67,10 +65,9 @@ def bootstrap(
     help="Mirror only this platform. Repeatable.  [default: all platforms of the locks]",
 )
 @click.option("--prune", is_flag=True, help="Remove files from DIR that none of these locks needs.")
-@mirror_options
+@mirror_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def mirror(
     console: Console,

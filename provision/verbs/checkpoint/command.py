@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import dry_run_option, option_group, output_options, verb
+from provision.cli.options import dry_run_option, option_group, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -76,7 +76,6 @@ def checkpoint() -> None:
 
 @checkpoint.command("list")
 @root_and_options
-@output_options
 @verb
 def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
     """List checkpoints and unfinished saves, with their sizes.
@@ -94,7 +93,6 @@ def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
 @checkpoint.command()
 @root_and_options
 @step_option
-@output_options
 @verb
 def show(console: Console, root: str, store_options: dict[str, Any], step: int | str) -> None:
     """Show the tensors and objects of a checkpoint.
@@ -118,7 +116,6 @@ def show(console: Console, root: str, store_options: dict[str, Any], step: int |
     is_flag=True,
     help="Verify every checkpoint; reads a file that several share only once.",
 )
-@output_options
 @verb
 def verify(
     console: Console, root: str, store_options: dict[str, Any], step: int | str, all_steps: bool
@@ -163,7 +160,6 @@ def verify(
     help="Remove this unfinished folder, whose writer has ended. Repeatable.",
 )
 @dry_run_option
-@output_options
 @verb
 def prune(
     console: Console,

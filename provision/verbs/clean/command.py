@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from provision.cli.options import (
-    common_options,
     confirm,
     context_of,
     dry_run_option,
@@ -45,7 +44,6 @@ class KindChoice(click.Choice[str]):
 )
 @yes_option
 @dry_run_option
-@common_options
 @verb
 def clean(
     console: Console, kinds: tuple[str, ...], yes: bool, dry_run: bool, envs: Path | None

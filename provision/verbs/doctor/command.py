@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import connect_timeout_option, inventory_option, selection_of
-from provision.cli.options import common_options, context_of, prefix_option, verb
+from provision.cli.options import context_of, prefix_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -39,7 +39,6 @@ SCRIPT = "script"
     is_flag=True,
     help="Print one line; exit with 0, 1, 2 or 3 (OK, WARNING, CRITICAL, UNKNOWN).",
 )
-@common_options
 @verb
 def doctor(
     console: Console,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import cluster_options, selection_of
-from provision.cli.options import common_options, context_of, verb
+from provision.cli.options import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -56,7 +56,6 @@ TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
     metavar="FILE",
     help="Also write the result to a file, for `provision report --nodes`.",
 )
-@common_options
 @verb
 def drift(
     console: Console,

@@ -11,16 +11,15 @@ import click
 from provision.cli.options import (
     build_env_option,
     build_request,
-    common_options,
     confirm,
     context_of,
     dry_run_option,
-    name_argument,
+    environment_argument,
+    mirror_option,
     no_wait_option,
     prefix_option,
     print_steps,
     relock_option,
-    request_options,
     verb,
     yes_option,
 )
@@ -37,18 +36,17 @@ def env() -> None:
 
 
 @env.command("create")
-@name_argument
-@request_options
+@environment_argument
+@mirror_option
 @build_env_option
 @prefix_option
 @relock_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def create(
     console: Console,
-    name: str | None,
+    name: str,
     envs: Path | None,
     prefix: Path | None,
     dry_run: bool,
@@ -72,7 +70,6 @@ def create(
 
 
 @env.command("list")
-@common_options
 @verb
 def list_(console: Console, envs: Path | None) -> None:
     """List environments: state, size, age, image, kernel, smoke verdicts.
@@ -90,7 +87,6 @@ def list_(console: Console, envs: Path | None) -> None:
 
 @env.command("show")
 @click.argument("name")
-@common_options
 @verb
 def show(console: Console, name: str, envs: Path | None) -> None:
     """Show what an environment is, where it is, and the reason for each requirement."""
@@ -109,7 +105,6 @@ def show(console: Console, name: str, envs: Path | None) -> None:
 @click.option(
     "--depth", type=click.IntRange(0), metavar="N", help="Levels to show.  [default: all]"
 )
-@common_options
 @verb
 def tree(
     console: Console, name: str, package: str | None, envs: Path | None, depth: int | None
@@ -131,7 +126,6 @@ def tree(
 @yes_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def remove(
     console: Console, name: str, envs: Path | None, yes: bool, dry_run: bool, **options: Any
@@ -168,7 +162,6 @@ def remove(
 @click.argument("name")
 @click.option("--files", is_flag=True, help="Also hash every file (takes seconds per gigabyte).")
 @prefix_option
-@common_options
 @verb
 def diff(console: Console, name: str, envs: Path | None, files: bool, prefix: Path | None) -> int:
     """Compare an installed environment with its lock. The exit code is 1 if they differ."""

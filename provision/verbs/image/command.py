@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    base_option,
     build_request,
-    common_options,
     context_of,
     dry_run_option,
-    name_argument,
+    environment_argument,
+    mirror_option,
     no_wait_option,
     option_group,
     output_file_option,
     print_steps,
-    request_options,
     verb,
 )
 
@@ -120,8 +120,9 @@ def image() -> None:
 
 
 @image.command("build")
-@name_argument
-@request_options
+@environment_argument
+@base_option
+@mirror_option
 @image_output_option
 @compression_option
 @click.option(
@@ -133,11 +134,8 @@ def image() -> None:
 )
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
-def build(
-    console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
-) -> None:
+def build(console: Console, name: str, envs: Path | None, dry_run: bool, **options: Any) -> None:
     """Build the image of a locked environment.
 
     With --output oci:DIR or an archive, no Docker engine is needed: provision pulls the base image
@@ -205,7 +203,6 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
     help="Attach smoke verdicts and SBOMs to the image.",
 )
 @no_wait_option
-@common_options
 @verb
 def push(
     console: Console,
@@ -238,7 +235,6 @@ def push(
 @click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
 @image_output_option
 @no_wait_option
-@common_options
 @verb
 def pull(
     console: Console, place: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
@@ -259,7 +255,6 @@ def pull(
 
 @image.command("show")
 @click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
-@common_options
 @verb
 def show(console: Console, place: str, envs: Path | None) -> None:
     """Show an image in a registry: labels, layers, smoke verdicts."""
@@ -291,7 +286,6 @@ def show(console: Console, place: str, envs: Path | None) -> None:
     help="CycloneDX 1.6 or SPDX 2.3, as JSON.",
 )
 @output_file_option
-@common_options
 @verb
 def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
     """Write the SBOM of an environment's image.
@@ -336,7 +330,6 @@ def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path
 )
 @job_size_options
 @run_options
-@common_options
 @verb
 def contract(
     console: Console,
@@ -376,7 +369,6 @@ def contract(
 @run_options
 @jupyter_options
 @dry_run_option
-@common_options
 @verb
 def run(
     console: Console, name: str, envs: Path | None, command: tuple[str, ...], **options: Any

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import common_options, dry_run_option, option_group, verb
+from provision.cli.options import dry_run_option, option_group, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -19,7 +19,6 @@ proposal_options = option_group(
     ),
     click.option("--yes", is_flag=True, help="Write spec.yml without asking."),
     dry_run_option,
-    common_options,
 )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import no_wait_option, output_options, verb
+from provision.cli.options import no_wait_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     "--make-key", is_flag=True, help="Make an ssh key, without a passphrase, if you have none."
 )
 @no_wait_option
-@output_options
 @verb
 def join(
     console: Console,

@@ -324,7 +324,7 @@ def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Ite
     if not run.act:
         yield Note(status="pending", message=f"would run `provision smoke {environment.name}` here")
         return
-    smoke_request = SmokeRequest(quick=True, out=_out(run), strict=_is_strict(run))
+    smoke_request = SmokeRequest(profile="quick", out=_out(run), strict=_is_strict(run))
     request = BuildRequest(name=environment.name, smoke_request=smoke_request)
     [result] = smoke_command.smoke(run.context, request, ["prefix"])
     report = result.evidence / smoke_runner.REPORT
@@ -408,7 +408,7 @@ def _run_job(
 ) -> NodesResult:
     policy = run.lab.policy
     smoke_request = SmokeRequest(
-        quick=True,
+        profile="quick",
         timeout_s=policy.job_s * (1 - STARTING_SHARE),
         out=_out(run) / cluster.name,
         strict=_is_strict(run),

@@ -53,7 +53,7 @@ class JoinRun:
         """Folders and mirrors as they are once the lab's settings are written."""
         if self._context is None:
             options = merge_settings(
-                settings.mirror_settings([], None, os.environ),
+                settings.mirror_settings([], os.environ),
                 [parse_mirror(text, self.lab.folder) for text in self.lab.mirrors],
             )
             self._context = Context(

@@ -9,12 +9,10 @@ import click
 
 from provision.cli.options import (
     build_request,
-    common_options,
     context_of,
     dry_run_option,
-    name_argument,
+    environment_argument,
     prefix_option,
-    request_options,
     verb,
 )
 
@@ -28,15 +26,13 @@ def kernel() -> None:
 
 
 @kernel.command("add")
-@name_argument
-@request_options
+@environment_argument
 @prefix_option
 @dry_run_option
-@common_options
 @verb
 def add(
     console: Console,
-    name: str | None,
+    name: str,
     envs: Path | None,
     prefix: Path | None,
     dry_run: bool,
@@ -59,7 +55,6 @@ def add(
 
 
 @kernel.command("list")
-@common_options
 @verb
 def list_(console: Console, envs: Path | None) -> None:
     """List the Jupyter kernels that provision registered."""
@@ -75,7 +70,6 @@ def list_(console: Console, envs: Path | None) -> None:
 @kernel.command("remove")
 @click.argument("name")
 @dry_run_option
-@common_options
 @verb
 def remove(console: Console, name: str, envs: Path | None, dry_run: bool) -> None:
     """Remove a Jupyter kernel that provision registered."""

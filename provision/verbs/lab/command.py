@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import context_of, dry_run_option, output_options, verb
+from provision.cli.options import context_of, dry_run_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -29,7 +29,6 @@ def lab() -> None:
     "--contact", metavar="TEXT", help="Whom members ask for help.  [default: you, on this host]"
 )
 @dry_run_option
-@output_options
 @verb
 def init(
     console: Console, folder: Path, name: str | None, contact: str | None, dry_run: bool
@@ -65,7 +64,6 @@ def init(
 @click.option(
     "--probe", is_flag=True, help="Also log in to the lab's hosts, and ask registries for images."
 )
-@output_options
 @verb
 def check(console: Console, folder: Path, probe: bool) -> int:
     """Check a lab's repository: lab.yml, nodes.yml, environments and locks, runners.yml.

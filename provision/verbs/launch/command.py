@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import cluster_options, selection_of
-from provision.cli.options import common_options, context_of, dry_run_option, option_group, verb
+from provision.cli.options import context_of, dry_run_option, option_group, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -125,7 +125,6 @@ engine_options = option_group(
     help="Also keep the script or manifest in this file.",
 )
 @dry_run_option
-@common_options
 @verb
 def launch(
     console: Console,
@@ -235,7 +234,6 @@ def jobs() -> None:
 
 @jobs.command("list")
 @jobs_options
-@common_options
 @verb
 def list_(console: Console, envs: Path | None, namespace: str | None, **options: Any) -> int:
     """List the jobs that provision launched.
@@ -269,7 +267,6 @@ def list_(console: Console, envs: Path | None, namespace: str | None, **options:
 @jobs.command("log")
 @click.argument("job")
 @jobs_options
-@common_options
 @verb
 def log(
     console: Console, job: str, envs: Path | None, namespace: str | None, **options: Any
@@ -293,7 +290,6 @@ def log(
 @jobs.command("cancel")
 @click.argument("job")
 @jobs_options
-@common_options
 @verb
 def cancel(
     console: Console, job: str, envs: Path | None, namespace: str | None, **options: Any

@@ -11,10 +11,9 @@ from provision.cli.options import (
     all_option,
     build_env_option,
     build_request,
-    common_options,
     context_of,
     dry_run_option,
-    mirror_options,
+    mirror_option,
     name_argument,
     no_wait_option,
     output_file_option,
@@ -96,7 +95,6 @@ class DefaultCommandGroup(click.Group):
 @all_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def make_lock(
     console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any
@@ -173,8 +171,7 @@ lock = DefaultCommandGroup(make_lock)
         "can still be downloaded."
     ),
 )
-@mirror_options
-@common_options
+@mirror_option
 @verb
 def verify(
     console: Console, targets: tuple[str, ...], envs: Path | None, offline: bool, **options: Any
@@ -199,7 +196,6 @@ def verify(
 @click.argument("before", metavar="NAME|FILE")
 @click.argument("after", metavar="NAME|FILE")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
-@common_options
 @verb
 def diff(console: Console, before: str, after: str, envs: Path | None, exit_code: bool) -> int:
     """Show what changed from one lock to another, package by package."""
@@ -235,7 +231,6 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
     help="Add licenses to an SBOM, if the environment is installed.",
 )
 @output_file_option
-@common_options
 @verb
 def export(
     console: Console, target: str, envs: Path | None, output: Path | None, **options: Any

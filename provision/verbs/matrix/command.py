@@ -10,11 +10,10 @@ from click.core import ParameterSource
 
 from provision.cli.options import (
     QUERY_OPTIONS,
-    common_options,
     companion_options,
     context_of,
     dry_run_option,
-    mirror_options,
+    mirror_option,
     name_argument,
     print_outcomes,
     query_options,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="Format of the output.",
 )
-@common_options
 @click.pass_context
 def matrix(context: click.Context, /, **options: Any) -> None:
     """Show which PyTorch builds exist, and what each needs.
@@ -76,7 +74,6 @@ def _show(console: Console, envs: Path | None, format: str, **options: Any) -> i
 @matrix.command()
 @name_argument
 @request_options
-@common_options
 @verb
 def explain(console: Console, name: str | None, envs: Path | None, **options: Any) -> None:
     """Explain every choice, pin, rule and warning of an environment.
@@ -95,10 +92,9 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
 @query_options
 @click.option("--newest", is_flag=True, help="Only the newest patch of each minor release.")
 @companion_options
-@mirror_options
+@mirror_option
 @relock_option
 @dry_run_option
-@common_options
 @verb
 def lock(
     console: Console,
@@ -107,7 +103,6 @@ def lock(
     relock: bool,
     newest: bool,
     mirrors: tuple[str, ...],
-    alias: str | None,
     **options: Any,
 ) -> int:
     """Lock every build that fits, each as its own environment.
@@ -126,7 +121,7 @@ def lock(
             "Say which builds to lock, e.g. --torch '>=2.4' --driver 535; without options, all of "
             "them would be locked."
         )
-    context = context_of(console, envs, {"mirrors": mirrors, "alias": alias})
+    context = context_of(console, envs, {"mirrors": mirrors})
     requests = matrix_requests(options, newest=newest, relock=relock)
     return print_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
 
@@ -215,7 +210,6 @@ def lock(
     help="With --jobs: append what runs where to FILE, as Markdown.",
 )
 @dry_run_option
-@common_options
 @verb
 def ci(
     console: Console,

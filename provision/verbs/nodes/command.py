@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import cluster_options, selection_of
-from provision.cli.options import common_options, context_of, verb
+from provision.cli.options import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -21,7 +21,6 @@ def nodes() -> None:
 
 @nodes.command("list")
 @cluster_options
-@common_options
 @verb
 def list_(console: Console, envs: Path | None, **options: Any) -> None:
     """List nodes: engine, how each is reached, state, GPUs, other names.
@@ -41,7 +40,6 @@ def list_(console: Console, envs: Path | None, **options: Any) -> None:
 @nodes.command("check")
 @click.argument("name", required=False)
 @cluster_options
-@common_options
 @verb
 def check(console: Console, name: str | None, envs: Path | None, **options: Any) -> int:
     """Check whether nodes can store and run environments.

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from provision.cli.options import common_options, context_of, mirror_options, verb
+from provision.cli.options import context_of, mirror_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     help="Port on 127.0.0.1.  [default: the first free one from 8888 on]",
 )
 @click.option("--update", is_flag=True, help="First install the newest JupyterLab.")
-@mirror_options
-@common_options
+@mirror_option
 @verb
 def notebook(
     console: Console,

@@ -9,10 +9,9 @@ import click
 
 from provision.cli.cluster_options import inventory_option
 from provision.cli.options import (
-    common_options,
     context_of,
     dry_run_option,
-    mirror_options,
+    mirror_option,
     no_wait_option,
     verb,
 )
@@ -53,10 +52,9 @@ if TYPE_CHECKING:
     help="Also put the pack into this folder.",
 )
 @inventory_option
-@mirror_options
+@mirror_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def pack(
     console: Console, name: str, envs: Path | None, output: Path | None, **options: Any

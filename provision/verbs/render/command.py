@@ -10,7 +10,6 @@ import click
 from provision.cli.options import (
     all_option,
     build_request,
-    common_options,
     context_of,
     dry_run_option,
     name_argument,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 @all_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def render(
     console: Console,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import common_options, output_file_option, verb
+from provision.cli.options import output_file_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -21,7 +21,6 @@ def passport() -> None:
 
 @passport.command("show")
 @click.argument("name")
-@common_options
 @verb
 def show(console: Console, name: str, envs: Path | None) -> None:
     """Show a passport: request, reasons, lock, image, smoke verdicts."""
@@ -53,7 +52,6 @@ def show(console: Console, name: str, envs: Path | None) -> None:
 )
 @output_file_option
 @click.option("--force", is_flag=True, help="Replace a file that provision did not make.")
-@common_options
 @verb
 def report(
     console: Console,

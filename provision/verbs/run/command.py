@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import common_options, dry_run_option, prefix_option, verb
+from provision.cli.options import dry_run_option, prefix_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -21,19 +21,19 @@ class CommandLine(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = list(args)
-        options = self._take_options(rest)
+        options = self._take_options(ctx, rest)
         if rest and rest[0] != "--":
             name = rest.pop(0)
-            options += self._take_options(rest)
+            options += self._take_options(ctx, rest)
             if rest and rest[0] == "--":
                 rest.pop(0)
             rest = ["--", name, *rest]
         return super().parse_args(ctx, [*options, *rest])
 
-    def _take_options(self, arguments: list[str]) -> list[str]:
+    def _take_options(self, ctx: click.Context, arguments: list[str]) -> list[str]:
         """Remove the options at the start of `arguments`, with their values, and return them."""
         with_value = set()
-        for parameter in self.params:
+        for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and not parameter.is_flag:
                 with_value.update(parameter.opts)
         options = []
@@ -55,7 +55,6 @@ class CommandLine(click.Command):
 )
 @prefix_option
 @dry_run_option
-@common_options
 @verb
 def run(
     console: Console,
@@ -116,7 +115,6 @@ def _run_in_image(
 @click.command()
 @click.argument("name")
 @prefix_option
-@common_options
 @verb
 def shell(console: Console, name: str, envs: Path | None, prefix: Path | None) -> None:
     """Start a shell in an environment.

@@ -15,7 +15,6 @@ from provision.cli.cluster_options import (
     selection_of,
 )
 from provision.cli.options import (
-    common_options,
     context_of,
     dry_run_option,
     no_wait_option,
@@ -113,7 +112,6 @@ key_option = click.option(
 )
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def ship(
     console: Console, name: str, envs: Path | None, resume: bool, dry_run: bool, **options: Any
@@ -200,7 +198,6 @@ class OnNodes(click.Command):
 @key_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Activate an environment that nodes already have.
@@ -222,7 +219,6 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
 @key_option
 @dry_run_option
 @no_wait_option
-@common_options
 @verb
 def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Go back to the environment that was active on nodes before.

@@ -10,13 +10,12 @@ import click
 from provision.cli.cluster_options import connect_timeout_option, inventory_option, selection_of
 from provision.cli.options import (
     build_request,
-    common_options,
     context_of,
-    name_argument,
+    environment_argument,
     option_group,
     prefix_option,
-    request_options,
-    smoke_options,
+    quick_option,
+    settings_option,
     verb,
 )
 
@@ -28,41 +27,7 @@ if TYPE_CHECKING:
     from provision.workflow.smoke.nodes import NodesRequest
 
 # What only `provision smoke` has; the names are those of SmokeRequest's fields.
-full_smoke_options = option_group(
-    click.option(
-        "--device",
-        type=click.Choice(["auto", "cpu", "cuda"]),
-        default="auto",
-        show_default=True,
-        help="Device of the tensors; Gloo accepts GPU tensors too.",
-    ),
-    click.option("--full", is_flag=True, help="Test all collectives, types and sizes."),
-    click.option(
-        "--only",
-        multiple=True,
-        metavar="PHASE",
-        help="Run only this phase, after facts and rendezvous. Repeatable.",
-    ),
-    click.option("--skip", multiple=True, metavar="PHASE", help="Skip this phase. Repeatable."),
-    click.option(
-        "--folder",
-        type=click.Path(path_type=Path, file_okay=False, exists=True),
-        metavar="DIR",
-        help="Folder for the file and checkpoint tests, on the file system that jobs use.",
-    ),
-    click.option(
-        "--deadline",
-        "deadlines",
-        multiple=True,
-        metavar="[PHASE=]S",
-        help="Seconds for a phase, or for every phase. Repeatable.",
-    ),
-    click.option(
-        "--expect",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="File of expected bandwidths.  [default: published values of known hardware]",
-    ),
+local_options = option_group(
     click.option(
         "--baseline",
         type=click.Choice(["save", "compare"]),
@@ -142,8 +107,7 @@ PLACES: dict[str, tuple[Place, ...]] = {
 
 
 @click.command()
-@name_argument
-@request_options
+@environment_argument
 @prefix_option
 @click.option(
     "--in",
@@ -157,14 +121,14 @@ PLACES: dict[str, tuple[Place, ...]] = {
     metavar="FILE",
     help="Also write the result as JUnit XML, for CI services.",
 )
-@smoke_options
-@full_smoke_options
+@settings_option
+@quick_option
+@local_options
 @node_options
-@common_options
 @verb
 def smoke(
     console: Console,
-    name: str | None,
+    name: str,
     envs: Path | None,
     prefix: Path | None,
     place: str | None,
@@ -221,13 +185,10 @@ def _nodes_request(envs: Path | None, options: dict[str, Any]) -> NodesRequest |
 
 
 def _print_health_check(
-    console: Console, name: str | None, prefix: Path | None, options: dict[str, Any]
+    console: Console, name: str, prefix: Path | None, options: dict[str, Any]
 ) -> int:
-    from provision.core.errors import InvalidSpec
     from provision.verbs.smoke.health_check import health_check_script
 
-    if name is None:
-        raise InvalidSpec("--health-check needs the environment's NAME.", advice="Give it.")
     script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
     console.result({"script": script}, script.splitlines())
     return 0

@@ -27,7 +27,7 @@ def smoke_nodes_lines(result: NodesResult, width: int | None = None) -> list[str
     sentences = [*_advice_lines(result), *_search_lines(result), *_drain_lines(result)]
     if result.without_folder:
         phases = " and ".join(result.without_folder)
-        sentences.append(f"not tested: {phases}; they need --folder DIR, which all nodes share")
+        sentences.append(f"not tested: {phases}; they need --set folder=DIR, which all nodes share")
     for sentence in sentences:
         lines += wrap_line(sentence, width)
     return [*lines, f"evidence: {result.evidence}"]

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import common_options, context_of, verb
+from provision.cli.options import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
 
 
 @click.command()
-@common_options
 @verb
 def status(console: Console, envs: Path | None) -> None:
     """Show this machine at a glance: GPUs, Docker, disk, environments."""

@@ -70,12 +70,12 @@ class NodesRequest:
 
 def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) -> NodesResult:
     """Test an environment on nodes."""
-    smoke_request = request.smoke_request
+    plan = make_plan(context, request)
+    smoke_request = plan.smoke_request
     without_folder = _phases_without_folder(smoke_request)
     smoke_request = dataclasses.replace(smoke_request, skip=(*smoke_request.skip, *without_folder))
     _check(smoke_request, nodes)
     smoke_runner.check(smoke_request)
-    plan = make_plan(context, request)
     usable, left_out = _usable_nodes(nodes)
     out = (smoke_request.out or context.folders.smoke(plan.name)).absolute() / FOLDER
     shutil.rmtree(out, ignore_errors=True)  # of an earlier test
@@ -85,7 +85,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
         result = run.test(usable, left_out, defaults, job)
     document = smoke_nodes_report.document(result)
     atomic_write(out / REPORT, json.dumps(document, indent=2) + "\n")
-    if request.smoke_request.is_whole:
+    if plan.smoke_request.is_whole:
         facts = (document["report"] or {}).get("facts", {})
         record_smoke_over_nodes(context, plan, document, facts.get("lock_hash"))
     return result
@@ -101,18 +101,18 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
     for phase in phases:
         if phase in request.only:
             raise InvalidSpec(
-                f"--only {phase} on several nodes needs a folder that all of them share.",
-                advice="Name it with --folder DIR.",
+                f"The setting only={phase} on several nodes needs a folder that all of them share.",
+                advice="Name it with --set folder=DIR.",
             )
     return ()
 
 
 def _check(request: SmokeRequest, nodes: NodesRequest) -> None:
     if request.baseline is not None or request.expect is not None:
-        option = "--baseline" if request.baseline is not None else "--expect"
+        option = "--baseline" if request.baseline is not None else "The setting expect"
         raise InvalidSpec(
             f"{option} works on this machine only.",
-            advice=f"Leave out {option}; the report has the bandwidths.",
+            advice="Leave it out; the report has the bandwidths.",
         )
     engines = {node.engine for node in nodes.selection.nodes}
     if nodes.drain and engines != {"slurm"}:

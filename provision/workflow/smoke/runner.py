@@ -7,7 +7,6 @@ passed.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -49,8 +48,7 @@ class SmokeRequest:
     ranks: int | None = None
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    quick: bool = False
-    full: bool = False
+    profile: Literal["quick", "default", "full"] = "default"
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     require_gpu: bool = False
@@ -68,31 +66,17 @@ class SmokeRequest:
         """Whether this tests the environment, and not only a part of it or the test itself."""
         return not (self.only or self.skip or self.inject)
 
-    @property
-    def profile(self) -> str:
-        if self.quick:
-            return "quick"
-        return "full" if self.full else "default"
-
 
 def check(request: SmokeRequest) -> None:
     """Raise InvalidSpec for options that contradict one another, before anything runs."""
-    if request.quick and request.full:
-        raise InvalidSpec("--quick and --full exclude each other.", advice="Use one of them.")
-    if request.expect is not None and not request.expect.is_file():
-        raise InvalidSpec(
-            f"--expect {request.expect}: there is no such file.",
-            advice="docs/smoke.md describes the file.",
-        )
-    argv = _phase_arguments(request)
+    argv = ["--backend", request.backend, "--device", request.device, "--profile", request.profile]
+    argv += ["--timeout", f"{request.timeout_s:g}", *_phase_arguments(request)]
     if request.expect is not None:
         argv += ["--expect", str(request.expect.absolute())]
     if request.baseline is not None:
         # Whether the phases that run measure bandwidths at all. `check_baseline` looks at the file
         # itself.
         argv += ["--baseline", "save=baseline.json"]
-    if not argv:
-        return
     if request.ranks is not None:
         argv += ["--ranks", str(request.ranks)]
     refusal = _refusal(argv)
@@ -114,21 +98,14 @@ def check_baseline(path: Path) -> None:
 
 
 def _refusal(argv: Sequence[str]) -> str:
-    """Why the test would refuse these options; empty if it accepts them.
+    """Why the test would refuse these options; empty if it accepts them."""
+    from provision_runtime.smoke import options
 
-    Runs with our own Python, without torch.
-    """
-    command = [sys.executable, str(RUNTIME), "smoke", "--check", "--out", ".", *argv]
-    environment = clean_environment({"PYTHONDONTWRITEBYTECODE": "1"})
-    checked = run(command, env=environment, check=False)
-    if checked.returncode == 0:
-        return ""
-    if checked.returncode != USAGE:
-        raise CheckFailed(
-            f"The smoke test ended with status {checked.returncode} while checking its options.",
-            details=checked.stderr,
-        )
-    return _usage_error(checked.stderr)
+    try:
+        options.parse(["--out", ".", *argv])
+    except options.UsageError as error:
+        return str(error).rstrip(".")
+    return ""
 
 
 def _usage_error(output: str) -> str:

@@ -30,10 +30,10 @@ def smoke(
     junit: a file for the same results as JUnit XML. An earlier run's file is removed first, or it
     would pass for this one's.
     """
-    smoke_runner.check(request.smoke_request)
     if junit is not None:
         junit.unlink(missing_ok=True)
     plan = make_plan(context, request)
+    smoke_runner.check(plan.smoke_request)
     prefix = require_prefix(context, plan.name, request.prefix)
     client, image = None, None
     if "image" in places:
@@ -44,7 +44,7 @@ def smoke(
     results = [smoke_in(context, plan, place, prefix, image, client) for place in places]
     if junit is not None:
         atomic_write(junit, smoke_runner.junit(results))
-    if request.smoke_request.is_whole:
+    if plan.smoke_request.is_whole:
         record_smoke(context, plan, prefix, results)
     return results
 
@@ -61,7 +61,7 @@ def smoke_in(
 
     Its files stay, so that a finding can be examined.
     """
-    request = plan.request.smoke_request
+    request = plan.smoke_request
     folder = context.folders.smoke(plan.name)
     out = (request.out.absolute() if request.out else folder) / place
     baseline = folder / f"baseline-{place}.json"

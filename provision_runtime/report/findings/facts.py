@@ -112,7 +112,7 @@ FACTS = {
     "gpu-missing": Rule(
         FAIL,
         "a GPU is required, but there is none",
-        "run on a host with a GPU, or without --require-gpu",
+        "run on a host with a GPU, or without --set require_gpu=true",
     ),
     "gpu-shared": Rule(
         FAIL,
@@ -135,7 +135,7 @@ FACTS = {
     "backend-unusable": Rule(
         FAIL,
         "the requested backend cannot work on this host",
-        "choose another --backend, or a host with the hardware that it needs",
+        "choose another backend (--set backend=NAME), or a host with the hardware that it needs",
     ),
     "world-size": Rule(
         FAIL,

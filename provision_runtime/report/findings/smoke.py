@@ -40,7 +40,7 @@ RUN = {
         FAIL,
         "all ranks are at the same step, which took longer than its deadline",
         "look for a slow or blocked network or disk; if it is only slow, raise the deadline with"
-        " --deadline PHASE=S",
+        " --set deadline=PHASE=S",
     ),
     "collective-skipped": Rule(
         FAIL,
@@ -72,7 +72,7 @@ RUN = {
     "time-over": Rule(
         FAIL,
         "the whole run took longer than its time limit",
-        "if the hardware is only slow, raise the limit with --timeout S",
+        "if the hardware is only slow, raise the limit with --set timeout=S",
     ),
 }
 
@@ -322,7 +322,7 @@ FILESYSTEM = {
         FAIL,
         "the target folder is not writable",
         "check the folder's owner, mode and mount options (ro) on the named ranks' hosts, or choose"
-        " another folder (--folder)",
+        " another folder (--set folder=DIR)",
     ),
     "folder-unmounted": Rule(
         FAIL,
@@ -333,7 +333,7 @@ FILESYSTEM = {
     "folder-not-shared": Rule(
         FAIL,
         "files that one rank writes into the target folder do not appear on another",
-        "choose a folder that all hosts share (--folder)",
+        "choose a folder that all hosts share (--set folder=DIR)",
     ),
     "folder-error": Rule(
         FAIL,
@@ -343,7 +343,7 @@ FILESYSTEM = {
     "disk-full": Rule(
         FAIL,
         "the disk or the quota of the target folder is full",
-        "delete old checkpoints, or choose another folder (--folder)",
+        "delete old checkpoints, or choose another folder (--set folder=DIR)",
     ),
     "rename-not-atomic": Rule(
         FAIL,

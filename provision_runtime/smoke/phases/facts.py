@@ -99,10 +99,10 @@ def _backend_problems(context: RankContext) -> list[str]:
     if not torch["distributed"]:
         problems.append("this torch was built without torch.distributed")
     if context.backend == "nccl" and not context.on_gpu:
-        problems.append("NCCL needs tensors on a GPU, but --device is cpu")
+        problems.append("NCCL needs tensors on a GPU, but the setting device is cpu")
     # Two ranks on one GPU are found later, when the ranks are compared.
     if context.gpu is not None and context.gpu >= torch["device_count"]:
-        name = "NCCL" if context.backend == "nccl" else "--device cuda"
+        name = "NCCL" if context.backend == "nccl" else "the setting device=cuda"
         problems.append(
             f"{name} needs a GPU for local rank {context.env.local_rank}; "
             f"torch sees {torch['device_count']}"

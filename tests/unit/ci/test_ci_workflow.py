@@ -361,13 +361,13 @@ def test_slow_gpus_fail_their_jobs(lab: Path) -> None:
     """Rehearsals on CPUs are not judged by speed."""
     entries = github_jobs()
     strict = {(entry["device"], entry["strict"]) for entry in [*entries["own"], *entries["hosted"]]}
-    assert strict == {("--require-gpu", "--strict"), ("--backend=gloo", "")}
+    assert strict == {("require_gpu=true", "strict=true"), ("backend=gloo", "")}
     relaxed = github_jobs("--no-strict")
     assert {entry["strict"] for entry in [*relaxed["own"], *relaxed["hosted"]]} == {""}
     jobs = yaml.load(rendered("gitlab", "--jobs"), Loader=Reference)
     smokes = [job["script"][2] for job in jobs.values() if "script" in job and job["script"][2:]]
-    assert {"--strict" in line for line in smokes if "--require-gpu" in line} == {True}
-    assert {"--strict" in line for line in smokes if "--backend=gloo" in line} == {False}
+    assert {"strict=true" in line for line in smokes if "require_gpu=true" in line} == {True}
+    assert {"strict=true" in line for line in smokes if "backend=gloo" in line} == {False}
     assert "--no-strict" in rendered("github", "--no-strict")
 
 

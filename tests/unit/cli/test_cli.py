@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from provision.cli.help import EXIT_CODES
 from provision.cli.main import cli
+from provision.cli.options import SHARED_OPTIONS
 from provision.cli.other_tools import VERBS_OF_ENV_WORDS, VERBS_OF_WORDS
 from provision.core import errors
 from tests.paths import ROOT
@@ -52,7 +53,7 @@ def test_every_command_has_help_and_json(path: tuple[str, ...], command: click.C
     assert result.exit_code == 0
     assert command.help and command.help.split(".")[0] in " ".join(result.output.split())
     if path not in {("completion",), ("help",)}:
-        assert {"as_json", "verbose", "debug"} <= {parameter.name for parameter in command.params}
+        assert set(SHARED_OPTIONS) <= set(command.get_params(click.Context(command)))
 
 
 CHANGING = {
@@ -215,11 +216,6 @@ def test_help_loads_nothing_heavy() -> None:
         (["passport", "show", "nosuch"], 3, "There is no environment `nosuch`"),
         (["kernel", "remove", "nosuch"], 12, "Kernels that it created: none"),
         (
-            ["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host"],
-            9,
-            "No Docker engine answers",
-        ),
-        (
             ["build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host", "--image"],
             9,
             "No Docker engine answers",
@@ -285,18 +281,16 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "e").exists()
 
 
-IMAGE = ["image", "build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host"]
+def build_image(envs: Path, *arguments: str) -> Result:
+    spec = envs / "toy" / "spec.yml"
+    spec.parent.mkdir(parents=True)
+    spec.write_text('torch: "2.9"\ncuda: "12.8"\npython_from: host\n')
+    return invoke("image", "build", "toy", "--envs", str(envs), *arguments)
 
 
 def test_dry_run_of_an_image_to_a_path_needs_no_engine(tmp_path: Path) -> None:
-    result = invoke(
-        *IMAGE,
-        "--envs",
-        str(tmp_path / "e"),
-        "--output",
-        f"oci-archive:{tmp_path / 'toy.tar'}",
-        "--dry-run",
-    )
+    archive = f"oci-archive:{tmp_path / 'toy.tar'}"
+    result = build_image(tmp_path / "e", "--output", archive, "--dry-run")
     assert result.exit_code == 0, result.output
     assert result.stdout.endswith(f"; write oci-archive:{tmp_path / 'toy.tar'}\n")
     assert not re.search("load|engine", result.stdout)
@@ -310,9 +304,7 @@ def test_occupied_path_is_refused_before_the_build(
     """The missing lock would be the next error."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
-    result = invoke(
-        *IMAGE, "--envs", str(tmp_path / "e"), "--output", f"oci:{tmp_path / 'home'}", *dry_run
-    )
+    result = build_image(tmp_path / "e", "--output", f"oci:{tmp_path / 'home'}", *dry_run)
     assert (result.exit_code, "exists and is not an image layout" in result.output) == (
         errors.InUse.exit_code,
         True,

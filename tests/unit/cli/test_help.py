@@ -79,7 +79,7 @@ def test_the_options_of_large_verbs_are_in_groups() -> None:
     assert headings("env", "list") == ["Options"]
     # Of a job, not of a test; of a container, not of a build.
     assert headings("launch") == ["Options", "Nodes", "Output"]
-    assert headings("image", "run") == ["Options", "Output"]
+    assert headings("image", "contract") == ["Options"]
     # A group with options of its own.
     assert headings("lock") == ["Options", "Request", "Source", "Output", "Commands"]
 

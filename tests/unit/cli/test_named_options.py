@@ -10,6 +10,7 @@ import click
 import pytest
 
 from provision.cli.main import cli
+from provision.workflow.smoke.settings import SETTINGS
 from provision_runtime.report import findings
 from tests.conftest import ROOT
 
@@ -63,6 +64,12 @@ def test_named_options_exist(path: Path) -> None:
         assert option in options_of(command), f"provision {command.name} has no {option}"
 
 
+@pytest.mark.parametrize("text", [*FILES, *findings.CATALOG.values()], ids=str)
+def test_named_settings_of_the_smoke_test_exist(text: Path | findings.Rule) -> None:
+    words = text.read_text() if isinstance(text, Path) else f"{text.meaning} {text.advice}"
+    assert {*re.findall(r"--set[ =](\w+)=", words)} <= {*SETTINGS, "KEY"}
+
+
 def test_smoke_has_the_options_that_findings_advise() -> None:
     """Those of doctor alone may also name doctor's options."""
     smoke, doctor = command_at(["smoke"]), command_at(["doctor"])
@@ -70,5 +77,5 @@ def test_smoke_has_the_options_that_findings_advise() -> None:
     of_smoke = {id for rules in findings.BY_PHASE.values() for id in rules}
     for id, rule in findings.CATALOG.items():
         options = options_of(smoke) if id in of_smoke else options_of(doctor)
-        for option in _OPTION.findall(f"{rule.meaning} {rule.advice}"):
+        for option in _OPTION.findall(_COMMAND.sub("", f"{rule.meaning} {rule.advice}")):
             assert option in FOREIGN or option in options, rule

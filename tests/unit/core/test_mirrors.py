@@ -193,7 +193,7 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     }
     result = {
         setting.name: setting.url
-        for setting in settings.mirror_settings(["nvidia=https://option.invalid"], None, environ)
+        for setting in settings.mirror_settings(["nvidia=https://option.invalid"], environ)
     }
     assert result == {
         "nvidia": "https://option.invalid/",
@@ -201,9 +201,6 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "*": f"{tmp_path.as_uri()}/",
         "lab": f"{tmp_path.as_uri()}/provision/channels/lab/",
     }
-    assert settings.mirror_settings([], "https://alias.invalid", {})[0] == MirrorSetting(
-        name="*", url="https://alias.invalid/"
-    )
 
 
 @pytest.mark.parametrize(
@@ -221,15 +218,15 @@ def test_a_malformed_settings_file_is_refused(tmp_path: Path, text: str, message
     path = tmp_path / "mine.yml"
     path.write_text(text)
     with pytest.raises(InvalidSpec, match=message):
-        settings.mirror_settings([], None, {settings.CONFIG: str(path)})
+        settings.mirror_settings([], {settings.CONFIG: str(path)})
     with pytest.raises(InvalidSpec, match="does not exist"):
-        settings.mirror_settings([], None, {settings.CONFIG: str(tmp_path / "none.yml")})
+        settings.mirror_settings([], {settings.CONFIG: str(tmp_path / "none.yml")})
 
 
 def test_an_empty_settings_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yml"
     path.touch()
-    assert settings.mirror_settings([], None, {settings.CONFIG: str(path)}) == ()
+    assert settings.mirror_settings([], {settings.CONFIG: str(path)}) == ()
 
 
 @pytest.mark.parametrize("alias_text", ["notaurl", "no/such/folder", "https://", "ftp://host"])
@@ -237,11 +234,11 @@ def test_an_alias_that_is_not_a_url_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, alias_text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for alias, environ in ((alias_text, {}), (None, {settings.CHANNEL_ALIAS: alias_text})):
-        with pytest.raises(InvalidSpec):
-            settings.mirror_settings([], alias, environ)
+    with pytest.raises(InvalidSpec):
+        settings.mirror_settings([], {settings.CHANNEL_ALIAS: alias_text})
     (tmp_path / "notaurl").mkdir()
-    assert settings.mirror_settings([], "notaurl", {})[0].url == f"{tmp_path.as_uri()}/notaurl/"
+    (setting,) = settings.mirror_settings([], {settings.CHANNEL_ALIAS: "notaurl"})
+    assert setting.url == f"{tmp_path.as_uri()}/notaurl/"
 
 
 @pytest.mark.parametrize(

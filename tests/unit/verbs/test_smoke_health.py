@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from provision.verbs.smoke.health_check import health_check_script
 from provision_runtime.report import model
@@ -60,11 +59,3 @@ def test_script_is_sound() -> None:
     subprocess.run(["sh", "-n"], input=script, text=True, check=True)
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", "--exclude=SC2016", "-"], input=script, text=True, check=True)
-
-
-def test_script_needs_a_name() -> None:
-    from provision.cli.main import cli
-
-    result = CliRunner().invoke(cli, ["smoke", "--health-check"])
-    assert result.exit_code == 3
-    assert "needs the environment's NAME" in result.output

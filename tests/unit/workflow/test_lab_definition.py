@@ -184,6 +184,6 @@ def test_the_settings_of_a_lab_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     path.write_text(text)
     environ = {settings.CONFIG: str(path)}
     assert settings.places(environ) == {**lab.places, "envs": tmp_path / "envs"}
-    names = [setting.name for setting in settings.mirror_settings([], None, environ)]
+    names = [setting.name for setting in settings.mirror_settings([], environ)]
     assert names == ["pypi", "*"]
     assert parse_yaml(text)["mirrors"] == list(lab.mirrors)

@@ -330,14 +330,15 @@ def test_passport_and_page_say_which_nodes_passed_and_when(
         (["--on", "ssh:h1", "--drain"], "--drain needs nodes of Slurm"),
         (["--on", "ssh:h1", "--in", "image"], "--in is for tests of this machine"),
         (["--on", "ssh:h1", "--baseline", "save"], "--baseline works on this machine only"),
-        (["--on", "ssh:h1", "--only", "checkpoint"], "needs a folder that all of them share"),
+        (["--on", "ssh:h1", "--set", "only=checkpoint"], "needs a folder that all of them share"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
     options: list[str], message: str, tmp_path: Path
 ) -> None:
-
-    result = CliRunner().invoke(cli, ["smoke", "--torch", "2.3", "--envs", str(tmp_path), *options])
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "spec.yml").write_text('torch: "2.3"\ncuda: "12.1"\n')
+    result = CliRunner().invoke(cli, ["smoke", "lab", "--envs", str(tmp_path), *options])
     assert result.exit_code == 3, result.output
     assert message in " ".join(result.output.split())
 

@@ -15,12 +15,12 @@ from xml.etree import ElementTree
 import pytest
 
 from provision import resolver
-from provision.cli import options as cli_options
 from provision.cli.smoke_output import smoke_lines
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import SmokeResult
 from provision.resolver import spec
 from provision.workflow.smoke import runner as smoke_runner
+from provision.workflow.smoke.settings import with_settings
 from provision_runtime.smoke import options
 from provision_runtime.smoke.options import PHASES
 from tests import evidence
@@ -134,7 +134,7 @@ def test_arguments_contain_the_locked_expectations() -> None:
     cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
     argv = " ".join(
         smoke_runner.arguments(
-            cuda, smoke_runner.SmokeRequest(ranks=4, quick=True, inject=("die:1:barrier",))
+            cuda, smoke_runner.SmokeRequest(ranks=4, profile="quick", inject=("die:1:barrier",))
         )
     )
     for expected in (
@@ -181,7 +181,7 @@ def test_untrusted_report_is_an_error_in_junit(
 
 def test_every_option_of_a_request_is_passed_on() -> None:
     request = smoke_runner.SmokeRequest(
-        full=True, only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",)
+        profile="full", only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",)
     )
     argv = " ".join(
         smoke_runner.arguments(
@@ -195,7 +195,6 @@ def test_every_option_of_a_request_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("smoke_request", "message"),
     [
-        (smoke_runner.SmokeRequest(quick=True, full=True), "exclude each other"),
         (
             smoke_runner.SmokeRequest(only=("lunch",)),
             "invalid choice: 'lunch' .choose from '?facts'?, '?rendezvous",
@@ -221,7 +220,7 @@ def test_every_option_of_a_request_is_passed_on() -> None:
             smoke_runner.SmokeRequest(only=("barrier",), baseline="save"),
             "in the phase collectives, which is skipped",
         ),
-        (smoke_runner.SmokeRequest(expect=Path("/no/such/file")), "there is no such file"),
+        (smoke_runner.SmokeRequest(expect=Path("/no/such/file")), "No such file"),
         (
             smoke_runner.SmokeRequest(expect=Path(__file__)),
             r"--expect .*test_smoke_runner.py: Extra data",
@@ -243,11 +242,55 @@ def test_a_fault_of_an_existing_rank_is_accepted() -> None:
 
 
 def test_host_and_runtime_have_the_same_default_timeout() -> None:
-    @cli_options.smoke_options
-    def command() -> None: ...
+    assert smoke_runner.SmokeRequest().timeout_s == options.TIMEOUT_S
 
-    (timeout,) = (option for option in command.__click_params__ if option.name == "timeout_s")  # type: ignore[attr-defined]
-    assert timeout.default == smoke_runner.SmokeRequest().timeout_s == options.TIMEOUT_S
+
+def test_settings_fill_what_a_request_leaves_open() -> None:
+    given = smoke_runner.SmokeRequest(ranks=2)
+    texts = (
+        *(
+            "ranks=4",
+            "backend=gloo",
+            "device=cpu",
+            "profile=full",
+            "only=ddp,barrier",
+            "skip=compute",
+        ),
+        *(
+            "require_gpu=true",
+            "strict=true",
+            "timeout=30",
+            "deadline=5,ddp=9",
+            "folder=a",
+            "expect=b",
+        ),
+    )
+    assert with_settings(given, texts) == smoke_runner.SmokeRequest(
+        ranks=2,
+        backend="gloo",
+        device="cpu",
+        profile="full",
+        only=("ddp", "barrier"),
+        skip=("compute",),
+        require_gpu=True,
+        strict=True,
+        timeout_s=30.0,
+        deadlines=("5", "ddp=9"),
+        folder=Path("a"),
+        expect=Path("b"),
+    )
+
+
+@pytest.mark.parametrize("text", ["rank=4", "ranks=four", "strict=yes", "timeout=soon"])
+def test_a_setting_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSpec):
+        with_settings(smoke_runner.SmokeRequest(), [text])
+
+
+@pytest.mark.parametrize("text", ["backend=mpi", "profile=long", "device=tpu", "timeout=-1"])
+def test_the_smoke_test_judges_the_values_of_settings(text: str) -> None:
+    with pytest.raises(InvalidSpec):
+        smoke_runner.check(with_settings(smoke_runner.SmokeRequest(), [text]))
 
 
 def test_smoke_tests_own_refusal_is_passed_on(tmp_path: Path) -> None:
