@@ -33,8 +33,6 @@ class CiTarget:
 
     resolution: Resolution
     platform: Platform
-    # The options that `provision build NAME` needs if there is no spec.yml.
-    options: tuple[str, ...] = ()
     locked: bool = False  # its lock is in the folder of environments
 
     @property

@@ -61,7 +61,6 @@ class WorkflowSettings:
     schedule: str = SCHEDULE
     retention_days: int = RETENTION_DAYS
     workflow: str | None = None  # the workflow file's path, if it is in the repository
-    is_for_builds: bool = False  # of the matrix, instead of the environments in `envs`
     image: bool = False  # images too, where there is an engine
     strict: bool = True  # warnings about speed fail jobs on GPUs
 
@@ -108,9 +107,7 @@ def template_values(format: WorkflowFormat, settings: WorkflowSettings) -> dict[
     mistakes = settings.mistakes()
     if mistakes:
         raise InvalidSpec("\n".join(mistakes))
-    paths = [settings.runners]
-    if not settings.is_for_builds:
-        paths.append(f"{settings.envs}/**")
+    paths = [settings.runners, f"{settings.envs}/**"]
     if settings.workflow and re.fullmatch(r"[A-Za-z0-9._/-]+", settings.workflow):
         paths.append(settings.workflow)
     return {
@@ -182,7 +179,6 @@ def _github_entry(job: Job, settings: WorkflowSettings) -> dict[str, Any]:
         "timeout": place["timeout"],
         "cache": place["cache"] or "",
         "ranks": job.ranks,
-        "options": "\n".join(job.target.options),
         "device": _device_setting(job),
         "strict": "strict=true" if is_strict(job, settings) else "",
         "image": "--image" if has_image else "--no-image",
@@ -255,7 +251,6 @@ def _device_setting(job: Job) -> str:
 
 def commands(job: Job, settings: WorkflowSettings) -> list[str]:
     """What a job of GitLab runs, as shell commands: lock, build, smoke test."""
-    environment = [job.target.name, *job.target.options]
     has_image = tests_image(job, settings.image)
     smoke = ["smoke", job.target.name, f"--set={_device_setting(job)}", f"--set=ranks={job.ranks}"]
     if is_strict(job, settings):
@@ -264,8 +259,8 @@ def commands(job: Job, settings: WorkflowSettings) -> list[str]:
     smoke += [f"--out={EVIDENCE}", f"--junit={EVIDENCE}/junit.xml"]
     image_option = "--image" if has_image else "--no-image"
     verbs = [
-        ["lock", *environment],
-        ["build", *environment, image_option, "--no-smoke", "--no-kernel"],
+        ["lock", job.target.name],
+        ["build", job.target.name, image_option, "--no-smoke", "--no-kernel"],
         smoke,
     ]
     return [shlex.join(["provision", *verb]) for verb in verbs]

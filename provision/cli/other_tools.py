@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import click
 
-from provision.core.spec_fields import SPEC_KEYS
+from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
 
 VERBS_OF_WORDS = {
     "create": "build",
@@ -85,6 +85,11 @@ def moved_option(path: str, option: str) -> str | None:
         return (
             f"`{path}` takes an environment. State the request with `provision build NAME {option} "
             "…`, or in envs/NAME/spec.yml."
+        )
+    if path == "matrix ci" and option in {f"--{key.name}" for key in QUERY_KEYS}:
+        return (
+            "`matrix ci` takes the environments of the envs folder. `provision matrix lock "
+            f"{option} …` makes them."
         )
     return None
 

@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from provision import ci, render, resolver
 from provision import lockfile as locks
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
-from provision.core.types import Resolution
 from provision.resolver import spec as specs
-from provision.verbs.matrix.matrix import matrix_requests
 from provision.workflow.batch import environment_names
 from provision.workflow.context import Context
-from provision.workflow.plan import BuildRequest
 from provision.workflow.render import unified_diff
-
-# Keys of a spec whose option has another name.
-FLAGS = {"channels": "--channel", "platforms": "--platform"}
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowRequest:
     """What the command line requests.
 
-    out: None to print the workflow. builds: options that select builds of the matrix; empty means
-    the environments of the envs folder. newest: only the newest patch of each minor release. gpus:
-    None: all of a runner, up to a limit. image: also build and test images, where there is an
-    engine. strict: warnings about speed fail jobs on GPUs.
+    out: None to print the workflow. gpus: None: all of a runner, up to a limit. image: also build
+    and test images, where there is an engine. strict: warnings about speed fail jobs on GPUs.
     """
 
     format: ci.WorkflowFormat
     runners: Path
     out: Path | None = None
-    builds: Mapping[str, Any] = field(default_factory=dict)
-    newest: bool = False
     across: ci.Across = "first"
     gpus: int | None = None
     image: bool = False
@@ -48,14 +36,6 @@ class WorkflowRequest:
     schedule: str | None = None
     retention_days: int = ci.RETENTION_DAYS
     force: bool = False
-
-    def build_flags(self) -> list[str]:
-        """The options that select builds, as on the command line."""
-        selected = {}
-        for key, value in self.builds.items():
-            if value:
-                selected[key] = list(value) if isinstance(value, tuple) else value
-        return list(command_line_options(selected))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +52,7 @@ def assignments(context: Context, request: WorkflowRequest) -> tuple[ci.Assignme
     Raises one error for all mistakes of runners.yml, or for all environments that do not resolve.
     """
     runners = ci.read_runners(request.runners)
-    targets = list(_targets(context, request))
+    targets = list(_targets(context))
     result = []
     for target in targets:
         result.append(ci.assign(target, runners, gpus=request.gpus, across=request.across))
@@ -142,22 +122,12 @@ def diff(path: Path, workflow: Workflow) -> str:
     return unified_diff(path, workflow.text)
 
 
-def _targets(context: Context, request: WorkflowRequest) -> Iterator[ci.CiTarget]:
-    if request.build_flags():
-        builds = matrix_requests(request.builds, newest=request.newest, relock=False)
-        return _collect(builds, lambda build: _targets_of_build(context, build))
-    names = environment_names(context)
-    return _collect(names, lambda name: _targets_of_environment(context, name))
-
-
-def _collect(
-    items: Iterable[T], targets_of: Callable[[T], list[ci.CiTarget]]
-) -> Iterator[ci.CiTarget]:
-    """The targets of every item, or one error that names every item that does not resolve."""
+def _targets(context: Context) -> Iterator[ci.CiTarget]:
+    """The targets of every environment, or one error that names every one that does not resolve."""
     errors: list[ProvisionError] = []
-    for item in items:
+    for name in environment_names(context):
         try:
-            yield from targets_of(item)
+            yield from _targets_of_environment(context, name)
         except (InvalidSpec, NoSuchBuild) as error:
             errors.append(error)
     if len(errors) == 1:
@@ -170,43 +140,18 @@ def _collect(
 
 
 def _targets_of_environment(context: Context, name: str) -> list[ci.CiTarget]:
-    path = context.folders.envs / name / render.SPEC
+    folder = context.folders.envs / name
     try:
-        resolution = resolver.resolve(specs.combine(specs.read(path), {}, name=name))
+        resolution = resolver.resolve(
+            specs.combine(specs.read(folder / render.SPEC), {}, name=name)
+        )
     except NoSuchBuild as error:
         raise NoSuchBuild(f"{name}: {error.message}", advice=error.advice) from error
-    return _target_per_platform(context, resolution, ())
-
-
-def _targets_of_build(context: Context, build: BuildRequest) -> list[ci.CiTarget]:
-    """The targets of a build, requested as `provision matrix lock` does."""
-    resolution = resolver.resolve(specs.combine({}, build.options, name=""))
-    options = tuple(command_line_options(specs.content(resolution.spec)))
-    return _target_per_platform(context, resolution, options)
-
-
-def _target_per_platform(
-    context: Context, resolution: Resolution, options: Sequence[str]
-) -> list[ci.CiTarget]:
-    locked = (context.folders.envs / resolution.spec.name / locks.FILE).is_file()
+    locked = (folder / locks.FILE).is_file()
     return [
-        ci.CiTarget(resolution=resolution, platform=platform, options=tuple(options), locked=locked)
+        ci.CiTarget(resolution=resolution, platform=platform, locked=locked)
         for platform in resolution.platforms
     ]
-
-
-def command_line_options(content: Mapping[str, Any]) -> Iterator[str]:
-    """The command line that requests the same as a spec.yml with this content."""
-    for key, value in content.items():
-        flag = FLAGS.get(key, "--" + key.replace("_", "-"))
-        if value is True:
-            yield flag
-        elif value is False:
-            yield flag.replace("--", "--no-", 1)
-        else:
-            items = value if isinstance(value, list) else [value]
-            for item in items:
-                yield f"{flag}={item}"
 
 
 def _settings(context: Context, request: WorkflowRequest) -> ci.WorkflowSettings:
@@ -218,7 +163,6 @@ def _settings(context: Context, request: WorkflowRequest) -> ci.WorkflowSettings
         runners=_relative(request.runners),
         retention_days=request.retention_days,
         workflow=_relative(request.out) if request.out else None,
-        is_for_builds=bool(request.build_flags()),
         image=request.image,
         strict=request.strict,
         **schedule,
@@ -261,10 +205,7 @@ def _command(context: Context, request: WorkflowRequest) -> list[str]:
     """What the workflow's own command and that of its first job have in common."""
     argv = ["provision", "matrix", "ci"]
     argv += ["--format", request.format, "--runners", _relative(request.runners)]
-    argv += request.build_flags()
     envs = _relative(context.folders.envs)
-    if request.newest:
-        argv += ["--newest"]
     if envs != "envs":
         argv += ["--envs", envs]
     if request.across != "first":

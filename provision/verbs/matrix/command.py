@@ -9,7 +9,6 @@ import click
 from click.core import ParameterSource
 
 from provision.cli.options import (
-    QUERY_OPTIONS,
     companion_options,
     context_of,
     dry_run_option,
@@ -141,8 +140,6 @@ def lock(
     show_default=True,
     help="File that describes the runners; see docs/ci.md.",
 )
-@query_options
-@click.option("--newest", is_flag=True, help="Only the newest patch of each minor release.")
 @click.option(
     "--across",
     type=click.Choice(["first", "gpu"]),
@@ -221,13 +218,9 @@ def ci(
     summary: Path | None,
     **options: Any,
 ) -> int:
-    """Write a CI workflow that builds and tests environments.
+    """Write a CI workflow that builds and tests the environments of the envs folder.
 
     It stays valid when environments and runners change: its first job reads them.
-
-    \b
-    Builds that options select, instead of the environments in the envs folder:
-    provision matrix ci --format github --install . --torch '>=2.6'
     """
     from provision.verbs.matrix import ci as command
 
@@ -237,8 +230,7 @@ def ci(
         raise click.UsageError("--jobs prints to standard output; leave out --output and --check.")
     if summary is not None and not jobs:
         raise click.UsageError("--summary goes with --jobs.")
-    build_options = {name: options.pop(name) for name in QUERY_OPTIONS}
-    request = command.WorkflowRequest(out=output, builds=build_options, **options)
+    request = command.WorkflowRequest(out=output, **options)
     context = context_of(console, envs)
     if jobs:
         assignments = command.assignments(context, request)

@@ -26,11 +26,10 @@ from provision import ci, resolver
 from provision.catalog.data_files import load
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec
-from provision.core.spec_fields import Spec
+from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.resolver import spec
 from provision.verbs.build import command as build
 from provision.verbs.lock.command import make_lock
-from provision.verbs.matrix.ci import command_line_options
 from tests import evidence
 from tests.paths import DATA
 
@@ -575,60 +574,6 @@ def test_options_that_exclude_each_other(message: tuple[str, ...], problem: str,
     assert result.exit_code == 2 and problem in " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_matrix_builds_instead_of_environments(format: str, lab: Path) -> None:
-    shutil.rmtree(lab / "envs")
-    which = [
-        "--torch",
-        ">=2.3.1,<2.5",
-        "--cuda",
-        "12.1",
-        "--source",
-        "wheels",
-        "--source",
-        "pytorch",
-        "--python",
-        "3.11",
-    ]
-    message = ("--format", format, *which)
-    output = json.loads(invoke(*message, "--jobs", "--json").stdout)
-    names = [job["environment"] for job in output["jobs"]]
-    assert names[0] == "torch2.3.1-cuda12.1-py311"
-    assert "torch2.3.1-cuda12.1-py311-pytorch" in names and "torch2.4.1-cuda12.1-py311" in names
-    assert len(set(names)) == len(names)
-    workflow = rendered(format, *which)
-    options = ["--torch=2.3.1", "--cuda=12.1", "--python=3.11", "--source=wheels"]
-    if format == "github":
-        (entry,) = [
-            entry for entry in github_jobs(*which)["own"] if entry["environment"] == names[0]
-        ]
-        assert entry["options"].split("\n") == options
-        steps = yaml.safe_load(workflow)["jobs"]["own"]["steps"]
-        script = next(step["run"] for step in steps if step["name"] == "Build")
-        script = script.replace("provision build", "printf '<%s>'")
-        for request in (entry["options"], ""):
-            environment = {"OPTIONS": request, "ENVIRONMENT": "x", "IMAGE": "--no-image"}
-            result = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", script], capture_output=True, env=environment
-            )
-            passed = "".join(f"<{option}>" for option in request.split("\n") if option)
-            expected = f"<x>{passed}<--no-image><--no-smoke><--no-kernel>"
-            assert result.stdout.decode() == expected
-    else:
-        ran = yaml.load(output["text"], Loader=Reference)
-        jobs = [
-            job
-            for job in ran.values()
-            if isinstance(job, dict) and job.get("variables", {}).get("ENVIRONMENT") == names[0]
-        ]
-        command = f"provision lock {names[0]} {' '.join(options)}"
-        assert [job["script"][0] for job in jobs] == [command] * 2
-    assert "--torch=>=2.3.1,<2.5" in shlex.split(workflow.splitlines()[0])
-
-
-TABLE = ("--torch", "2.3.1", "--cuda", "12.1", "--source", "wheels", "--python", "3.11")
-
-
 def gitlab_jobs(*message: str) -> dict[str, Any]:
     """The pipeline of jobs, which fits GitLab's schema."""
     content: dict[str, Any] = yaml.load(rendered("gitlab", "--jobs", *message), Loader=Reference)
@@ -642,10 +587,10 @@ def gitlab_schema() -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(json.loads((schemas / "gitlab-ci.json").read_text()))
 
 
-@pytest.mark.parametrize("message,name", [((), "vision"), (TABLE, "torch2.3.1-cuda12.1-py311")])
-def test_caches_are_keyed_by_the_lock(message: tuple[str, ...], name: str, lab: Path) -> None:
+def test_caches_are_keyed_by_the_lock(lab: Path) -> None:
     """A lock of the repository by GitLab itself; one that is not there by a job before."""
-    jobs = gitlab_jobs(*message)
+    name = "vision"
+    jobs = gitlab_jobs()
     assert jobs["stages"] == ["locks", "environments"]
     before, job = jobs[f"lock {name} on v100"], jobs[f"{name} on v100"]
     assert job["cache"]["key"] == f"{name}-linux-64-$LOCK_SHA256"
@@ -653,14 +598,14 @@ def test_caches_are_keyed_by_the_lock(message: tuple[str, ...], name: str, lab: 
     assert before["tags"] == job["tags"] and before["script"][0] == job["script"][0]
     (lab / "envs" / name).mkdir(exist_ok=True)
     (lab / "envs" / name / "conda-lock.yml").write_text("")
-    jobs = gitlab_jobs(*message)
+    jobs = gitlab_jobs()
     job = jobs[f"{name} on v100"]
     assert job["cache"]["key"] == {
         "files": [f"envs/{name}/conda-lock.yml"],
         "prefix": f"{name}-linux-64",
     }
     assert "needs" not in job and f"lock {name} on v100" not in jobs
-    assert ("locks" in jobs["stages"]) == (not message)  # others have none
+    assert "locks" in jobs["stages"]  # others have none
 
 
 def test_runner_with_a_local_cache_folder_needs_no_key(lab: Path) -> None:
@@ -691,9 +636,9 @@ def test_previous_job_passes_the_lock_and_its_hash(portable: bool, lab: Path) ->
     assert (lab / "envs" / "vision" / "conda-lock.yml").exists() is portable
 
 
-def test_selection_without_builds(lab: Path) -> None:
-    result = invoke("--format", "github", "--torch", "2.3", "--cuda", "13.0")
-    assert result.exit_code == 4
+def test_options_of_builds_name_the_verb_that_makes_environments(lab: Path) -> None:
+    result = invoke("--format", "github", "--torch", "2.3")
+    assert result.exit_code == 2 and "provision matrix lock --torch" in result.output
 
 
 def test_pytorch_index_comes_from_the_repository_settings(lab: Path) -> None:
@@ -731,6 +676,17 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
+def command_line_options(content: dict[str, Any]) -> Iterator[str]:
+    """The command line that requests the same as a spec.yml with this content."""
+    for key in SPEC_KEYS:
+        value = content.get(key.name)
+        if isinstance(value, bool):
+            yield key.option if value else key.negative_option
+        elif value is not None:
+            for item in value if isinstance(value, list) else [value]:
+                yield f"{key.option}={item}"
+
+
 @pytest.mark.parametrize("spec_options", ASKED)
 @pytest.mark.parametrize("verb", [make_lock, build.build])
 def test_options_give_the_same_as_the_spec(spec_options: dict[str, Any], verb: Any) -> None:
@@ -739,13 +695,3 @@ def test_options_give_the_same_as_the_spec(spec_options: dict[str, Any], verb: A
     assert spec.combine(
         {}, {key: parsed[key] for key in spec.KEYS if key in parsed}, name="lab"
     ) == spec.combine(spec_options, {}, name="lab")
-
-
-def test_every_spec_key_has_an_option() -> None:
-    options = {
-        option
-        for parameter in build.build.params
-        for option in [*parameter.opts, *parameter.secondary_opts]
-    }
-    samples: dict[str, Any] = dict.fromkeys(spec.KEYS, "x") | {"cpu": True, "companions": False}
-    assert {argument.partition("=")[0] for argument in command_line_options(samples)} <= options
