@@ -120,7 +120,7 @@ def run(
     error. owner_writes_only: nobody else may write to what the child makes, whatever the user's
     umask is. most_bytes: of each output; no more is read. Raises ToolMissing if it cannot be
     started, ToolFailed on a non-zero status (unless check is False), OutputTooLong, TimedOut after
-    timeout_s. In any case, Ctrl-C included, the child and its own children are gone afterwards.
+    timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
     """
     argv = [os.fspath(part) for part in command]
     with (
@@ -345,7 +345,7 @@ def _without_codes(text: bytes) -> bytes:
 
 
 def _visible(line: bytes) -> bytes:
-    """What is seen of a line in the end: a carriage return begins it anew, as bars do."""
+    """A line as it finally looks: a carriage return begins it again, as progress bars do."""
     return _without_codes(line).rstrip(b"\r").rpartition(b"\r")[2]
 
 

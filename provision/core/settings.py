@@ -143,7 +143,7 @@ def apply_places(environ: MutableMapping[str, str]) -> None:
     tmp, cache = folders.get("tmp"), folders.get("cache")
     if tmp is not None and tmp.is_dir() and not environ.get("TMPDIR"):
         environ["TMPDIR"] = str(tmp)
-        tempfile.tempdir = None  # it is looked up anew
+        tempfile.tempdir = None  # it is looked up again
     if cache is not None and not environ.get("UV_CACHE_DIR"):
         environ["UV_CACHE_DIR"] = str(cache / "uv")
 

@@ -1,6 +1,6 @@
 """Whether a candidate meets a request, one constraint for each choice of the request.
 
-The only place that decides whether a build fits: `resolve`, `provision matrix` and `suggest` all
+The only module that decides whether a build fits: `resolve`, `provision matrix` and `suggest` all
 use it. A violation names the fact that contradicts the request, and that fact's source.
 """
 

@@ -109,7 +109,7 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
             )
         elif pin and _excludes(requirement, pin.requirement):
             advice = (
-                "Remove it, or ask for a release that goes with it; `provision matrix explain` "
+                "Remove it, or request a release that goes with it; `provision matrix explain` "
                 "says why each pin is there."
             )
             if name == "torch":

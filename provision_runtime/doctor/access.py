@@ -82,7 +82,7 @@ def agent(machine: Machine) -> Iterator[Observation]:
         else:
             reason = "" if len(answer) == 5 else "it closed the connection"
     if reason:
-        message = f"the agent at {path} does not answer: {reason}"
+        message = f"the agent at {path} does not respond: {reason}"
         yield observation("ssh-agent-dead", message, "variable SSH_AUTH_SOCK", path)
 
 

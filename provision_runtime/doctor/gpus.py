@@ -30,7 +30,7 @@ SMI_QUERY = "nvidia-smi -q -x"
 
 
 def health(machine: Machine) -> Iterator[Answer]:
-    """Everything that nvidia-smi says: in one probe, so that a driver that hangs costs one."""
+    """Everything that nvidia-smi reports, in one probe: only that one hangs if the driver does."""
     on_bus = libraries.pci_gpus(machine.root)
     answer = machine.run("nvidia-smi", *gpu_health.QUERY, timeout_s=SMI_DEEP_S)
     if answer is None:
@@ -64,7 +64,7 @@ def _silent_driver(error: str, status: int) -> Observation:
     if "Unknown Error" in error:
         message = f"nvidia-smi says: {error}"
         return observation("gpu-revoked", message, SMI_QUERY, evidence)
-    message = f"the driver does not answer: {error}"
+    message = f"the driver does not respond: {error}"
     return observation("gpu-lost", message, SMI_QUERY, evidence)
 
 
@@ -155,7 +155,7 @@ def container_runtime(machine: Machine) -> Iterator[Answer]:
     if answer is None:
         return
     if "permission denied" in answer.text:
-        yield Limitation("this user may not ask Docker for its runtimes", "sudo docker info")
+        yield Limitation("this user may not query the runtimes of Docker", "sudo docker info")
     try:
         runtimes = sorted(json.loads(answer.text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Probes with --deep: torch is imported by the environment's own Python, and what was loaded is
+"""Probes with --deep: the environment's Python imports torch, and what was loaded is
 judged as the smoke test does."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IMPORT_S = 300.0
 
 @dataclass(frozen=True)
 class NoExpectation:
-    """Only what is wrong by itself is judged."""
+    """Judges only what is wrong in any context."""
 
     expect_torch: str | None = None
     expect_cuda: str | None = None

@@ -246,7 +246,7 @@ def _user_site(machine: Machine, torch: Torch | None, own: set[str]) -> Iterator
         folder = machine.name(path)
         names = _module_names(path)
         hidden = sorted(names & own)
-        # Without an environment, only what most often breaks one.
+        # Without an environment, only the most frequent faults.
         shown = sorted(names if torch else filter(FRAMEWORK.fullmatch, names))
         command = "export PYTHONNOUSERSITE=1"
         if hidden:

@@ -19,7 +19,7 @@ DEEP_DEADLINE_S = 8.0
 
 @dataclass(frozen=True)
 class Observation:
-    """A finding with what shows it. command: more exact than the registry's."""
+    """A finding with its evidence. command: more exact than the registry's."""
 
     finding: Finding
     evidence: tuple[Evidence, ...]
@@ -41,7 +41,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Limitation:
-    """What could not be seen, and the command with which someone else, such as root, can."""
+    """What could not be read, and the command with which root or another user can."""
 
     message: str
     command: str = ""

@@ -4,7 +4,7 @@ slowest wire that a ring must cross is the limit (wire_limit).
 
 Owns bandwidth_reference.json, which is shipped, and the format of `--expect FILE`, which is the
 same; every curve names its source. Pure except for reading the file. A line that neither can
-judge, or with a message too small for both, gets an answer, but no finding.
+judge, or with a message too small for both, gets a remark, but no finding.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NVLS_ADVICE = (
 )
 WIRE_ADVICE = (
     "see which transport NCCL chose (facts of the phase collectives, or NCCL_DEBUG=INFO): traffic"
-    " that should use this wire takes another way, or the wire is not as fast as it reports"
+    " that should use this wire takes another path, or the wire is not as fast as it reports"
 )
 
 
@@ -328,7 +328,7 @@ def judge_lines(
     curves: ReferenceCurves,
     limit: WireLimit | None = None,
 ) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
-    """The lines with their answers; and a finding for each collective and type, about its worst
+    """The lines with their verdicts; and a finding for each collective and type, about its worst
     line."""
     judged_lines = []
     bad: list[tuple[float, dict[str, Any], LineVerdict]] = []

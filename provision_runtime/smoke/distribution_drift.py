@@ -1,7 +1,7 @@
-"""Do the ranks' environments hold the same distributions? The lock's hash says what was installed;
-this says what is there now.
+"""Do the ranks' environments hold the same distributions? The lock's hash names what was installed;
+this names what is installed now.
 
-One rank of each host looks. Where the environment lies on a disk of the host, a distribution's
+One rank of each host reads. Where the environment is on a disk of the host, a distribution's
 digest covers its files' names, sizes and permissions; on a network file system, where looking at
 every file is slow, only its own record. Contents are compared by `provision drift --deep`.
 """
@@ -32,7 +32,7 @@ Distributions = dict[str, list[str]]
 def collect(env: RankEnv, prefix: str = sys.prefix) -> dict[str, Any] | None:
     """What this rank's environment holds: version and digest by name, and what the digests cover.
 
-    None on a rank that need not look, and if the environment cannot be read.
+    None on a rank that need not read, and if the environment cannot be read.
     """
     if env.local_rank or env.all_local:
         return None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # How long a fault waits for the other ranks to enter the phase in which it must be detected.
 ENTRY_LIMIT_S = 5.0
 PAUSE_S = 0.01
-# The system error that each folder fault stands for.
+# The system error of each folder fault.
 FOLDER_ERRORS = {"unwritable": errno.EROFS, "disk-full": errno.ENOSPC, "unmounted": errno.ESTALE}
 # Longer than filesystem_findings.SLOW_S.
 FOLDER_DELAY_S = 5.2
@@ -102,7 +102,7 @@ def check_environment_faults(options: Options) -> None:
     kinds = {fault.kind for fault in options.faults}
     if "shadow-nccl" in kinds and own_nccl() is None:
         raise UsageError(
-            "--inject shadow-nccl: torch has no libnccl of its own here "
+            "--inject shadow-nccl: this torch has no libnccl file "
             "(a CPU build, or NCCL is inside libtorch_cuda)"
         )
     if "user-site" in kinds and _leaked_source() is None:

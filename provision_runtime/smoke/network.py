@@ -58,7 +58,7 @@ def _unreachable_reason(error: OSError, address: str, resolved: object) -> tuple
     if error.errno == errno.ECONNREFUSED:
         return "store-refused", f"nothing listens at {where}"
     if isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT:
-        return "store-filtered", f"{where} does not answer"
+        return "store-filtered", f"{where} does not respond"
     return "store-unreachable", f"{where} is unreachable: {error.strerror or error}"
 
 

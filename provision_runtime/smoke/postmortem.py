@@ -23,7 +23,7 @@ STATE_FINDINGS = {
 }
 # What the other ranks report about a rank that reports nothing itself.
 ABSENCES = ("rank-died", "rank-oom-killed", "rank-stopped", "rank-missing", "rank-silent")
-# What a rank reports only because another rank is gone or in another collective.
+# What a rank reports only because another rank has ended or is in another collective.
 CONSEQUENCES = ("backend-error", "store-lost")
 
 
@@ -74,14 +74,14 @@ def position_from_json(document: Mapping[str, Any]) -> Position:
 
 @dataclass
 class PostmortemEvidence:
-    """What the reporting rank knows when the run must end."""
+    """What the reporting rank has collected when the run must end."""
 
     # What each rank wrote before it ended.
     last_states: dict[int, Any] = field(default_factory=dict)
     # Phase, host and process of each rank when it last published them.
     locations: dict[int, Any] = field(default_factory=dict)
     process_states: dict[int, str] = field(default_factory=dict)
-    # How many processes the kernel killed in the cgroup of a rank that is gone, as memory ran out.
+    # How many processes the kernel killed in the cgroup of a rank that has ended, as memory ran out.
     oom_kills: dict[int, int] = field(default_factory=dict)
     # Ranks that could write their last state only to the disk, not into the store.
     cut_off: list[int] = field(default_factory=list)
@@ -167,7 +167,9 @@ def absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list
             continue
         location = evidence.locations[rank]
         process_state = evidence.process_states.get(rank, "")
-        finding_id, state = STATE_FINDINGS.get(process_state, ("rank-silent", "it does not answer"))
+        finding_id, state = STATE_FINDINGS.get(
+            process_state, ("rank-silent", "it does not respond")
+        )
         if evidence.oom_kills.get(rank):
             finding_id, state = "rank-oom-killed", describe_oom(evidence.oom_kills[rank])
         message = f"{state}, last seen in {location['phase']} on {location['host']}"
@@ -198,7 +200,7 @@ def failing_phase(evidence: PostmortemEvidence, own_phase: str) -> str:
 
 def _are_calls_comparable(positions: Sequence[Position]) -> bool:
     """Whether the ranks wait for one another, in a collective or at the exchange after it: only
-    then does comparing their calls say something."""
+    then does comparing their calls mean something."""
     for position in positions:
         if any(position.skipped_collective(other) for other in positions):
             return True
@@ -207,7 +209,7 @@ def _are_calls_comparable(positions: Sequence[Position]) -> bool:
 
 
 def _describe_positions(positions: Mapping[int, Position]) -> str:
-    """Where every rank is; ranks in the same place together."""
+    """Where every rank is; ranks at the same step together."""
     ranks_by_place: dict[str, list[int]] = {}
     for rank, position in positions.items():
         ranks_by_place.setdefault(str(position), []).append(rank)

@@ -1,7 +1,6 @@
 """Runs one rank: the phases in order, each agreed with the other ranks.
 
-A rank ends in one of three ways: all phases are complete, a phase is broken, or the watchdog ends
-it.
+A rank ends when all phases are complete, a phase is broken, or the watchdog ends it.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ class RankRunner:
             return with_finding("backend-error", describe_error(error), broken=True)
 
     def _abandon_phase(self, name: str, outcome: Outcome) -> None:
-        """Tells the other ranks at once: they may be waiting for this rank somewhere."""
+        """Informs the other ranks at once: they may be waiting for this rank."""
         self._abort_outcome = outcome
         rank = self._context.env.rank
         for finding in outcome.findings:
@@ -179,7 +178,7 @@ class RankRunner:
             return
 
     def _agree_on_completed(self) -> Outcome:
-        """Agrees on each completed phase. The last outcome decides whether to go on."""
+        """Agrees on each completed phase. The last outcome decides whether to continue."""
         agreed = Outcome()
         while self._completed:
             completed = self._completed[0]
@@ -226,7 +225,7 @@ class RankRunner:
                 return early, completed.duration_s
             return self._outcome_with_missing_ranks(missing), completed.duration_s
         except StoreLost as store_error:
-            # The ranks that wait for rank 0's process find the store gone with it.
+            # Ranks that wait for rank 0's process lose the store with it.
             findings = (Finding("store-lost", str(store_error)), *own.findings)
             return Outcome(findings=findings, broken=True), completed.duration_s
         if any(outcome.broken for outcome in outcomes):
@@ -245,8 +244,8 @@ class RankRunner:
     def _merged_early(
         self, completed: CompletedPhase, missing: RanksMissing | None = None
     ) -> Outcome | None:
-        """On rank 0, the facts of all ranks that have told theirs, though the store did not bring
-        them together; None for other phases, and where no other rank has."""
+        """On rank 0, the facts of all ranks that have sent theirs, though the store did not
+        collect them; None for other phases, and where no other rank has."""
         early = self._early_facts.outcomes()
         if completed.phase.name != FACTS or not early:
             return None
@@ -325,7 +324,7 @@ class RankRunner:
         return Outcome(findings=findings, data=data, broken=True)
 
     def _evidence_of(self, ranks: Sequence[int]) -> postmortem.PostmortemEvidence:
-        """What is known of ranks that do not answer. Kills those of this host."""
+        """What is known of ranks that do not respond. Kills those of this host."""
         context = self._context
         locations = last_states.read_locations(
             context.client,
@@ -375,7 +374,7 @@ class RankRunner:
                 torch.distributed.destroy_process_group()
         # The report is written. What torch and Gloo tear down at the interpreter's exit took 24 s
         # on each of 16 ranks that share two cores, and ended one of four ranks with SIGABRT:
-        # neither says anything about the environment.
+        # neither means anything for the environment.
         sys.stdout.flush()
         sys.stderr.flush()
         watchdog.end_rank(success)

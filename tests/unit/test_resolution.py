@@ -563,7 +563,7 @@ def test_cuda_wheels_for_aarch64_before_they_were_the_index_default(
 
 
 def test_gpus_with_an_arm_cpu_do_not_fit_another_platform() -> None:
-    with pytest.raises(InvalidSpec, match=r"GH200 is on one module .* ask for platform linux-aarc"):
+    with pytest.raises(InvalidSpec, match=r"GH200 is on one module .* request platform linux-aarc"):
         resolve(torch="2.9", cuda="13.0", gpu=["GH200"], platforms=["linux-64"])
     with pytest.raises(InvalidSpec, match="GB10 is on one module with an Arm CPU"):
         resolve(torch="2.9", cuda="13.0", gpu=["H100", "GB10"])

@@ -174,7 +174,7 @@ def _unreachable(address: str, port: int, error: RuntimeError) -> StoreUnreachab
     if reason is not None:
         return StoreUnreachable(*reason)
     message = (
-        f"{address}:{port} accepts connections, but does not answer as a store: "
+        f"{address}:{port} accepts connections, but does not respond as a store: "
         f"{str(error).splitlines()[0]}"
     )
     return StoreUnreachable("store-silent", message)
@@ -221,11 +221,11 @@ def takes_device_id(version: str) -> bool:
 
 # The wall clocks are compared through the store, with an error bound. The other ranks ask rank 0
 # for its time (Cristian's algorithm: Distributed Computing 3, 1989). The time was read somewhere
-# between question and answer, so half of the shortest round trip bounds the error.
+# between request and reply, so half of the shortest round trip bounds the error.
 
 
 def _measure_clock_skew(context: RankContext) -> dict[str, float] | None:
-    """Every rank's skew against rank 0, which answers one rank after the other."""
+    """Every rank's skew against rank 0, which replies to one rank after the other."""
     env, client = context.env, context.client
     assert client is not None
     context.step = "compare clocks"
@@ -239,7 +239,7 @@ def _measure_clock_skew(context: RankContext) -> dict[str, float] | None:
 
 
 def serve_clock(client: StoreClient, rank: int, deadline: float) -> None:
-    """On rank 0: answers the questions of one rank."""
+    """On rank 0: replies to the requests of one rank."""
     for number in range(CLOCK_ROUNDS):
         while client.peek(f"clock/{rank}/{number}") is None:
             if time.monotonic() > deadline:

@@ -74,7 +74,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _rank_info(context: RankContext) -> dict[str, Any]:
-    """What rank 0 needs to know about this rank."""
+    """What rank 0 needs of this rank."""
     info = {
         **measurement.own_cpus(context.env.host),
         "pid": os.getpid(),
@@ -99,7 +99,7 @@ def _rank_info(context: RankContext) -> dict[str, Any]:
     info["uuid"] = libraries.gpu_uuid(index)
     info["address"] = libraries.gpu_pci_address(index) or ""
     if context.env.local_rank == 0 and context.backend == bandwidth.NCCL:
-        # The whole host's, so one rank asks for all.
+        # The same for the whole host, so one rank reads them.
         info["wires"] = wires.collect()
         info["interface"] = _interface(context)
     info["major"] = properties.major
@@ -148,7 +148,7 @@ def _transports(context: RankContext) -> dict[str, Any] | None:
 def _rank_transports(
     rank_infos: Sequence[dict[str, Any]], transports: Sequence[dict[str, Any] | None]
 ) -> list[transport.RankTransports]:
-    """Empty if the log of a rank is unknown, since half of the connections say little."""
+    """Empty if the log of a rank is unknown, since half of the connections show little."""
     wires_by_host = {info["host"]: info["wires"] for info in rank_infos if "wires" in info}
     result = []
     for rank, (info, log) in enumerate(zip(rank_infos, transports)):

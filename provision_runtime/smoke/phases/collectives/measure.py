@@ -185,7 +185,7 @@ def times_us(
 def on_cpu_us(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
-    """All ranks wait for each other before each call, so that no rank waits inside it for a late
+    """All ranks wait for each other before each call, so that no rank waits inside it for a slow
     rank."""
     clock = time.perf_counter
     times = []

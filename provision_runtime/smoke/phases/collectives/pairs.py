@@ -1,6 +1,6 @@
 """Every pair of ranks exchanges data in both directions, to find a weak link.
 
-A ring is as slow as its slowest link and does not say which one that is. In n - 1 rounds every rank
+A ring is as slow as its slowest link and does not show which one that is. In n - 1 rounds every rank
 meets every other one once, all pairs of a round at the same time; so a shared wire is as busy as in
 a ring.
 
@@ -29,14 +29,14 @@ MOST_RANKS = 64
 FEWEST_RANKS = 3
 # Of the median of the pairs of its kind.
 LEAST_SHARE = 0.5
-# With fewer pairs of a kind the median says little.
+# With fewer pairs of a kind the median means little.
 FEWEST_PAIRS = 3
 SAME_HOST, OTHER_HOST = "on one host", "between hosts"
 
 
 def rounds(ranks: int) -> list[list[tuple[int, int]]]:
-    """The pairs of each round, by the circle method: one rank stays, the others move on. With an
-    odd number, one rank rests in each round."""
+    """The pairs of each round, by the circle method: one rank stays, the others rotate. With an
+    odd number, one rank pauses in each round."""
     seats: list[int | None] = list(range(ranks))
     if ranks % 2:
         seats.append(None)
@@ -96,7 +96,7 @@ def is_worthwhile(ranks: int) -> bool:
 
 
 def table(measured: Sequence[Sequence[Sequence[Any]]]) -> dict[tuple[int, int], float]:
-    """GB/s of each pair, as the slower of the two saw it."""
+    """GB/s of each pair, as the slower of the two measured it."""
     result: dict[tuple[int, int], float] = {}
     for rank, rates in enumerate(measured):
         for partner, gb_s in rates:
@@ -130,7 +130,7 @@ def weak_pairs(
     rates: Mapping[tuple[int, int], float], hosts: Sequence[str], local_ranks: Sequence[int]
 ) -> list[Finding]:
     """Pairs far below the median of their kind: on one host, or between hosts. Between hosts, a
-    slow rail is named in place of its pairs."""
+    slow rail is named instead of its pairs."""
     by_kind: dict[str, dict[tuple[int, int], float]] = {SAME_HOST: {}, OTHER_HOST: {}}
     for (first, second), gb_s in rates.items():
         kind = SAME_HOST if hosts[first] == hosts[second] else OTHER_HOST
@@ -157,7 +157,7 @@ def _rail_findings(
     for rail, usual in slow.items():
         ranks = tuple(rank for rank, local_rank in enumerate(local_ranks) if local_rank == rail)
         message = (
-            f"rail {rail} carries {rail_rates[rail]:.3g} GB/s each way between hosts;"
+            f"rail {rail} carries {rail_rates[rail]:.3g} GB/s in each direction between hosts;"
             f" the median of the other rails is {usual:.3g}"
         )
         findings.append(Finding("rail-slow", message, ranks))
@@ -188,7 +188,7 @@ def _findings(
     findings = []
     for pair in weak:
         message = (
-            f"the link between them, {kind}, carries {rates[pair]:.3g} GB/s each way;"
+            f"the link between them, {kind}, carries {rates[pair]:.3g} GB/s in each direction;"
             f" the median is {usual:.3g}"
         )
         findings.append(Finding("pair-slow", message, pair))
