@@ -155,7 +155,7 @@ def run(
         out = stdout_reader.text()
     if reader:
         err = reader.text()
-    if any(each is not None and each.is_cut for each in (stdout_reader, reader)):
+    if any(pipe is not None and pipe.is_cut for pipe in (stdout_reader, reader)):
         message = f"it printed more than {most_bytes} bytes"
         raise OutputTooLong(argv, child.returncode, message)
     if check and child.returncode != 0:

@@ -28,8 +28,8 @@ class YamlError(Exception):
 
     def in_file(self, path: Path) -> str:
         """A sentence that says what is wrong, with file and line."""
-        place = str(path) if self.line is None else f"{path}:{self.line}"
-        return f"{place}: this is not YAML: {self.problem}."
+        location = str(path) if self.line is None else f"{path}:{self.line}"
+        return f"{location}: this is not YAML: {self.problem}."
 
 
 def read_source(path: Path) -> bytes:

@@ -84,8 +84,8 @@ def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
         driver=None,
         glibc=None,
     )
-    usual = next(_best(plain), None)
-    if usual is None or usual.source is not candidate.source:
+    default = next(_best(plain), None)
+    if default is None or default.source is not candidate.source:
         parts.append(candidate.source.name)
     if "linux-64" not in spec.platforms:
         parts.append("aarch64")

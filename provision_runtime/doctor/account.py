@@ -143,8 +143,8 @@ def parse_quota(text: str) -> list[Quota]:
 
 
 def quotas(machine: Machine) -> Iterator[Observation]:
-    answer = machine.run("quota", "-w", "-p")
-    for quota in parse_quota(answer.text if answer else ""):
+    output = machine.run("quota", "-w", "-p")
+    for quota in parse_quota(output.text if output else ""):
         used, limit = format_bytes(quota.used_bytes), format_bytes(quota.limit_bytes)
         text = f"{used} of {limit}"
         yield from _quota_problem(quota, quota.used_bytes, quota.limit_bytes, text)

@@ -107,8 +107,8 @@ def examine(
     result = reports.document(runner.diagnose(examined, probes))
     if only:
         named = {*only, "probe-late", "probe-failed"}
-        result["findings"] = [each for each in result["findings"] if each["id"] in named]
-        verdicts = [each["verdict"] for each in result["findings"]]
+        result["findings"] = [finding for finding in result["findings"] if finding["id"] in named]
+        verdicts = [finding["verdict"] for finding in result["findings"]]
         result["verdict"] = model.overall([model.PASS, *verdicts])
     return result
 
@@ -116,8 +116,8 @@ def examine(
 def examine_script(path: Path) -> dict[str, Any]:
     """The document about a batch script or training program."""
     started = time.monotonic()
-    answer = machine.this_machine().run("srun", "--version")
-    findings = scripts.examine(path, answer.text if answer else None)
+    version = machine.this_machine().run("srun", "--version")
+    findings = scripts.examine(path, version.text if version else None)
     duration_s = round(time.monotonic() - started, 3)
     result = reports.Diagnosis(
         host=path.name,

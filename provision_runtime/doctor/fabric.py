@@ -59,8 +59,8 @@ def rails(machine: Machine) -> Iterator[Observation]:
         return
     networks = _networks(machine)
     devices = {_text(port / "gid_attrs/ndevs/0") for port in _roce_ports(machine)}
-    own = {networks[device] for device in devices if device in networks}
-    if len(devices) > 1 and len(own) == len(devices):
+    distinct = {networks[device] for device in devices if device in networks}
+    if len(devices) > 1 and len(distinct) == len(devices):
         message = f"NCCL_CROSS_NIC=1, and {len(devices)} adapters are in separate networks"
         yield observation("cross-rail", message, "variable NCCL_CROSS_NIC", "1")
 

@@ -81,11 +81,11 @@ def _unsupported_gpus(
     machine: Machine, facts: dict[str, Any], python: str
 ) -> Iterator[Observation]:
     """Also GPUs that torch does not see; nvidia-smi knows their architecture."""
-    answer = machine.run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
-    if answer is None or facts["torch"]["cuda"] is None or answer.status != 0:
+    output = machine.run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+    if output is None or facts["torch"]["cuda"] is None or output.status != 0:
         return
     built = facts["torch"]["arch_list"]
-    for capability in sorted(set(answer.text.split())):
+    for capability in sorted(set(output.text.split())):
         if not re.fullmatch(r"\d+\.\d", capability):
             continue
         architecture = "sm_" + capability.replace(".", "")

@@ -69,12 +69,12 @@ class Probe:
 def observe(probe: Probe, machine: Machine) -> dict[str, Any]:
     """What a probe reports, as JSON can hold it."""
     findings, notes = [], []
-    for answer in probe.run(machine):
-        if isinstance(answer, Limitation):
-            notes.append([answer.message, answer.command])
+    for result in probe.run(machine):
+        if isinstance(result, Limitation):
+            notes.append([result.message, result.command])
             continue
-        assert answer.finding.id in probe.ids, answer.finding.id
-        findings.append(answer.reported().as_json())
+        assert result.finding.id in probe.ids, result.finding.id
+        findings.append(result.reported().as_json())
     return {"findings": findings, "notes": notes}
 
 

@@ -88,9 +88,9 @@ def _finding(name: str, ranks_by_entry: Mapping[tuple[str, ...], list[int]]) -> 
             text = f"{text} with files {entry[1]}" if text else f"files {entry[1]}"
         texts.append(f"{text} on {name_ranks(ranks)}")
     count = sum(len(ranks) for ranks in ranks_by_entry.values())
-    usual = max(ranks_by_entry.values(), key=len)
+    majority = max(ranks_by_entry.values(), key=len)
     deviating = []
     for ranks in ranks_by_entry.values():
-        if ranks is not usual or len(usual) * 2 <= count:
+        if ranks is not majority or len(majority) * 2 <= count:
             deviating += ranks
     return Finding("environment-drift", f"{name}: {'; '.join(texts)}", tuple(sorted(deviating)))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 POLL_S = 0.05
 # How long the store may take to respond when the run ends.
-ANSWER_S = 1.0
+STORE_CALL_S = 1.0
 # How many of its latest calls a rank's last state has: two ranks that differ do so in the last few.
 REPORTED_CALLS = 32
 
@@ -88,20 +88,20 @@ def write_last_state(state: dict[str, Any], out: Path, client: StoreClient | Non
     fs.atomic_write(state_path(out, state["rank"]), content.encode())
     if client is None:
         return False
-    return _answers_within(ANSWER_S, lambda: client.set(f"stuck/{state['rank']}", state))
+    return _ends_within(STORE_CALL_S, lambda: client.set(f"stuck/{state['rank']}", state))
 
 
-def _answers_within(seconds: float, call: Callable[[], Any]) -> bool:
+def _ends_within(seconds: float, call: Callable[[], Any]) -> bool:
     """True if the store responded in time; if not, the call continues in its thread."""
-    answered = threading.Event()
+    ended = threading.Event()
 
     def run() -> None:
         with contextlib.suppress(StoreLost):
             call()
-            answered.set()
+            ended.set()
 
     threading.Thread(target=run, daemon=True).start()
-    return answered.wait(seconds)
+    return ended.wait(seconds)
 
 
 def location(

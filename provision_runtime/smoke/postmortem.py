@@ -181,7 +181,7 @@ def describe_oom(kills: int) -> str:
     return f"its process was killed because memory ran out (oom_kill of its cgroup rose by {kills})"
 
 
-def failing_phase(evidence: PostmortemEvidence, own_phase: str) -> str:
+def failing_phase(evidence: PostmortemEvidence, phase_of_rank: str) -> str:
     """The earliest phase that any rank is in; if ranks left with an error, that any of those is
     in."""
     phases = []
@@ -195,7 +195,7 @@ def failing_phase(evidence: PostmortemEvidence, own_phase: str) -> str:
             phases.append(location["phase"])
     candidates = phases_with_error or phases
     phases_of_test = [phase for phase in candidates if phase in PHASES]
-    return min(phases_of_test, key=PHASES.index, default=own_phase)
+    return min(phases_of_test, key=PHASES.index, default=phase_of_rank)
 
 
 def _are_calls_comparable(positions: Sequence[Position]) -> bool:
@@ -210,9 +210,11 @@ def _are_calls_comparable(positions: Sequence[Position]) -> bool:
 
 def _describe_positions(positions: Mapping[int, Position]) -> str:
     """Where every rank is; ranks at the same step together."""
-    ranks_by_place: dict[str, list[int]] = {}
+    ranks_by_position: dict[str, list[int]] = {}
     for rank, position in positions.items():
-        ranks_by_place.setdefault(str(position), []).append(rank)
-    if len(ranks_by_place) == 1 and len(positions) > 1:
-        return f"all ranks are in {next(iter(ranks_by_place))}"
-    return "; ".join(f"{name_ranks(ranks)} in {place}" for place, ranks in ranks_by_place.items())
+        ranks_by_position.setdefault(str(position), []).append(rank)
+    if len(ranks_by_position) == 1 and len(positions) > 1:
+        return f"all ranks are in {next(iter(ranks_by_position))}"
+    return "; ".join(
+        f"{name_ranks(ranks)} in {position}" for position, ranks in ranks_by_position.items()
+    )

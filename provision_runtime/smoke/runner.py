@@ -199,25 +199,25 @@ class RankRunner:
 
     def _agree(self, completed: CompletedPhase) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank; and the longest duration."""
-        phase, own = completed.phase, completed.outcome
+        phase, outcome_here = completed.phase, completed.outcome
         if self._context.all_gather is None:
-            outcome = self._outcome_without_store(own)
+            outcome = self._outcome_without_store(outcome_here)
             if not outcome.broken:
                 outcome = self._merged_early(completed) or phase.merge([outcome])
             return outcome, completed.duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {phase.name}", AGREE_S)
         payload = {
-            "outcome": own.as_json(),
+            "outcome": outcome_here.as_json(),
             "duration_s": completed.duration_s,
             "calls": self._context.calls.summary,
         }
         try:
-            answers = self._context.agree(
-                phase.name, payload, lambda answer: bool(answer["outcome"]["broken"])
+            replies = self._context.agree(
+                phase.name, payload, lambda reply: bool(reply["outcome"]["broken"])
             )
-            outcomes = [from_json(answer["outcome"]) for answer in answers]
-            summaries = [answer["calls"] for answer in answers]
+            outcomes = [from_json(reply["outcome"]) for reply in replies]
+            summaries = [reply["calls"] for reply in replies]
             differing = self._differing_calls(phase.name, outcomes, summaries)
         except RanksMissing as missing:
             early = self._merged_early(completed, missing)
@@ -226,7 +226,7 @@ class RankRunner:
             return self._outcome_with_missing_ranks(missing), completed.duration_s
         except StoreLost as store_error:
             # Ranks that wait for rank 0's process lose the store with it.
-            findings = (Finding("store-lost", str(store_error)), *own.findings)
+            findings = (Finding("store-lost", str(store_error)), *outcome_here.findings)
             return Outcome(findings=findings, broken=True), completed.duration_s
         if any(outcome.broken for outcome in outcomes):
             merged = combine(outcomes)
@@ -239,7 +239,7 @@ class RankRunner:
             # A phase that was not completed is never a pass.
             message = merged.message or "the phase was not completed"
             merged = replace(merged, findings=(Finding("rank-stuck", message),))
-        return merged, max(answer["duration_s"] for answer in answers)
+        return merged, max(reply["duration_s"] for reply in replies)
 
     def _merged_early(
         self, completed: CompletedPhase, missing: RanksMissing | None = None
@@ -251,8 +251,8 @@ class RankRunner:
             return None
         outcomes = {rank: from_json(outcome) for rank, outcome in early.items()}
         if missing is not None:
-            for rank, answer in missing.payloads.items():
-                outcomes[rank] = from_json(answer["outcome"])
+            for rank, reply in missing.payloads.items():
+                outcomes[rank] = from_json(reply["outcome"])
         outcomes[self._context.env.rank] = completed.outcome
         merged: Outcome = completed.phase.merge(
             [outcomes.get(rank, NO_FACTS) for rank in range(self._context.env.world_size)]
@@ -312,8 +312,8 @@ class RankRunner:
         """The outcome of a phase that some ranks did not report."""
         outcomes = {}
         reported = []
-        for rank, answer in missing.payloads.items():
-            outcomes[rank] = from_json(answer["outcome"])
+        for rank, reply in missing.payloads.items():
+            outcomes[rank] = from_json(reply["outcome"])
             reported += [with_rank(finding, rank) for finding in outcomes[rank].findings]
         evidence = self._evidence_of(missing.ranks)
         if reported:

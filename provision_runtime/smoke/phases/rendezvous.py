@@ -83,9 +83,9 @@ def run(context: RankContext) -> Outcome:
         return with_finding("backend-unusable", message, unusable_ranks, broken=True)
     interface_problems = context.exchange("interfaces", network.interface_problem(context.backend))
     if any(interface_problems):
-        own_problem = interface_problems[context.env.rank]
-        if own_problem:
-            message = f"{own_problem} on {context.env.host}"
+        problem = interface_problems[context.env.rank]
+        if problem:
+            message = f"{problem} on {context.env.host}"
             return with_finding("interface-absent", message, broken=True, data=data)
         return Outcome("a rank's network interface does not exist", data=data, broken=True)
     if len(context.hosts) > 1:
@@ -259,14 +259,14 @@ def measure_skew(
     for number in range(CLOCK_ROUNDS):
         started = time.monotonic()
         client.set(f"clock/{rank}/{number}", True)
-        answer = None
-        while answer is None:
-            answer = client.peek(f"clock/{rank}/{number}/answer")
+        reply = None
+        while reply is None:
+            reply = client.peek(f"clock/{rank}/{number}/answer")
             if time.monotonic() > deadline:
                 return best
-            time.sleep(CLOCK_PAUSE_S if answer is None else 0)
+            time.sleep(CLOCK_PAUSE_S if reply is None else 0)
         round_trip = time.monotonic() - started
-        skew = time.time() + ahead_s - round_trip / 2 - answer
+        skew = time.time() + ahead_s - round_trip / 2 - reply
         if best is None or round_trip / 2 < best["bound_s"]:
             best = {"skew_s": round(skew, 6), "bound_s": round(round_trip / 2, 6)}
     return best
@@ -279,12 +279,12 @@ def skew_findings(skews: Sequence[dict[str, Any] | None]) -> tuple[Finding, ...]
         return ()
     # Of two middle values, the one closer to rank 0's clock.
     middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
-    usual = min(middle, key=abs)
+    median = min(middle, key=abs)
     result = []
     for rank, skew in enumerate(skews):
         if skew is None:
             continue
-        difference = skew["skew_s"] - usual
+        difference = skew["skew_s"] - median
         if abs(difference) - skew["bound_s"] > TOLERATED_SKEW_S:
             direction = "ahead of" if difference > 0 else "behind"
             message = (

@@ -47,8 +47,8 @@ def run(context: RankContext) -> Outcome:
     sweep = Sweep(context, participants)
     supported, unsupported = _supported(context, sweep, scope)
     rows = plan.rows(scope, supported)
-    rows, own_measured = sweep.measure(rows)
-    measured = context.exchange("collectives measured", own_measured)
+    rows, measured_here = sweep.measure(rows)
+    measured = context.exchange("collectives measured", measured_here)
     pair_rates = _pair_rates(context)
     transports = context.exchange("transports", _transports(context))
     if context.env.rank != 0:
@@ -127,10 +127,10 @@ def _weak_pairs(
     """Only NCCL's: Gloo's depend on who else uses the processors."""
     if context.backend != bandwidth.NCCL:
         return ()
-    return tuple(pairs.weak_pairs(rates, *_places(rank_infos)))
+    return tuple(pairs.weak_pairs(rates, *_hosts_and_local_ranks(rank_infos)))
 
 
-def _places(rank_infos: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[int]]:
+def _hosts_and_local_ranks(rank_infos: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[int]]:
     """Host and local rank of each rank."""
     hosts = [str(info["host"]) for info in rank_infos]
     return hosts, [int(info["local_rank"]) for info in rank_infos]
@@ -222,12 +222,12 @@ def _supported(
             offered.append((collective, dtype))
     if len(offered) > 1:
         # The first, all_reduce of float32, must work; the others are tried.
-        own_unsupported = []
+        unsupported_here = []
         for collective, dtype in offered[1:]:
             if sweep.is_unsupported(plan.smallest(scope, collective, dtype)):
-                own_unsupported.append(f"{collective} {dtype}")
+                unsupported_here.append(f"{collective} {dtype}")
         reason = f"not offered by {context.backend} of torch {torch.__version__}"
-        for names in context.exchange("collectives offered", own_unsupported):
+        for names in context.exchange("collectives offered", unsupported_here):
             unsupported.update(dict.fromkeys(names, reason))
     return [pair for pair in offered if " ".join(pair) not in unsupported], unsupported
 
@@ -268,7 +268,7 @@ def _conclude(
         "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],
         "rails": [
             [rail, round(gb_s, 3)]
-            for rail, gb_s in pairs.rails(pair_rates, *_places(rank_infos)).items()
+            for rail, gb_s in pairs.rails(pair_rates, *_hosts_and_local_ranks(rank_infos)).items()
         ],
         "baseline": comparison,
     }

@@ -60,12 +60,12 @@ def measure(context: RankContext) -> list[list[Any]]:
     kind = "cuda" if context.on_gpu else "cpu"
     outgoing = torch.zeros(BYTES[kind], dtype=torch.uint8, device=context.device)
     incoming = torch.empty_like(outgoing)
-    own_rank = context.env.rank
+    rank = context.env.rank
     rates = []
     for number, pairs in enumerate(rounds(context.env.world_size)):
         context.begin_collective("send_recv of pairs", f"round {number}")
         distributed.barrier(**({"device_ids": [context.gpu]} if context.backend == "nccl" else {}))
-        partner = _partner(pairs, own_rank)
+        partner = _partner(pairs, rank)
         if partner is None:
             continue
         seconds = []
@@ -139,14 +139,14 @@ def weak_pairs(
     for kind, pairs in by_kind.items():
         if len(pairs) < FEWEST_PAIRS:
             continue
-        usual = measurement.median(list(pairs.values()))
-        weak = [pair for pair, gb_s in sorted(pairs.items()) if gb_s < usual * LEAST_SHARE]
+        median = measurement.median(list(pairs.values()))
+        weak = [pair for pair, gb_s in sorted(pairs.items()) if gb_s < median * LEAST_SHARE]
         if kind == OTHER_HOST and _common_rank(weak) is None:
             rail_rates = rails(pairs, hosts, local_ranks)
             slow = slow_rails(rail_rates)
             findings += _rail_findings(slow, rail_rates, local_ranks)
             weak = [pair for pair in weak if not slow.keys() & {local_ranks[rank] for rank in pair}]
-        findings += _findings(weak, pairs, kind, usual)
+        findings += _findings(weak, pairs, kind, median)
     return findings
 
 
@@ -154,11 +154,11 @@ def _rail_findings(
     slow: Mapping[int, float], rail_rates: Mapping[int, float], local_ranks: Sequence[int]
 ) -> list[Finding]:
     findings = []
-    for rail, usual in slow.items():
+    for rail, median in slow.items():
         ranks = tuple(rank for rank, local_rank in enumerate(local_ranks) if local_rank == rail)
         message = (
             f"rail {rail} carries {rail_rates[rail]:.3g} GB/s in each direction between hosts;"
-            f" the median of the other rails is {usual:.3g}"
+            f" the median of the other rails is {median:.3g}"
         )
         findings.append(Finding("rail-slow", message, ranks))
     return findings
@@ -174,7 +174,7 @@ def _findings(
     weak: Sequence[tuple[int, int]],
     rates: Mapping[tuple[int, int], float],
     kind: str,
-    usual: float,
+    median: float,
 ) -> list[Finding]:
     """One for a rank that all weak pairs share, which is then the cause; else one for each pair."""
     rank = _common_rank(weak)
@@ -182,14 +182,14 @@ def _findings(
         slowest = min(rates[pair] for pair in weak)
         message = (
             f"{len(weak)} of its links {kind} are slow, down to {slowest:.3g} GB/s;"
-            f" the median is {usual:.3g}"
+            f" the median is {median:.3g}"
         )
         return [Finding("pair-slow", message, (rank,))]
     findings = []
     for pair in weak:
         message = (
             f"the link between them, {kind}, carries {rates[pair]:.3g} GB/s in each direction;"
-            f" the median is {usual:.3g}"
+            f" the median is {median:.3g}"
         )
         findings.append(Finding("pair-slow", message, pair))
     return findings
