@@ -197,8 +197,8 @@ def identity(root: Path = ROOT) -> dict[str, str]:
 
 
 def _machine_id(root: Path) -> str:
-    """The hashed id of this machine. Where /etc/machine-id is missing, or may come from an image, the
-    hash includes the id of the running kernel, which lasts until the next boot."""
+    """The hashed id of this machine. Where /etc/machine-id is missing or may come from an image,
+    the hash includes the id of the running kernel, which lasts until the next boot."""
     parts = [_read_line(root / "etc/machine-id")]
     is_valid = re.fullmatch(r"[0-9a-f]{32}", parts[0])
     if not is_valid or any((root / mark).exists() for mark in CONTAINER_MARKS):

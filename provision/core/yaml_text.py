@@ -206,7 +206,7 @@ def _check_aliases(text: str | bytes, loader: Any) -> None:
             sizes[anchor] = size
         open_sizes[-1] += size
         if open_sizes[-1] > MAX_NODES:
-            raise YamlError("its aliases stand for too much", _line(event))
+            raise YamlError("its aliases expand to too much data", _line(event))
 
 
 def _line(event: Any) -> int:

@@ -103,7 +103,7 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
         pin = our_wheels.get(name)
         if name == "torch" and candidate.source.manager == "conda":
             yield (
-                f"`{requirement}` puts a wheel of torch over {candidate}. Remove it; --torch and "
+                f"`{requirement}` would replace {candidate}. Remove it; --torch and "
                 "--cuda choose the build.",
                 "",
             )

@@ -35,7 +35,7 @@ def with_machine(spec: Spec, machine: HostGpus) -> Spec:
     if spec.cuda != "auto" or spec.gpu or spec.driver:
         return spec
     if not machine.gpus:
-        reason = machine.why or "nothing is known of this machine"
+        reason = machine.why or "this machine's driver and GPUs are unknown"
         raise InvalidSpec(
             f"--cuda auto needs a GPU and its driver: {reason}.",
             advice="Name them, e.g. --gpu H100 --driver 535; or give --cuda X.Y, or --cpu for "

@@ -266,7 +266,7 @@ def _rocm_problem(key: SpecKey, value: str) -> str | None:
 def _pattern_problem(key: SpecKey, value: str) -> str | None:
     if re.fullmatch(key.pattern, value):
         return None
-    return f"`{key.name}` is like {key.example}, not `{value}`."
+    return f"`{key.name}` must be like {key.example}, not `{value}`."
 
 
 def _python_problem(key: SpecKey, value: str) -> str | None:
@@ -295,7 +295,7 @@ def _release_problem(key: SpecKey, value: str) -> str | None:
             return None
     except InvalidSpecifier:
         pass  # reported below
-    return f"`{key.name}` is like {key.example}, not `{value}`."
+    return f"`{key.name}` must be like {key.example}, not `{value}`."
 
 
 def _day_problem(key: SpecKey, value: str) -> str | None:
@@ -329,7 +329,7 @@ def _list_problem(key: SpecKey, value: Any) -> str | None:
     wrong = [item for item in value if not re.fullmatch(key.pattern, item)]
     if wrong:
         listed = ", ".join(repr(item) for item in wrong)
-        return f"`{key.name}` holds what cannot be {key.item}: {listed}."
+        return f"`{key.name}` has entries that cannot be {key.item}: {listed}."
     if key.kind == "pip requirements":
         return _pip_problem(key, value)
     if key.kind == "gpus":

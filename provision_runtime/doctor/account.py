@@ -86,7 +86,7 @@ def null_device_problem(path: str) -> str:
     if not stat.S_ISCHR(status.st_mode) or status.st_rdev != os.makedev(1, 3):
         return "is not the null device, but another file"
     if status.st_mode & 0o666 != 0o666:
-        return f"may not be read and written by everyone: its mode is {status.st_mode & 0o777:o}"
+        return f"is not readable and writable for everyone: its mode is {status.st_mode & 0o777:o}"
     return ""
 
 

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--nagios",
         action="store_true",
-        help="print one line; exit with 0, 1, 2 or 3 as Nagios has it",
+        help="print one line; exit with 0, 1, 2 or 3 as Nagios expects",
     )
     output.add_argument(
         "--fix", action="store_true", help="print the commands that repair faults; run none"

@@ -640,7 +640,7 @@ def test_infiniband_adds_the_library_nccl_loads() -> None:
         ({"pip": ["torch==2.4"]}, r"excludes `torch==2.3.1`"),
         (
             {"pip": ["torch"], "source": "pytorch"},
-            r"`torch` puts a wheel of torch over torch 2.3.1 for CUDA 12.1 from the pytorch channel",
+            r"`torch` would replace torch 2.3.1 for CUDA 12.1 from the pytorch channel",
         ),
         (
             {"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"},

@@ -134,7 +134,7 @@ def test_hostile_requirements_are_refused(value: str) -> None:
     ],
 )
 def test_malformed_values(key: str, value: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"`{key}` is like"):
+    with pytest.raises(InvalidSpec, match=f"`{key}` must be like"):
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", key: value}, name="lab")
 
 
