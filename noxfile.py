@@ -319,9 +319,9 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Prepare a release in dist/release: wheel, sdist, checksums, notes and the tag's text. Publishes nothing."""
+    """Prepare a release in dist/: wheel, sdist, checksums, notes and the tag's text. Publishes nothing."""
     session.run("python", "tools/release.py", "check")
-    folder = Path("dist/release")
+    folder = Path("dist")
     shutil.rmtree(folder, ignore_errors=True)
     session.install("build")
     session.run("python", "-m", "build", "--outdir", str(folder))
