@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 2e8ebd492d441bad9563e9cccb4f35f6da4448efd0aabf33caade8c99202679a
+# sha256 of what follows: 2a0a6f954da537c47e3f9f41cbb3dab037fa1fed323c63a9aca0ea2cccb60afa
 #
 # In a checkout of provision that has this file and conda-lock.yml in its root, plain `docker build .` does it. Elsewhere the
 # build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
@@ -62,7 +62,7 @@ LABEL \
     org.provision.lock=1791b7c52fc9f16d4a110bd0ec834116f2753e1e88eac871d21c6585bc5a316f \
     org.provision.nccl=2.20.5 \
     org.provision.python=3.11 \
-    org.provision.tool=0.1.0 \
+    org.provision.tool=0.2.0 \
     org.provision.torch=2.3.1
 HEALTHCHECK --interval=60s --timeout=30s --retries=3 CMD ["/opt/env/bin/python", "-I", "-m", "provision_runtime.facts.health"]
 USER 1000:1000

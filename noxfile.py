@@ -315,3 +315,15 @@ def gpu(session: nox.Session) -> None:
     if not python:
         session.error("there is no Python with torch: name one in PROVISION_TEST_PYTHON")
     session.run("python", "tools/gpu_evidence.py", "--python", python, env=WITH_BYTECODE)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Prepare a release in dist/: wheel, sdist, checksums, notes and the tag's text. Publishes nothing."""
+    session.run("python", "tools/release.py", "check")
+    folder = Path("dist")
+    shutil.rmtree(folder, ignore_errors=True)
+    session.install("build")
+    session.run("python", "-m", "build", "--outdir", str(folder))
+    session.run("python", "tools/release.py", "write", str(folder))
+    session.log(f"{folder} is ready; docs/release.md says how to tag and publish it")

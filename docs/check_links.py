@@ -1,4 +1,4 @@
-"""Every relative link in README.md and docs/ must lead to a file of this repository."""
+"""Every relative link in the pages of this repository leads to a file, and its #anchor to a heading."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def main() -> int:
-    pages = [
-        ROOT / "README.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-        ROOT / "benchmarks" / "README.md",
-    ]
-    links = [
-        (page, target)
-        for page in pages
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-    ]
-    broken = [
-        f"{page.relative_to(ROOT)}: {target}"
-        for page, target in links
-        if not (page.parent / target).exists()
-    ]
-    print("\n".join(broken) or f"{len(links)} links lead somewhere")
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
+    count = 0
+    broken = []
+    for page in sorted(pages):
+        for target, anchor in LINK.findall(page.read_text()):
+            count += 1
+            path = page.parent / target if target else page
+            if not path.exists() or (anchor and anchor not in anchors(path)):
+                broken.append(f"{page.relative_to(ROOT)}: {target}{'#' if anchor else ''}{anchor}")
+    print("\n".join(broken) or f"{count} links lead somewhere")
     return 1 if broken else 0
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings as code hosts name them in links."""
+    titles = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The facts: which PyTorch builds exist, what they contain, on which machines they run, and their
 known problems.
 
-Data lies in provision/catalog/data, each row with its source; it is read at first use and checked
+Data is in provision/catalog/data, each row with its source; it is read at first use and checked
 by tests. None means that no source says; it never means absent. The catalog answers questions; the
 resolver chooses.
 """

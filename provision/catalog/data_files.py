@@ -7,7 +7,7 @@ from typing import Any
 
 DATA = Path(__file__).parent / "data"
 PACKAGE = Path(__file__).parent.parent
-# In a wheel they lie in the package, in a checkout at its root.
+# In a wheel they are in the package, in a checkout at its root.
 TEMPLATES = next(
     path for path in (PACKAGE / "templates", PACKAGE.parent / "templates") if path.is_dir()
 )

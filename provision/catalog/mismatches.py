@@ -20,15 +20,15 @@ class Mismatch:
 
 def driver_mismatches(cuda: str, driver: str, platform: Platform) -> Iterator[Mismatch]:
     """Whether a driver runs programs of a CUDA version."""
-    answer = runs_on_driver(cuda, driver, platform)
+    compatibility = runs_on_driver(cuda, driver, platform)
     toolkit = toolkits().get(cuda)
-    if answer == "no" and toolkit:
+    if compatibility == "no" and toolkit:
         yield certain_mismatch(f"driver {driver}; CUDA {cuda} needs {toolkit.driver_floor}")
-    elif answer == "unknown" and toolkit and platform in toolkit.driver_platforms:
+    elif compatibility == "unknown" and toolkit and platform in toolkit.driver_platforms:
         yield possible_mismatch(
             f"driver {driver} may or may not run CUDA {cuda}, which needs {toolkit.driver_floor}"
         )
-    elif answer == "unknown":
+    elif compatibility == "unknown":
         yield possible_mismatch(
             f"no source says which driver CUDA {cuda} needs on {platform}; this one is {driver}"
         )
@@ -36,28 +36,28 @@ def driver_mismatches(cuda: str, driver: str, platform: Platform) -> Iterator[Mi
 
 def code_mismatches(build: Build, gpu: Gpu, driver: str) -> Iterator[Mismatch]:
     """Whether the build has code that the GPU runs."""
-    answer = runs_on_gpu(build, gpu, driver)
+    compatibility = runs_on_gpu(build, gpu, driver)
     gpu_name = gpu.name
     if gpu.name != gpu.architecture:
         gpu_name = f"{gpu.name} ({gpu.architecture})"
     architectures = ", ".join(build.architectures or ())
-    if answer == "no" and build.architectures is None:
+    if compatibility == "no" and build.architectures is None:
         yield certain_mismatch(f"{gpu_name}; CUDA {build.cuda} compiles nothing for it")
-    elif answer == "no" and runs_on_gpu(build, gpu) == "ptx":
+    elif compatibility == "no" and runs_on_gpu(build, gpu) == "ptx":
         compiler = toolkits()[build.cuda].toolkit_driver
         yield certain_mismatch(
             f"{gpu_name}; this build has {architectures} and PTX, and compiling that needs driver "
             f"{compiler}"
         )
-    elif answer == "no":
+    elif compatibility == "no":
         ptx = " and PTX" if build.ptx else ""
         yield certain_mismatch(f"{gpu_name}; this build has {architectures}{ptx}")
-    elif answer == "ptx":
+    elif compatibility == "ptx":
         yield possible_mismatch(
             f"{gpu_name} runs this build ({architectures}) only by compiling its PTX, and NCCL "
             "has none"
         )
-    elif answer == "unknown":
+    elif compatibility == "unknown":
         with_code = f" with {architectures}" if architectures else ""
         yield possible_mismatch(f"no source says whether this build{with_code} runs on {gpu_name}")
 

@@ -71,7 +71,7 @@ class WorkflowSettings:
             problem = f"`{self.install}` is none of these." if self.install else "It is missing."
             mistakes.append(
                 "--install must say where runners get provision: `.` (the checkout is provision "
-                "itself), a wheel in the repository (tools/provision_gpu-0.1.0-py3-none-any.whl), "
+                "itself), a wheel in the repository (tools/provision_gpu-0.2.0-py3-none-any.whl), "
                 "git+https://HOST/REPO@COMMIT or https://HOST/NAME.whl#sha256=HASH. "
                 f"{problem} A wheel keeps the name that its build gave it: pip refuses another."
             )

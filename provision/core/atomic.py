@@ -1,7 +1,7 @@
 """Files and directories that change in one step: readers see the old one or the new one, whole.
 
 A file is replaced by `atomic_write`, a large one by `atomic_stream`. A directory is built under
-`staging_path` and takes its place with `replace_directory`.
+`staging_path`, and `replace_directory` exchanges the two.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _login_advice(address: str) -> str:
     if "://" not in address:
         return f"`docker login {address.partition('/')[0]}` records it."
     if parts.scheme.lower().endswith("ssh"):
-        return "Name it without the password, and give your public key to that host."
+        return "Leave the password out, and give your public key to that host."
     return (
         f"Write `machine {parts.hostname} login USER password PASSWORD` into ~/.netrc "
         "(chmod 600), which git, uv and provision read, and name the address without it."
@@ -75,7 +75,7 @@ def _channel_token_problem(public: str, address: str) -> str:
     parts = urlsplit(address.partition("::")[0])
     address, with_token = parts.geturl(), parts._replace(path=f"/t/...{parts.path}").geturl()
     return (
-        f"`{public}` was given with a channel's token in it. Name it without, and write the token "
+        f"`{public}` was given with a channel's token in it. Leave the token out, and write it "
         "for the `...` into ~/.config/provision/settings.yml (chmod 600), as a mirror: "
         f'`mirrors: ["{address}={with_token}"]`.'
     )

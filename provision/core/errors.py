@@ -71,7 +71,7 @@ class IntegrityError(ProvisionError):
 
 
 class Unreachable(ProvisionError):
-    """An index, channel, registry or package did not answer or is gone."""
+    """An index, channel, registry or package did not respond or no longer exists."""
 
     exit_code = 8
 
@@ -102,7 +102,7 @@ class ToolFailed(ProvisionError):
 
 
 class OutputTooLong(ToolFailed):
-    """A tool printed more than its answer can be, and was ended."""
+    """A tool printed more than its output may have, and was ended."""
 
 
 class NoSpace(ProvisionError):

@@ -45,8 +45,8 @@ def environment_lock(
     problem = Trust(trusted_user=owner).path_problem(str(folders.data))
     if problem is not None:
         progress.warn(
-            f"others can change the programs that you run from {folders.data}: {problem}. Take that "
-            f"from them (chmod go-w {shlex.quote(str(folders.data))}), or let PROVISION_DATA name "
+            f"other users can change the programs that you run from {folders.data}: {problem}. "
+            f"Forbid it (chmod go-w {shlex.quote(str(folders.data))}), or set PROVISION_DATA to "
             "another folder"
         )
     descriptor = open_lock_file(directory / name)
@@ -60,7 +60,7 @@ def environment_lock(
                     f"{name} is in use by {holder}.",
                     advice="Wait for it, or leave out --no-wait.",
                 ) from None
-            progress.say(f"waiting for {holder}, which works on {name}")
+            progress.say(f"waiting for {holder}, which is using {name}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             raise SystemRefused(
@@ -111,7 +111,7 @@ def open_lock_file(path: Path) -> int:
             raise
         raise SystemRefused(
             f"The lock file {path} is a link.",
-            advice="Remove it. Who made it may write to your data folder; PROVISION_DATA names "
+            advice="Remove it. Whoever made it can write to your data folder; PROVISION_DATA names "
             "another one.",
         ) from error
 

@@ -1,4 +1,4 @@
-"""This host: what tells it from others, its NVIDIA driver and GPUs (from nvidia-smi), the CPUs that
+"""This host: its identity, its NVIDIA driver and GPUs (from nvidia-smi), the CPUs that
 this process may use, and processes by an identity that outlives their numbers (from /proc and
 cgroups)."""
 
@@ -141,7 +141,7 @@ FIELDS = ("driver_version,compute_cap,name", "driver_version,name")
 
 @functools.cache
 def this_machine() -> HostGpus:
-    """Runs nvidia-smi once per process: naming and planning must not see two answers."""
+    """Runs nvidia-smi once per process: naming and planning must not see two results."""
     machine = HostGpus()
     for fields in FIELDS:
         try:
@@ -151,7 +151,7 @@ def this_machine() -> HostGpus:
         except ToolMissing:
             return HostGpus(why="there is no nvidia-smi on this machine")
         except TimedOut:
-            return HostGpus(why=f"nvidia-smi did not answer within {ANSWER_TIMEOUT_S:.0f} s")
+            return HostGpus(why=f"nvidia-smi did not respond within {ANSWER_TIMEOUT_S:.0f} s")
         machine = parse_nvidia_smi(result.stdout.strip() or result.stderr)
         if machine.gpus:
             break
@@ -183,7 +183,7 @@ UNKNOWN = "unknown"
 
 
 def identity(root: Path = ROOT) -> dict[str, str]:
-    """This machine, as verdicts name it. No value alone tells it from others: machines that were
+    """This machine, as verdicts name it. No value alone identifies it: machines that were
     cloned share the machine id, and others the host name. `unknown` is no value."""
     driver, gpus = _gpu_identity()
     return {
@@ -197,8 +197,8 @@ def identity(root: Path = ROOT) -> dict[str, str]:
 
 
 def _machine_id(root: Path) -> str:
-    """The hashed id of this machine. Where an image may have brought /etc/machine-id, or there is
-    none, with that of the running kernel, which lasts until the next boot."""
+    """The hashed id of this machine. Where /etc/machine-id is missing or may come from an image,
+    the hash includes the id of the running kernel, which lasts until the next boot."""
     parts = [_read_line(root / "etc/machine-id")]
     is_valid = re.fullmatch(r"[0-9a-f]{32}", parts[0])
     if not is_valid or any((root / mark).exists() for mark in CONTAINER_MARKS):
@@ -217,7 +217,7 @@ def _read_line(path: Path) -> str:
 
 @functools.cache
 def _gpu_identity() -> tuple[str, str]:
-    """The driver, and a digest of the names and UUIDs of the GPUs; both empty where none answers."""
+    """The driver, and a digest of the names and UUIDs of the GPUs; both empty without a driver."""
     try:
         result = process.run(
             [*COMMAND, "--query-gpu=driver_version,uuid,name"],

@@ -50,7 +50,7 @@ def map_texts(document: Any, function: Callable[[str], str], depth: int = 0) -> 
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number that JSON knows")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _parse_int(text: str) -> int:

@@ -42,7 +42,7 @@ class MirrorSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """What lies under `canonical` is read under `url`. Both end with a slash."""
+    """Files below `canonical` are read below `url`. Both end with a slash."""
 
     canonical: str
     url: str

@@ -68,7 +68,7 @@ class Folders:
 
     def passport(self, name: str) -> Path:
         """The folder with the passport of an environment: it is of this user's prefix and machine,
-        and so does not lie in `envs`, which is shared."""
+        and so is not in `envs`, which is shared."""
         return self.data / "passports" / name
 
     def change(self, name: str) -> Path:

@@ -120,7 +120,7 @@ def run(
     error. owner_writes_only: nobody else may write to what the child makes, whatever the user's
     umask is. most_bytes: of each output; no more is read. Raises ToolMissing if it cannot be
     started, ToolFailed on a non-zero status (unless check is False), OutputTooLong, TimedOut after
-    timeout_s. In any case, Ctrl-C included, the child and its own children are gone afterwards.
+    timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
     """
     argv = [os.fspath(part) for part in command]
     with (
@@ -155,7 +155,7 @@ def run(
         out = stdout_reader.text()
     if reader:
         err = reader.text()
-    if any(each is not None and each.is_cut for each in (stdout_reader, reader)):
+    if any(pipe is not None and pipe.is_cut for pipe in (stdout_reader, reader)):
         message = f"it printed more than {most_bytes} bytes"
         raise OutputTooLong(argv, child.returncode, message)
     if check and child.returncode != 0:
@@ -345,7 +345,7 @@ def _without_codes(text: bytes) -> bytes:
 
 
 def _visible(line: bytes) -> bytes:
-    """What is seen of a line in the end: a carriage return begins it anew, as bars do."""
+    """A line as it finally looks: a carriage return begins it again, as progress bars do."""
     return _without_codes(line).rstrip(b"\r").rpartition(b"\r")[2]
 
 

@@ -1,7 +1,7 @@
 """Requirements with an address (PEP 508: `name @ URL`), and what such addresses are.
 
 In spec.yml an address may be relative to the environment's folder: `name @ file:wheels/x.whl` is a
-wheel that lies there, and `name @ file:../../mypkg` a folder that is installed as an editable.
+wheel there, and `name @ file:../../mypkg` a folder that is installed as an editable.
 """
 
 from __future__ import annotations

@@ -109,10 +109,12 @@ def _property_at(schema: str, path: Sequence[str | int]) -> Any:
 def _most_telling(error: Any) -> Any:
     """For "valid under none of these schemas": the error of the alternative that matched
     furthest."""
-    alternatives = [each for branch in getattr(error.kind, "context", ()) for each in branch]
+    alternatives = [
+        alternative for branch in getattr(error.kind, "context", ()) for alternative in branch
+    ]
     if not alternatives:
         return error
-    return _most_telling(max(alternatives, key=lambda each: len(each.instance_path)))
+    return _most_telling(max(alternatives, key=lambda alternative: len(alternative.instance_path)))
 
 
 def _not_json(value: Any, path: DocumentPath) -> tuple[DocumentPath, str]:

@@ -111,7 +111,7 @@ def place_path(text: str, folder: Path) -> Path:
     path starts from `folder`. Raises ValueError for another word in braces, for `~NAME` of an
     unknown user, and for characters that cannot be printed."""
     if re.search(r"[{}]", text.replace("{user}", "")):
-        raise ValueError(f"`{text}`: of words in braces only {{user}} has a meaning")
+        raise ValueError(f"`{text}`: {{user}} is the only name that may be in braces")
     if not text.isprintable():
         raise ValueError(f"{text!r} has a character that no folder's name should have")
     filled = Path(text.replace("{user}", getpass.getuser()))
@@ -141,7 +141,7 @@ def apply_places(environ: MutableMapping[str, str]) -> None:
     tmp, cache = folders.get("tmp"), folders.get("cache")
     if tmp is not None and tmp.is_dir() and not environ.get("TMPDIR"):
         environ["TMPDIR"] = str(tmp)
-        tempfile.tempdir = None  # it is looked up anew
+        tempfile.tempdir = None  # it is looked up again
     if cache is not None and not environ.get("UV_CACHE_DIR"):
         environ["UV_CACHE_DIR"] = str(cache / "uv")
 

@@ -75,7 +75,7 @@ def _free_space(file: str | bytes | Path) -> str:
     try:
         folder = nearest_existing(Path(os.fsdecode(file)).resolve())
         return f"; {free_space(folder)} are free in {folder} now"
-    except OSError:  # gone or unreachable meanwhile
+    except OSError:  # removed or unreachable in the meantime
         return ""
 
 

@@ -28,8 +28,8 @@ class YamlError(Exception):
 
     def in_file(self, path: Path) -> str:
         """A sentence that says what is wrong, with file and line."""
-        place = str(path) if self.line is None else f"{path}:{self.line}"
-        return f"{place}: this is not YAML: {self.problem}."
+        location = str(path) if self.line is None else f"{path}:{self.line}"
+        return f"{location}: this is not YAML: {self.problem}."
 
 
 def read_source(path: Path) -> bytes:
@@ -206,7 +206,7 @@ def _check_aliases(text: str | bytes, loader: Any) -> None:
             sizes[anchor] = size
         open_sizes[-1] += size
         if open_sizes[-1] > MAX_NODES:
-            raise YamlError("its aliases stand for too much", _line(event))
+            raise YamlError("its aliases expand to too much data", _line(event))
 
 
 def _line(event: Any) -> int:

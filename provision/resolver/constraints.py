@@ -1,6 +1,6 @@
 """Whether a candidate meets a request, one constraint for each choice of the request.
 
-The only place that decides whether a build fits: `resolve`, `provision matrix` and `suggest` all
+The only module that decides whether a build fits: `resolve`, `provision matrix` and `suggest` all
 use it. A violation names the fact that contradicts the request, and that fact's source.
 """
 
@@ -303,15 +303,15 @@ def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     undocumented = [
         platform for platform in spec.platforms if platform not in toolkit.driver_platforms
     ]
-    answer = catalog.runs_on_driver(cuda, spec.driver)
-    if answer == "no":
+    compatibility = catalog.runs_on_driver(cuda, spec.driver)
+    if compatibility == "no":
         yield Violation(
             axis="driver",
             fact=f"{needs}, and the driver is {spec.driver}",
             source=toolkit.driver_source,
             is_certain=len(undocumented) < len(spec.platforms),
         )
-    elif answer == "unknown":
+    elif compatibility == "unknown":
         yield Violation(
             axis="driver",
             fact=f"{needs}; whether {spec.driver} is that is not known",

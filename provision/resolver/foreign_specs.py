@@ -132,7 +132,7 @@ def from_pyproject(document: Mapping[str, Any]) -> ForeignSpec:
 
 
 def _take_requirements(spec: ForeignSpec, lines: Iterable[str]) -> None:
-    """Requirements of pip; torch and its CUDA go into the keys of their own."""
+    """Requirements of pip; torch and its CUDA become keys."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in lines:
@@ -166,7 +166,7 @@ def _public(spec: ForeignSpec, text: str) -> str:
 
 
 def _takes_build_package(spec: ForeignSpec, name: str, constraint: str) -> bool:
-    """Take what a package says about Python, PyTorch or CUDA; whether it is such a package."""
+    """Read the version of Python, PyTorch or CUDA from a package; False for any other package."""
     version, _, build = constraint.lstrip("=").strip().partition("=")
     if name == "python":
         minor = re.match(r"[=\s~>]*(3\.\d+)", constraint)

@@ -1,6 +1,6 @@
 """Other forms in which people write versions and GPUs: pip's, conda's, wheel tags, nvidia-smi's.
 
-A text in none of these forms comes back unchanged; whether it is valid is decided elsewhere.
+A text in another form is returned unchanged; other modules decide whether it is valid.
 """
 
 from __future__ import annotations

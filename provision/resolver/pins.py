@@ -103,13 +103,13 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
         pin = our_wheels.get(name)
         if name == "torch" and candidate.source.manager == "conda":
             yield (
-                f"`{requirement}` puts a wheel of torch over {candidate}. Remove it; --torch and "
+                f"`{requirement}` would replace {candidate}. Remove it; --torch and "
                 "--cuda choose the build.",
                 "",
             )
         elif pin and _excludes(requirement, pin.requirement):
             advice = (
-                "Remove it, or ask for a release that goes with it; `provision matrix explain` "
+                "Remove it, or request a release that goes with it; `provision matrix explain` "
                 "says why each pin is there."
             )
             if name == "torch":

@@ -108,11 +108,13 @@ def source_reason(described: Spec, candidate: Candidate) -> str:
         for rival in sources.candidates_of(candidate.release.version)
         if rival.cuda == candidate.cuda and constraints.passes(rival, described, "platform")
     ]
-    usual = min(rivals, key=lambda rival: rival.source.preference(rival, described.platforms)[0])
-    if usual is candidate:
+    preferred = min(
+        rivals, key=lambda rival: rival.source.preference(rival, described.platforms)[0]
+    )
+    if preferred is candidate:
         return candidate.source.preference(candidate, described.platforms)[1]
-    reason = f"usually it is {usual.source.title}"
-    violation = next(constraints.violations(usual, described), None)
+    reason = f"usually it is {preferred.source.title}"
+    violation = next(constraints.violations(preferred, described), None)
     return f"{reason}, but {violation.fact}" if violation else reason
 
 

@@ -151,7 +151,7 @@ def _unreleased_builds(
                         f"{source.name} of torch {version} with CUDA {cuda} are no part of the "
                         f"release: {note}"
                     )
-                    if any(each.cuda == cuda and each.source is source for each in of_release):
+                    if any(build.cuda == cuda and build.source is source for build in of_release):
                         fact += f"; --cuda {cuda} --source {source.name} insists on them"
                     return [Violation(axis="source", fact=fact, source=origin)]
     return []
@@ -188,7 +188,7 @@ def _violations(spec: Spec, survivors: Sequence[Candidate]) -> list[Violation]:
     violations = []
     for axis in common:
         for candidate in newest.values():
-            violations += [each for each in against[candidate] if each.axis == axis]
+            violations += [violation for violation in against[candidate] if violation.axis == axis]
     return violations
 
 
@@ -205,7 +205,9 @@ def _facts(violations: Sequence[Violation], *, with_sources: bool) -> list[str]:
     """The first facts of each kind."""
     facts: list[str] = []
     for _, of_axis in itertools.groupby(violations, key=lambda violation: violation.axis):
-        unique = dict.fromkeys(str(each) if with_sources else each.fact for each in of_axis)
+        unique = dict.fromkeys(
+            str(violation) if with_sources else violation.fact for violation in of_axis
+        )
         facts += list(unique)[:FACTS]
         if len(unique) > FACTS:
             facts.append(f"and {len(unique) - FACTS} more")

@@ -41,7 +41,7 @@ def resolve(spec: Spec, machine: HostGpus | None = None) -> Resolution:
     Raises NoSuchBuild with what exists instead, InvalidSpec for added packages that conflict.
 
     Pure: no network, no clock. machine: the one that `cuda: auto` is for, if the spec describes
-    none. The answer's spec is settled: resolved again, without a machine, it gives the same pins.
+    none. The resolved spec is settled: resolved again, without a machine, it gives the same pins.
     """
     return decide(spec, machine or HostGpus()).resolution
 

@@ -35,7 +35,7 @@ def with_machine(spec: Spec, machine: HostGpus) -> Spec:
     if spec.cuda != "auto" or spec.gpu or spec.driver:
         return spec
     if not machine.gpus:
-        reason = machine.why or "nothing is known of this machine"
+        reason = machine.why or "this machine's driver and GPUs are unknown"
         raise InvalidSpec(
             f"--cuda auto needs a GPU and its driver: {reason}.",
             advice="Name them, e.g. --gpu H100 --driver 535; or give --cuda X.Y, or --cpu for "
@@ -84,8 +84,8 @@ def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
         driver=None,
         glibc=None,
     )
-    usual = next(_best(plain), None)
-    if usual is None or usual.source is not candidate.source:
+    default = next(_best(plain), None)
+    if default is None or default.source is not candidate.source:
         parts.append(candidate.source.name)
     if "linux-64" not in spec.platforms:
         parts.append("aarch64")

@@ -104,7 +104,7 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
     if overrides.get("cuda") and overrides.get("cpu"):
         raise InvalidSpec(
             "--cuda and --cpu were both given.",
-            advice="Ask for one: a CUDA version, or a build without CUDA.",
+            advice="Request one: a CUDA version, or a build without CUDA.",
         )
     merged: dict[str, Any] = {**file, **overrides}
     for key in SPEC_KEYS:
@@ -154,7 +154,7 @@ def _platforms_of_gpus(
     for gpu in gpus:
         if gpu.platform and gpu.platform not in (requested or (PLATFORM,)):
             return requested, (
-                f"`gpu`: {gpu.name} is on one module with an Arm CPU; ask for platform "
+                f"`gpu`: {gpu.name} is on one module with an Arm CPU; request platform "
                 f"{gpu.platform} ({gpu.platform_source})."
             )
     return requested, None
@@ -226,7 +226,7 @@ def _mistakes(
     elif content.get("cpu"):
         for name in ABOUT_GPUS:
             if content.get(name):
-                sentence = f"`{name}` is about GPUs, and `cpu: true` asks for a build without CUDA."
+                sentence = f"`{name}` is about GPUs, and `cpu: true` requests a build without CUDA."
                 mistakes.append((name, sentence))
     return mistakes
 
@@ -254,7 +254,7 @@ def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str |
 
 
 def _rocm_problem(key: SpecKey, value: str) -> str | None:
-    """What AMD's users ask for."""
+    """What AMD's users request."""
     if key.name not in ("torch", "cuda") or not re.search(r"rocm|\bhip\b", value, re.IGNORECASE):
         return None
     return (
@@ -266,14 +266,14 @@ def _rocm_problem(key: SpecKey, value: str) -> str | None:
 def _pattern_problem(key: SpecKey, value: str) -> str | None:
     if re.fullmatch(key.pattern, value):
         return None
-    return f"`{key.name}` is like {key.example}, not `{value}`."
+    return f"`{key.name}` must be like {key.example}, not `{value}`."
 
 
 def _python_problem(key: SpecKey, value: str) -> str | None:
     if re.fullmatch(r"\d+\.\d+t", value):
         return (
             f"`python` {value} is a free-threaded Python, for which we make no environments; "
-            f"`provision matrix --python {value}` shows the wheels there are. Ask for {value[:-1]}."
+            f"`provision matrix --python {value}` shows the existing wheels. Request {value[:-1]}."
         )
     return _pattern_problem(key, value)
 
@@ -295,7 +295,7 @@ def _release_problem(key: SpecKey, value: str) -> str | None:
             return None
     except InvalidSpecifier:
         pass  # reported below
-    return f"`{key.name}` is like {key.example}, not `{value}`."
+    return f"`{key.name}` must be like {key.example}, not `{value}`."
 
 
 def _day_problem(key: SpecKey, value: str) -> str | None:
@@ -329,7 +329,7 @@ def _list_problem(key: SpecKey, value: Any) -> str | None:
     wrong = [item for item in value if not re.fullmatch(key.pattern, item)]
     if wrong:
         listed = ", ".join(repr(item) for item in wrong)
-        return f"`{key.name}` holds what cannot be {key.item}: {listed}."
+        return f"`{key.name}` has entries that cannot be {key.item}: {listed}."
     if key.kind == "pip requirements":
         return _pip_problem(key, value)
     if key.kind == "gpus":

@@ -262,7 +262,7 @@ def _matching(version: str, scale: Sequence[str]) -> list[str]:
 
 
 def _distance(version: str, requested: Iterable[str], scale: Sequence[str]) -> int:
-    """How many versions of the scale lie between a version and the nearest that is requested."""
+    """The number of versions of the scale between a version and the nearest that is requested."""
     position = _position(version, scale)
     return min(abs(position - _position(other, scale)) for other in requested)
 

@@ -40,7 +40,7 @@ GIVEN_UP = {
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """Which builds to show. None and empty parts ask for nothing.
+    """The builds to show. None and empty parts select nothing.
 
     A build must be from one of the sources, for one of the platforms, and run on every GPU.
     """

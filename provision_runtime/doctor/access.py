@@ -76,13 +76,13 @@ def agent(machine: Machine) -> Iterator[Observation]:
         try:
             connection.connect(path)
             connection.sendall(struct.pack(">IB", 1, REQUEST_IDENTITIES))
-            answer = connection.recv(5)
+            reply = connection.recv(5)
         except OSError as error:
             reason = error.strerror or str(error)
         else:
-            reason = "" if len(answer) == 5 else "it closed the connection"
+            reason = "" if len(reply) == 5 else "it closed the connection"
     if reason:
-        message = f"the agent at {path} does not answer: {reason}"
+        message = f"the agent at {path} does not respond: {reason}"
         yield observation("ssh-agent-dead", message, "variable SSH_AUTH_SOCK", path)
 
 

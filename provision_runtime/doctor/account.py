@@ -1,4 +1,4 @@
-"""Probes: the user's home and quotas, and lines of shell start files that get in the way of
+"""Probes: the user's home and quotas, and lines of shell start files that interfere with
 environments."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ START_FILES = (
 VARIABLES = {
     "PYTHONPATH": "its packages go before those of every environment",
     "PYTHONHOME": "no other Python starts with it",
-    "PYTHONUSERBASE": "packages in it are seen by every Python of that version",
+    "PYTHONUSERBASE": "every Python of that version imports packages from it",
     "LD_LIBRARY_PATH": "its libraries (CUDA, NCCL, libstdc++) go before those of torch",
     "LD_PRELOAD": "its libraries go before all others",
 }
@@ -61,7 +61,7 @@ _MODULE = re.compile(
 
 
 def basics(machine: Machine) -> Iterator[Observation]:
-    """What most programs take for granted."""
+    """What most programs rely on."""
     if not machine.is_real:
         return
     problem = null_device_problem(os.devnull)
@@ -77,7 +77,7 @@ def basics(machine: Machine) -> Iterator[Observation]:
 
 
 def null_device_problem(path: str) -> str:
-    """What is wrong with /dev/null; empty if nothing is."""
+    """The fault of /dev/null, or an empty text."""
     try:
         status = os.stat(path)
         os.close(os.open(path, os.O_RDWR))
@@ -86,7 +86,7 @@ def null_device_problem(path: str) -> str:
     if not stat.S_ISCHR(status.st_mode) or status.st_rdev != os.makedev(1, 3):
         return "is not the null device, but another file"
     if status.st_mode & 0o666 != 0o666:
-        return f"may not be read and written by everyone: its mode is {status.st_mode & 0o777:o}"
+        return f"is not readable and writable for everyone: its mode is {status.st_mode & 0o777:o}"
     return ""
 
 
@@ -106,7 +106,7 @@ def home(machine: Machine) -> Iterator[Observation]:
 
 @dataclass(frozen=True)
 class Quota:
-    """A user's quota of a file system, as quota(1) says it. Limits are 0 where there is none."""
+    """A user's quota of a file system, as quota(1) prints it. A limit of 0 means no limit."""
 
     file_system: str
     used_bytes: int
@@ -143,8 +143,8 @@ def parse_quota(text: str) -> list[Quota]:
 
 
 def quotas(machine: Machine) -> Iterator[Observation]:
-    answer = machine.run("quota", "-w", "-p")
-    for quota in parse_quota(answer.text if answer else ""):
+    output = machine.run("quota", "-w", "-p")
+    for quota in parse_quota(output.text if output else ""):
         used, limit = format_bytes(quota.used_bytes), format_bytes(quota.limit_bytes)
         text = f"{used} of {limit}"
         yield from _quota_problem(quota, quota.used_bytes, quota.limit_bytes, text)
@@ -183,7 +183,7 @@ def start_files(machine: Machine) -> Iterator[Observation]:
 
 
 def line_problem(line: str) -> str:
-    """How a line of a start file gets in the way; empty if it does not."""
+    """How a line of a start file interferes; empty if it does not."""
     if line in _CONDA_BLOCKS:
         return "lets conda put its own Python first in every shell"
     if line.startswith("#"):

@@ -1,4 +1,4 @@
-"""All probes, and which of them answer a question."""
+"""All probes, and which of them serve a query."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", metavar="ID", help="look only for this finding (repeatable)"
     )
     parser.add_argument(
-        "--explain", metavar="ID", help="say what a finding means, and look for none"
+        "--explain", metavar="ID", help="explain a finding, without looking for faults"
     )
     parser.add_argument(
         "--deep", action="store_true", help="also import torch, and wait longer for slow tools"
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--nagios",
         action="store_true",
-        help="print one line; exit with 0, 1, 2 or 3 as Nagios has it",
+        help="print one line; exit with 0, 1, 2 or 3 as Nagios expects",
     )
     output.add_argument(
-        "--fix", action="store_true", help="print the commands that mend what is wrong; run none"
+        "--fix", action="store_true", help="print the commands that repair faults; run none"
     )
     parser.add_argument(
         "--script", type=Path, metavar="FILE", help="examine a batch script or program instead"
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the answer. The caller must end the process with os._exit: a probe may hang in the
+    """Prints the report. The caller must end the process with os._exit: a probe may hang in the
     kernel."""
     for id in [*(options.only or []), *([options.explain] if options.explain else [])]:
         if id not in CATALOG:
@@ -107,8 +107,8 @@ def examine(
     result = reports.document(runner.diagnose(examined, probes))
     if only:
         named = {*only, "probe-late", "probe-failed"}
-        result["findings"] = [each for each in result["findings"] if each["id"] in named]
-        verdicts = [each["verdict"] for each in result["findings"]]
+        result["findings"] = [finding for finding in result["findings"] if finding["id"] in named]
+        verdicts = [finding["verdict"] for finding in result["findings"]]
         result["verdict"] = model.overall([model.PASS, *verdicts])
     return result
 
@@ -116,8 +116,8 @@ def examine(
 def examine_script(path: Path) -> dict[str, Any]:
     """The document about a batch script or training program."""
     started = time.monotonic()
-    answer = machine.this_machine().run("srun", "--version")
-    findings = scripts.examine(path, answer.text if answer else None)
+    version = machine.this_machine().run("srun", "--version")
+    findings = scripts.examine(path, version.text if version else None)
     duration_s = round(time.monotonic() - started, 3)
     result = reports.Diagnosis(
         host=path.name,
@@ -132,7 +132,7 @@ def examine_script(path: Path) -> dict[str, Any]:
 
 
 def own_prefix() -> str | None:
-    """The environment of the Python that runs this, if it is one: the host's own Python is not."""
+    """The environment of the Python that runs this; None for the system's Python."""
     folders = Path(sys.prefix).glob("lib/python3*/site-packages/torch/version.py")
     return sys.prefix if any(folders) else None
 

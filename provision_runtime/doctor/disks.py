@@ -1,4 +1,4 @@
-"""Probes: space and inodes where caches, temporary files and the home lie; what holds the working
+"""Probes: space and inodes where caches, temporary files and the home are; what holds the working
 folder."""
 
 from __future__ import annotations

@@ -54,14 +54,14 @@ def gid(machine: Machine) -> Iterator[Observation]:
 
 
 def rails(machine: Machine) -> Iterator[Observation]:
-    """Adapters that each lie in a network of their own, without a gateway from one to another."""
+    """Adapters that are each in a separate network, without a gateway from one to another."""
     if machine.environment.get("NCCL_CROSS_NIC") != "1":
         return
     networks = _networks(machine)
     devices = {_text(port / "gid_attrs/ndevs/0") for port in _roce_ports(machine)}
-    own = {networks[device] for device in devices if device in networks}
-    if len(devices) > 1 and len(own) == len(devices):
-        message = f"NCCL_CROSS_NIC=1, and {len(devices)} adapters are in networks of their own"
+    distinct = {networks[device] for device in devices if device in networks}
+    if len(devices) > 1 and len(distinct) == len(devices):
+        message = f"NCCL_CROSS_NIC=1, and {len(devices)} adapters are in separate networks"
         yield observation("cross-rail", message, "variable NCCL_CROSS_NIC", "1")
 
 
@@ -113,7 +113,7 @@ def _ipv4(gid: str) -> str | None:
 
 
 def _networks(machine: Machine) -> dict[str, tuple[str, str]]:
-    """By interface the network that its own route leads to, without routes through a gateway."""
+    """By interface, the network that its route leads to, without routes through a gateway."""
     networks = {}
     for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:
         fields = line.split()

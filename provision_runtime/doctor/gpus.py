@@ -30,18 +30,18 @@ SMI_QUERY = "nvidia-smi -q -x"
 
 
 def health(machine: Machine) -> Iterator[Answer]:
-    """Everything that nvidia-smi says: in one probe, so that a driver that hangs costs one."""
+    """Everything that nvidia-smi reports, in one probe: only that one hangs if the driver does."""
     on_bus = libraries.pci_gpus(machine.root)
-    answer = machine.run("nvidia-smi", *gpu_health.QUERY, timeout_s=SMI_DEEP_S)
-    if answer is None:
+    output = machine.run("nvidia-smi", *gpu_health.QUERY, timeout_s=SMI_DEEP_S)
+    if output is None:
         if on_bus:
             message = f"{len(on_bus)} NVIDIA GPUs, but no driver: there is no nvidia-smi"
             yield observation("gpu-lost", message, "/sys/bus/pci/devices", on_bus[0]["address"])
         return
     try:
-        facts = gpu_health.parse(answer.text)
+        facts = gpu_health.parse(output.text)
     except ValueError as error:
-        yield _silent_driver(str(error), answer.status)
+        yield _silent_driver(str(error), output.status)
         return
     gpus = facts["gpus"]
     for finding in judge.gpu_findings(gpus):
@@ -64,7 +64,7 @@ def _silent_driver(error: str, status: int) -> Observation:
     if "Unknown Error" in error:
         message = f"nvidia-smi says: {error}"
         return observation("gpu-revoked", message, SMI_QUERY, evidence)
-    message = f"the driver does not answer: {error}"
+    message = f"the driver does not respond: {error}"
     return observation("gpu-lost", message, SMI_QUERY, evidence)
 
 
@@ -84,13 +84,13 @@ def _links(machine: Machine) -> Iterator[Observation]:
 def kernel_log(machine: Machine) -> Iterator[Answer]:
     if not libraries.pci_gpus(machine.root):
         return
-    answer = machine.run("dmesg")
-    if answer is None or answer.status != 0:
+    output = machine.run("dmesg")
+    if output is None or output.status != 0:
         message = "the kernel log, where the driver reports faults (Xid), is readable by root only"
         yield Limitation(message, "sudo dmesg -T | grep -i xid")
         return
-    for finding in judge.xid_findings(gpu_health.parse_xids(answer.text)):
-        lines = [line for _, _, line in gpu_health.parse_xids(answer.text)]
+    for finding in judge.xid_findings(gpu_health.parse_xids(output.text)):
+        lines = [line for _, _, line in gpu_health.parse_xids(output.text)]
         yield Observation(finding, (Evidence("dmesg", lines[-1]),))
 
 
@@ -151,13 +151,13 @@ def imex(machine: Machine) -> Iterator[Observation]:
 def container_runtime(machine: Machine) -> Iterator[Answer]:
     if not libraries.pci_gpus(machine.root):
         return
-    answer = machine.run("docker", "info", "--format", "{{json .Runtimes}}")
-    if answer is None:
+    output = machine.run("docker", "info", "--format", "{{json .Runtimes}}")
+    if output is None:
         return
-    if "permission denied" in answer.text:
-        yield Limitation("this user may not ask Docker for its runtimes", "sudo docker info")
+    if "permission denied" in output.text:
+        yield Limitation("this user may not query the runtimes of Docker", "sudo docker info")
     try:
-        runtimes = sorted(json.loads(answer.text))
+        runtimes = sorted(json.loads(output.text))
     except ValueError:
         return
     specifications = [path for folder in CDI_FOLDERS for path in machine.glob(folder, "*nvidia*")]

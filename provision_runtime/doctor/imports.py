@@ -1,4 +1,4 @@
-"""Probes with --deep: torch is imported by the environment's own Python, and what was loaded is
+"""Probes with --deep: the environment's Python imports torch, and what was loaded is
 judged as the smoke test does."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IMPORT_S = 300.0
 
 @dataclass(frozen=True)
 class NoExpectation:
-    """Only what is wrong by itself is judged."""
+    """Judges only what is wrong in any context."""
 
     expect_torch: str | None = None
     expect_cuda: str | None = None
@@ -81,11 +81,11 @@ def _unsupported_gpus(
     machine: Machine, facts: dict[str, Any], python: str
 ) -> Iterator[Observation]:
     """Also GPUs that torch does not see; nvidia-smi knows their architecture."""
-    answer = machine.run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
-    if answer is None or facts["torch"]["cuda"] is None or answer.status != 0:
+    output = machine.run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+    if output is None or facts["torch"]["cuda"] is None or output.status != 0:
         return
     built = facts["torch"]["arch_list"]
-    for capability in sorted(set(answer.text.split())):
+    for capability in sorted(set(output.text.split())):
         if not re.fullmatch(r"\d+\.\d", capability):
             continue
         architecture = "sm_" + capability.replace(".", "")

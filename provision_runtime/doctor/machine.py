@@ -1,4 +1,4 @@
-"""What probes may look at: files and tools below a root, the user's variables and home.
+"""What probes may read: files and tools below a root, the user's variables and home.
 
 Probes reach the machine only through this, so a folder with the files and tools of another machine
 can stand for it.
@@ -40,7 +40,7 @@ class Machine:
     home: str = "/"
     prefix: str | None = None
     has_peers: bool = False
-    # Takes longer: runs code of the environment, asks slow tools.
+    # Takes longer: runs code of the environment, or slow tools.
     is_deep: bool = False
 
     @property
@@ -76,7 +76,7 @@ class Machine:
         return shutil.which(name, path=os.pathsep.join(folders))
 
     def run(self, name: str, *arguments: str, timeout_s: float = TOOL_S) -> ToolAnswer | None:
-        """A tool's answer in English; None if this machine lacks the tool."""
+        """A tool's output in English; None if this machine lacks the tool."""
         program = self.which(name)
         if program is None:
             return None
@@ -104,7 +104,7 @@ def this_machine(
 def captured_machine(
     root: Path, prefix: str | None = None, has_peers: bool = False, is_deep: bool = False
 ) -> Machine:
-    """The machine whose files lie below a folder; its variables are in proc/self/environ."""
+    """The machine whose files are below a folder; its variables are in proc/self/environ."""
     environment = {}
     text = (root / "proc/self/environ").read_text() if (root / "proc/self/environ").exists() else ""
     for entry in text.replace("\n", "\0").split("\0"):

@@ -25,7 +25,7 @@ ROUTE_UP = 0x1
 
 
 def own_name(machine: Machine) -> Iterator[Observation]:
-    name, addresses = _own_addresses(machine)
+    name, addresses = _host_addresses(machine)
     if not addresses:
         message = f"{name} does not resolve on this host"
         yield observation("own-name-unresolvable", message, f"getaddrinfo({name})", "no address")
@@ -42,15 +42,15 @@ def has_peers(machine: Machine) -> bool:
     return machine.has_peers or (nodes.isdigit() and int(nodes) > 1)
 
 
-def _own_addresses(machine: Machine) -> tuple[str, list[str]]:
+def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
     """A captured machine has no resolver: only its hosts file counts."""
     if machine.is_real:
         name = socket.gethostname()
         try:
-            answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except socket.gaierror:
             return name, []
-        return name, [str(answer[4][0]) for answer in answers]
+        return name, [str(entry[4][0]) for entry in entries]
     name = (machine.read("/etc/hostname") or "localhost").strip()
     addresses = []
     for line in (machine.read("/etc/hosts") or "").splitlines():

@@ -193,8 +193,8 @@ def glibc(machine: Machine) -> Iterator[Observation]:
 
 
 def _glibc_version(machine: Machine) -> str | None:
-    answer = machine.run("getconf", "GNU_LIBC_VERSION")
-    match = re.search(r"glibc ([\d.]+)", answer.text) if answer else None
+    output = machine.run("getconf", "GNU_LIBC_VERSION")
+    match = re.search(r"glibc ([\d.]+)", output.text) if output else None
     return match[1] if match else None
 
 
@@ -214,8 +214,8 @@ def toolkit(machine: Machine) -> Iterator[Observation]:
         return
     home = machine.environment.get("CUDA_HOME") or machine.environment.get("CUDA_PATH")
     compiler = os.path.join(home, "bin", "nvcc") if home else machine.which("nvcc", True)
-    answer = machine.run(compiler, "--version") if compiler else None
-    match = re.search(r"release (\d+)\.(\d+)", answer.text) if answer else None
+    output = machine.run(compiler, "--version") if compiler else None
+    match = re.search(r"release (\d+)\.(\d+)", output.text) if output else None
     # torch's builder refuses another major version, and warns of another minor one.
     if match and match[1] != torch.cuda.split(".")[0]:
         version = f"{match[1]}.{match[2]}"
@@ -230,9 +230,9 @@ def contamination(machine: Machine) -> Iterator[Observation]:
     torch = find_torch(machine) if machine.prefix is not None else None
     if machine.prefix is not None and torch is None:
         return
-    own = _module_names(torch.site_packages) if torch else set()
-    yield from _user_site(machine, torch, own)
-    yield from _pythonpath(machine, own)
+    modules = _module_names(torch.site_packages) if torch else set()
+    yield from _user_site(machine, torch, modules)
+    yield from _pythonpath(machine, modules)
     yield from _library_path(machine, torch)
 
 
@@ -246,7 +246,7 @@ def _user_site(machine: Machine, torch: Torch | None, own: set[str]) -> Iterator
         folder = machine.name(path)
         names = _module_names(path)
         hidden = sorted(names & own)
-        # Without an environment, only what most often breaks one.
+        # Without an environment, only the most frequent faults.
         shown = sorted(names if torch else filter(FRAMEWORK.fullmatch, names))
         command = "export PYTHONNOUSERSITE=1"
         if hidden:

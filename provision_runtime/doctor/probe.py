@@ -19,7 +19,7 @@ DEEP_DEADLINE_S = 8.0
 
 @dataclass(frozen=True)
 class Observation:
-    """A finding with what shows it. command: more exact than the registry's."""
+    """A finding with its evidence. command: more exact than the registry's."""
 
     finding: Finding
     evidence: tuple[Evidence, ...]
@@ -41,7 +41,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Limitation:
-    """What could not be seen, and the command with which someone else, such as root, can."""
+    """What could not be read, and the command with which root or another user can."""
 
     message: str
     command: str = ""
@@ -69,12 +69,12 @@ class Probe:
 def observe(probe: Probe, machine: Machine) -> dict[str, Any]:
     """What a probe reports, as JSON can hold it."""
     findings, notes = [], []
-    for answer in probe.run(machine):
-        if isinstance(answer, Limitation):
-            notes.append([answer.message, answer.command])
+    for result in probe.run(machine):
+        if isinstance(result, Limitation):
+            notes.append([result.message, result.command])
             continue
-        assert answer.finding.id in probe.ids, answer.finding.id
-        findings.append(answer.reported().as_json())
+        assert result.finding.id in probe.ids, result.finding.id
+        findings.append(result.reported().as_json())
     return {"findings": findings, "notes": notes}
 
 

@@ -39,10 +39,10 @@ class _Child:
 
 
 def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
-    """Run probes and put their answers together, in the order of the probes; first, as one finding,
-    which gave no answer."""
+    """Run probes and join their results, in the order of the probes. Those without a result come
+    first, as one finding."""
     started = time.monotonic()
-    answers, durations, waits = _run_isolated(machine, probes)
+    results, durations, waits = _run_isolated(machine, probes)
     late = [probe for probe in probes if probe.name in waits]
     findings = [_late_finding(machine, late, waits)] if late else []
     notes: list[list[str]] = []
@@ -52,15 +52,15 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
         if probe.name in waits:
             runs.append(ProbeRun(probe.name, "late", probe.limit_s(machine)))
             continue
-        answer = answers.get(probe.name, {"failure": "its process was killed"})
-        failure = answer.get("failure")
+        result = results.get(probe.name, {"failure": "its process was killed"})
+        failure = result.get("failure")
         runs.append(ProbeRun(probe.name, "failed" if failure else "done", durations[probe.name]))
         if failure:
             failed.setdefault(failure, []).append(probe.name)
             continue
-        for document in answer["findings"]:
+        for document in result["findings"]:
             findings.append(ObservedFinding.from_json(document))
-        notes += [note for note in answer["notes"] if note not in notes]
+        notes += [note for note in result["notes"] if note not in notes]
     findings = [_failed_finding(names, reason) for reason, names in failed.items()] + findings
     return Diagnosis(
         host=os.uname().nodename,
@@ -76,9 +76,9 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
 def _run_isolated(
     machine: Machine, probes: Sequence[Probe]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, float], dict[str, str]]:
-    """The answers of the probes that gave one, the seconds of those that ended, and in which
+    """The results of the probes that returned one, the seconds of those that ended, and in which
     function of the kernel each of the others waits."""
-    answers: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     durations: dict[str, float] = {}
     waits: dict[str, str] = {}
     with selectors.DefaultSelector() as selector:
@@ -106,8 +106,8 @@ def _run_isolated(
                 os.waitpid(child.pid, 0)
                 durations[child.probe.name] = round(time.monotonic() - child.started, 3)
                 with contextlib.suppress(ValueError):  # it was killed before its last byte
-                    answers[child.probe.name] = json.loads(child.data)
-    return answers, durations, waits
+                    results[child.probe.name] = json.loads(child.data)
+    return results, durations, waits
 
 
 def _start(machine: Machine, probe: Probe) -> _Child:
@@ -117,13 +117,13 @@ def _start(machine: Machine, probe: Probe) -> _Child:
         status = 1
         try:
             os.setsid()
-            # What hangs must not hold the terminal or pipe of whoever reads our answer.
+            # A probe that hangs must not hold the terminal or pipe of the reader of our output.
             null = _null()
             for descriptor in (0, 1, 2):
                 os.dup2(null, descriptor)
-            answer = _observe_or_explain(probe, machine)
+            result = _observe_or_explain(probe, machine)
             with os.fdopen(writing, "wb") as pipe:
-                pipe.write(json.dumps(answer).encode())
+                pipe.write(json.dumps(result).encode())
             status = 0
         finally:
             os._exit(status)
@@ -151,7 +151,7 @@ def _null() -> int:
 
 def _failed_finding(names: Sequence[str], reason: str) -> ObservedFinding:
     """One for all that failed for one reason: a broken machine fails many."""
-    message = f"no answer from {', '.join(names)}: {reason}"
+    message = f"no result from {', '.join(names)}: {reason}"
     evidence = tuple(Evidence("probe", name) for name in names)
     return Observation(Finding("probe-failed", message), evidence).reported()
 
@@ -159,10 +159,10 @@ def _failed_finding(names: Sequence[str], reason: str) -> ObservedFinding:
 def _late_finding(
     machine: Machine, late: Sequence[Probe], waits: Mapping[str, str]
 ) -> ObservedFinding:
-    """One for all: what hangs is often one file server."""
+    """One finding for all: the cause is often one file server."""
     limit_s = max(probe.limit_s(machine) for probe in late)
     names = ", ".join(probe.name for probe in late)
-    message = f"no answer within {limit_s:g} s: {names}"
+    message = f"no result within {limit_s:g} s: {names}"
     evidence = [Evidence(f"/proc/PID/wchan, {probe.name}", waits[probe.name]) for probe in late]
     return Observation(Finding("probe-late", message), tuple(evidence)).reported()
 

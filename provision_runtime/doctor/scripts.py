@@ -1,7 +1,7 @@
 """Faults of batch scripts and training programs, from their text: nothing is run.
 
 Reads a script as far as these faults need it: options of sbatch, logical lines, and what the shell
-expands. A script that builds its commands in other ways is not understood, and gives no finding.
+expands. A script that builds its commands otherwise is not understood, and gives no finding.
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ def parse(name: str, text: str) -> BatchScript:
 
 
 def _is_open(text: str) -> bool:
-    """Whether a quotation goes on in the next line."""
+    """True if a quotation continues in the next line."""
     states = [state for _, state in _quote_states(text)]
     return bool(states) and states[-1] != ""
 
 
 def _quote_states(text: str) -> Iterator[tuple[int, str]]:
-    """Each position that is not escaped, with the quotation that it lies in: `'`, `"` or none."""
+    """Each position that is not escaped, with the quotation around it: `'`, `"` or none."""
     state = ""
     position = 0
     while position < len(text):

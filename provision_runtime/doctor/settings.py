@@ -158,8 +158,10 @@ def build_settings(machine: Machine) -> Iterator[Observation]:
     message = f"{first.option} = {first.value} ({first.source})"
     if len(settings) > 1:
         message += f", and {len(settings) - 1} more"
-    evidence = tuple(Evidence(each.source, f"{each.option} = {each.value}") for each in settings)
-    commands = "\n".join(dict.fromkeys(each.command for each in settings))
+    evidence = tuple(
+        Evidence(setting.source, f"{setting.option} = {setting.value}") for setting in settings
+    )
+    commands = "\n".join(dict.fromkeys(setting.command for setting in settings))
     yield Observation(Finding("build-settings", message), evidence, commands)
 
 

@@ -4,7 +4,7 @@ slowest wire that a ring must cross is the limit (wire_limit).
 
 Owns bandwidth_reference.json, which is shipped, and the format of `--expect FILE`, which is the
 same; every curve names its source. Pure except for reading the file. A line that neither can
-judge, or with a message too small for both, gets an answer, but no finding.
+judge, or with a message too small for both, gets a remark, but no finding.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NVLS_ADVICE = (
 )
 WIRE_ADVICE = (
     "see which transport NCCL chose (facts of the phase collectives, or NCCL_DEBUG=INFO): traffic"
-    " that should use this wire takes another way, or the wire is not as fast as it reports"
+    " that should use this wire takes another path, or the wire is not as fast as it reports"
 )
 
 
@@ -260,9 +260,9 @@ def _rate(value: Any, where: str) -> float:
 
 @dataclass(frozen=True)
 class LineVerdict:
-    """The verdict on one line. `answer` is for people; `finding_id` is empty if all is well."""
+    """The verdict on one line. `remark` is for people; `finding_id` is empty if all is well."""
 
-    answer: str
+    remark: str
     expected_gb_s: float | None = None
     finding_id: str = ""
     # The wire that the line was judged by, if no curve did.
@@ -304,8 +304,8 @@ def _judge_by_curve(
     wire = curves.wire_gb_s(hardware.device)
     if wire is not None and busbw > wire:
         # busbw assumes that the ranks add up; if the switch does, less crosses the wire than that.
-        answer = f"fine; above the wire's {wire:g} GB/s, as the switch adds up (NVLS)"
-        return LineVerdict(answer, expected)
+        remark = f"fine; above the wire's {wire:g} GB/s, as the switch adds up (NVLS)"
+        return LineVerdict(remark, expected)
     return LineVerdict("fine", expected)
 
 
@@ -316,10 +316,10 @@ def _judge_by_wire(line: Mapping[str, Any], limit: WireLimit | None) -> LineVerd
     if line["bytes"] < limit.from_bytes:
         return None
     share = line["busbw_gb_s"] / limit.gb_s
-    answer = f"{share:.0%} of the slowest wire's {limit.gb_s:.4g} GB/s"
+    remark = f"{share:.0%} of the slowest wire's {limit.gb_s:.4g} GB/s"
     if line["busbw_gb_s"] < limit.least_gb_s:
-        return LineVerdict(answer, None, "bandwidth-low", limit)
-    return LineVerdict(f"fine; {answer}", None, "", limit)
+        return LineVerdict(remark, None, "bandwidth-low", limit)
+    return LineVerdict(f"fine; {remark}", None, "", limit)
 
 
 def judge_lines(
@@ -328,7 +328,7 @@ def judge_lines(
     curves: ReferenceCurves,
     limit: WireLimit | None = None,
 ) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
-    """The lines with their answers; and a finding for each collective and type, about its worst
+    """The lines with their verdicts; and a finding for each collective and type, about its worst
     line."""
     judged_lines = []
     bad: list[tuple[float, dict[str, Any], LineVerdict]] = []
@@ -336,7 +336,7 @@ def judge_lines(
         verdict = judge_line(line, hardware, curves, limit)
         expected = verdict.expected_gb_s
         rounded = None if expected is None else round(expected, 3)
-        judged_lines.append({**line, "expected_gb_s": rounded, "judged": verdict.answer})
+        judged_lines.append({**line, "expected_gb_s": rounded, "judged": verdict.remark})
         if verdict.finding_id:
             least = verdict.limit.least_gb_s if verdict.limit else expected
             bad.append((line["busbw_gb_s"] / (least or 1.0), line, verdict))
@@ -354,7 +354,7 @@ def _bandwidth_finding(
 ) -> Finding:
     measured = (
         f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: "
-        f"busbw {line['busbw_gb_s']:.4g} GB/s, {verdict.answer}"
+        f"busbw {line['busbw_gb_s']:.4g} GB/s, {verdict.remark}"
     )
     ranks = tuple(range(hardware.ranks))
     limit = verdict.limit

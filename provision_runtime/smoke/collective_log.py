@@ -62,12 +62,12 @@ class CallLog:
 def _site(depth: int) -> str:
     """The calling line and its caller: `file.py:12 in run < other.py:34 in main`."""
     frame = sys._getframe(depth)
-    places: list[str] = []
-    while frame is not None and len(places) < 2:
+    sites: list[str] = []
+    while frame is not None and len(sites) < 2:
         name = "/".join(frame.f_code.co_filename.rsplit("/", 2)[-2:])
-        places.append(f"{name}:{frame.f_lineno} in {frame.f_code.co_name}")
+        sites.append(f"{name}:{frame.f_lineno} in {frame.f_code.co_name}")
         frame = frame.f_back  # type: ignore[assignment]
-    return " < ".join(places)
+    return " < ".join(sites)
 
 
 def compare(latest_by_rank: Mapping[int, Sequence[Sequence[Any]]]) -> Finding | None:
@@ -86,11 +86,13 @@ def compare(latest_by_rank: Mapping[int, Sequence[Sequence[Any]]]) -> Finding | 
     for number in sorted(common):
         operations = {rank: by_number[number][0] for rank, by_number in calls.items()}
         # Of several that are equally common, the first.
-        usual = Counter(operations.values()).most_common(1)[0][0]
-        differing = [rank for rank, operation in operations.items() if operation != usual]
+        majority = Counter(operations.values()).most_common(1)[0][0]
+        differing = [rank for rank, operation in operations.items() if operation != majority]
         if differing:
-            usual_rank = next(rank for rank, operation in operations.items() if operation == usual)
-            return _mismatch(number, calls, differing, usual_rank)
+            majority_rank = next(
+                rank for rank, operation in operations.items() if operation == majority
+            )
+            return _mismatch(number, calls, differing, majority_rank)
     return _shortfall({rank: max(by_number, default=0) for rank, by_number in calls.items()})
 
 
@@ -98,13 +100,13 @@ def _mismatch(
     number: int,
     calls: Mapping[int, Mapping[int, tuple[str, str]]],
     differing: Sequence[int],
-    usual_rank: int,
+    majority_rank: int,
 ) -> Finding:
     operation, site = calls[differing[0]][number]
-    usual_operation, usual_site = calls[usual_rank][number]
+    majority_operation, majority_site = calls[majority_rank][number]
     message = (
         f"collective {number} is {operation} ({site}), "
-        f"but {usual_operation} on rank {usual_rank} ({usual_site})"
+        f"but {majority_operation} on rank {majority_rank} ({majority_site})"
     )
     return Finding("collective-mismatch", message, tuple(differing))
 

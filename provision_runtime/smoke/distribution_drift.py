@@ -1,7 +1,7 @@
-"""Do the ranks' environments hold the same distributions? The lock's hash says what was installed;
-this says what is there now.
+"""Do the ranks' environments hold the same distributions? The lock's hash names what was installed;
+this names what is installed now.
 
-One rank of each host looks. Where the environment lies on a disk of the host, a distribution's
+One rank of each host reads. Where the environment is on a disk of the host, a distribution's
 digest covers its files' names, sizes and permissions; on a network file system, where looking at
 every file is slow, only its own record. Contents are compared by `provision drift --deep`.
 """
@@ -32,7 +32,7 @@ Distributions = dict[str, list[str]]
 def collect(env: RankEnv, prefix: str = sys.prefix) -> dict[str, Any] | None:
     """What this rank's environment holds: version and digest by name, and what the digests cover.
 
-    None on a rank that need not look, and if the environment cannot be read.
+    None on a rank that need not read, and if the environment cannot be read.
     """
     if env.local_rank or env.all_local:
         return None
@@ -88,9 +88,9 @@ def _finding(name: str, ranks_by_entry: Mapping[tuple[str, ...], list[int]]) -> 
             text = f"{text} with files {entry[1]}" if text else f"files {entry[1]}"
         texts.append(f"{text} on {name_ranks(ranks)}")
     count = sum(len(ranks) for ranks in ranks_by_entry.values())
-    usual = max(ranks_by_entry.values(), key=len)
+    majority = max(ranks_by_entry.values(), key=len)
     deviating = []
     for ranks in ranks_by_entry.values():
-        if ranks is not usual or len(usual) * 2 <= count:
+        if ranks is not majority or len(majority) * 2 <= count:
             deviating += ranks
     return Finding("environment-drift", f"{name}: {'; '.join(texts)}", tuple(sorted(deviating)))

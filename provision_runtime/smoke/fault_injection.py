@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # How long a fault waits for the other ranks to enter the phase in which it must be detected.
 ENTRY_LIMIT_S = 5.0
 PAUSE_S = 0.01
-# The system error that each folder fault stands for.
+# The system error of each folder fault.
 FOLDER_ERRORS = {"unwritable": errno.EROFS, "disk-full": errno.ENOSPC, "unmounted": errno.ESTALE}
 # Longer than filesystem_findings.SLOW_S.
 FOLDER_DELAY_S = 5.2
@@ -100,9 +100,9 @@ def _await_ranks(context: RankContext, phase: str) -> None:
 def check_environment_faults(options: Options) -> None:
     """Refuses faults that cannot be injected in this environment. Raises UsageError."""
     kinds = {fault.kind for fault in options.faults}
-    if "shadow-nccl" in kinds and own_nccl() is None:
+    if "shadow-nccl" in kinds and nccl_library() is None:
         raise UsageError(
-            "--inject shadow-nccl: torch has no libnccl of its own here "
+            "--inject shadow-nccl: this torch has no libnccl file "
             "(a CPU build, or NCCL is inside libtorch_cuda)"
         )
     if "user-site" in kinds and _leaked_source() is None:
@@ -136,7 +136,7 @@ def falsified_row(row: dict[str, Any], options: Options, rank: int) -> dict[str,
     return changed
 
 
-def own_nccl() -> Path | None:
+def nccl_library() -> Path | None:
     folder = origins.torch_folder()
     if folder:
         for path in libraries.own(folder):
@@ -149,7 +149,7 @@ def own_nccl() -> Path | None:
 def shadowed_nccl() -> Iterator[None]:
     """Loads a copy of the library first: the dynamic linker then takes it for the one that torch
     asks for."""
-    source = own_nccl()
+    source = nccl_library()
     assert source is not None, "check_environment_faults() refuses this"
     with tempfile.TemporaryDirectory(prefix="provision-shadow-") as folder:
         copy = Path(folder) / source.name

@@ -1,6 +1,6 @@
 """torch's flight recorder: the latest calls of NCCL on this rank, and whether each has ended.
 
-Our own log knows which collective a rank is in; the recorder also knows which of them the GPU has
+Our log holds the collective that a rank is in; the recorder also knows which of them the GPU has
 started and finished. torch has it since 2.3, for builds with NCCL.
 """
 
@@ -18,7 +18,7 @@ KEYS = ("profiling_name", "collective_seq_id", "state", "input_sizes")
 
 
 def latest(limit_s: float = LIMIT_S) -> list[dict[str, Any]]:
-    """The last calls, oldest first; empty if there is no recorder, or if it does not answer."""
+    """The last calls, oldest first; empty if there is no recorder, or if it does not respond."""
     torch = sys.modules.get("torch")
     dump = getattr(getattr(torch, "_C", None), "_distributed_c10d", None)
     dump = getattr(dump, "_dump_nccl_trace", None)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # waits for their last states.
 GRACE_S = 2.0
 POLL_S = 0.05
-# How long the store may take for an answer when the run ends.
-ANSWER_S = 1.0
+# How long the store may take to respond when the run ends.
+STORE_CALL_S = 1.0
 # How many of its latest calls a rank's last state has: two ranks that differ do so in the last few.
 REPORTED_CALLS = 32
 
@@ -82,26 +82,26 @@ def last_state(
 def write_last_state(state: dict[str, Any], out: Path, client: StoreClient | None) -> bool:
     """Writes a file first, which needs no other process, then the store.
 
-    Returns whether the store took it: a store whose host is stopped would never answer.
+    Returns whether the store took it: a store whose host is stopped would never respond.
     """
     content = json.dumps(state, indent=2) + "\n"
     fs.atomic_write(state_path(out, state["rank"]), content.encode())
     if client is None:
         return False
-    return _answers_within(ANSWER_S, lambda: client.set(f"stuck/{state['rank']}", state))
+    return _ends_within(STORE_CALL_S, lambda: client.set(f"stuck/{state['rank']}", state))
 
 
-def _answers_within(seconds: float, call: Callable[[], Any]) -> bool:
-    """Whether the store answered in time; if not, the call goes on in its own thread."""
-    answered = threading.Event()
+def _ends_within(seconds: float, call: Callable[[], Any]) -> bool:
+    """True if the store responded in time; if not, the call continues in its thread."""
+    ended = threading.Event()
 
     def run() -> None:
         with contextlib.suppress(StoreLost):
             call()
-            answered.set()
+            ended.set()
 
     threading.Thread(target=run, daemon=True).start()
-    return answered.wait(seconds)
+    return ended.wait(seconds)
 
 
 def location(
@@ -130,7 +130,7 @@ def read_locations(
 ) -> dict[int, Any]:
     """Phase, host and process of every rank that ever published them.
 
-    From the store; if that no longer answers, as last agreed; for ranks that never reached the
+    From the store; if that no longer responds, as last agreed; for ranks that never reached the
     store, from the files next to the report.
     """
     locations = {}
@@ -153,7 +153,7 @@ def oom_kills(
 ) -> dict[int, int]:
     """How many processes the kernel killed in the cgroup of each of these ranks, as memory ran out.
 
-    By the counter that the rank published, if its process is gone; for a process of another host,
+    By the counter that the rank published, if its process has ended; for a process of another host,
     which this one does not see, by what other ranks there wrote before they ended.
     """
     kills = {}
@@ -243,7 +243,7 @@ def _peek(client: StoreClient | None, key: str) -> Any:
 
 
 def _read_of_run(path: Path, run: str) -> Any:
-    """The document in a file; None if there is none, or if an earlier run left it there."""
+    """The document in a file; None if there is none, or if it is from an earlier run."""
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError):

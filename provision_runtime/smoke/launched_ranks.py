@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 # Rarely: polling takes time from a core that is being measured.
 POLL_S = 0.1
-# How long rank 0 may go on after a rank failed: it may find that out itself and report. When it is
+# How long rank 0 may continue after a rank failed: it may notice that itself and report. When it is
 # ended, it still collects the other ranks' last states (last_states.GRACE_S) and writes the report.
 GRACE_S = 4.0
 # Once rank 0 has ended, only the other ranks' last states are awaited.
@@ -99,7 +99,7 @@ class LaunchedRanks:
     def _write_location(
         self, child: subprocess.Popen[bytes], environment: dict[str, str], rank: int
     ) -> None:
-        """In place of the rank, which may be stopped or killed before it can."""
+        """Instead of the rank, which may be stopped or killed before it can."""
         env = rank_env.from_environment({**os.environ, **environment})
         assert env is not None
         location = last_states.location(env, processes.identity(child.pid), self._oom_counter)
@@ -131,7 +131,7 @@ class LaunchedRanks:
         return ""
 
     def _stop(self) -> None:
-        """Asks the remaining ranks for their last states and a report; then kills what is left."""
+        """Requests last states and a report from the remaining ranks; then kills what is left."""
         for rank, child in self._living().items():
             if _is_stopped(child):
                 self.failures[rank] = "is stopped"

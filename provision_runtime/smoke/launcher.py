@@ -134,7 +134,7 @@ def _report_failure(
     phase_name: str,
     reason: str,
 ) -> None:
-    """Reports in place of rank 0, which could not."""
+    """Reports instead of rank 0, which could not."""
     findings = _failure_findings(options.out, launched, phase_name, reason)
     logs = {str(rank): _tail(log_path(options.out, rank)) for rank in launched.children}
     outcome = Outcome(findings=findings, data={"logs": logs})
@@ -154,7 +154,7 @@ def _failure_findings(
     # A rank that wrote its last state ended because of another one.
     stuck = [rank for rank in launched.children if last_states.state_path(out, rank).exists()]
     failures = {rank: text for rank, text in launched.failures.items() if rank not in stuck}
-    # A rank that finds the other ranks gone ends by itself, with 1: not the cause if there is
+    # A rank that notices the end of the other ranks ends too, with 1: not the cause if there is
     # another.
     causes = {rank: text for rank, text in failures.items() if text != describe_exit(1)}
     failures = causes or failures

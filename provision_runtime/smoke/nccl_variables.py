@@ -36,7 +36,7 @@ def _error_handling(torch_version: str) -> dict[str, str]:
     """Our watchdog ends a rank, after it has reported which one the others waited for. torch must
     not end it before that.
 
-    Without error handling (0), torch notices that a peer is gone and leaves the process alone. Its
+    Without error handling (0), torch notices that a peer has ended and leaves the process alone. Its
     monitor, since 2.2, would abort a process whose collectives hang for minutes.
     """
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])

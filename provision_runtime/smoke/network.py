@@ -58,7 +58,7 @@ def _unreachable_reason(error: OSError, address: str, resolved: object) -> tuple
     if error.errno == errno.ECONNREFUSED:
         return "store-refused", f"nothing listens at {where}"
     if isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT:
-        return "store-filtered", f"{where} does not answer"
+        return "store-filtered", f"{where} does not respond"
     return "store-unreachable", f"{where} is unreachable: {error.strerror or error}"
 
 
@@ -131,23 +131,23 @@ def _listen(address: str) -> socket.socket:
     return server
 
 
-def _connect_to_next_host(own_rank: int, addresses: Sequence[Sequence[Any]]) -> Outcome:
-    rank = next_rank_elsewhere(own_rank, [host for host, _, _ in addresses])
+def _connect_to_next_host(sender: int, addresses: Sequence[Sequence[Any]]) -> Outcome:
+    rank = next_rank_elsewhere(sender, [host for host, _, _ in addresses])
     if rank is None:
         return Outcome()
     host, address, port = addresses[rank]
     if not address or is_loopback(address):  # that rank reports it
         return Outcome()
-    own_address = addresses[own_rank][1]
+    source = addresses[sender][1]
     try:
         socket.create_connection(
-            (address, port), timeout=CONNECT_S, source_address=(own_address, 0)
+            (address, port), timeout=CONNECT_S, source_address=(source, 0)
         ).close()
     except OSError as error:
         reason = "no answer" if isinstance(error, socket.timeout) else error.strerror or str(error)
-        message = f"from {own_address} it cannot reach rank {rank} on {host} at {address}: {reason}"
+        message = f"from {source} it cannot reach rank {rank} on {host} at {address}: {reason}"
         return with_finding("peer-unreachable", message, broken=True)
-    return Outcome(data={"address": own_address})
+    return Outcome(data={"address": source})
 
 
 def next_rank_elsewhere(rank: int, hosts: Sequence[str]) -> int | None:

@@ -18,7 +18,7 @@ _claimed: list[int] = []
 def claim(out: Path) -> None:
     """Locks the folder for this run. Raises UsageError if another run has it.
 
-    flock(2) on the folder itself leaves no file behind. A file system without locks cannot tell.
+    flock(2) on the folder itself leaves no file behind. A file system without locks cannot show it.
     """
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(str(out), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -27,7 +27,7 @@ def claim(out: Path) -> None:
     except BlockingIOError as error:
         os.close(folder)
         raise UsageError(
-            f"--out {out}: another smoke test is writing there; give each run a folder of its own"
+            f"--out {out}: another smoke test is writing there; give each run a separate folder"
         ) from error
     except OSError:
         os.close(folder)

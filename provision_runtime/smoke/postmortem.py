@@ -23,7 +23,7 @@ STATE_FINDINGS = {
 }
 # What the other ranks report about a rank that reports nothing itself.
 ABSENCES = ("rank-died", "rank-oom-killed", "rank-stopped", "rank-missing", "rank-silent")
-# What a rank reports only because another rank is gone or in another collective.
+# What a rank reports only because another rank has ended or is in another collective.
 CONSEQUENCES = ("backend-error", "store-lost")
 
 
@@ -74,14 +74,14 @@ def position_from_json(document: Mapping[str, Any]) -> Position:
 
 @dataclass
 class PostmortemEvidence:
-    """What the reporting rank knows when the run must end."""
+    """What the reporting rank has collected when the run must end."""
 
     # What each rank wrote before it ended.
     last_states: dict[int, Any] = field(default_factory=dict)
     # Phase, host and process of each rank when it last published them.
     locations: dict[int, Any] = field(default_factory=dict)
     process_states: dict[int, str] = field(default_factory=dict)
-    # How many processes the kernel killed in the cgroup of a rank that is gone, as memory ran out.
+    # How many processes the kernel killed in the cgroup of a rank that has ended, as memory ran out.
     oom_kills: dict[int, int] = field(default_factory=dict)
     # Ranks that could write their last state only to the disk, not into the store.
     cut_off: list[int] = field(default_factory=list)
@@ -167,7 +167,9 @@ def absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list
             continue
         location = evidence.locations[rank]
         process_state = evidence.process_states.get(rank, "")
-        finding_id, state = STATE_FINDINGS.get(process_state, ("rank-silent", "it does not answer"))
+        finding_id, state = STATE_FINDINGS.get(
+            process_state, ("rank-silent", "it does not respond")
+        )
         if evidence.oom_kills.get(rank):
             finding_id, state = "rank-oom-killed", describe_oom(evidence.oom_kills[rank])
         message = f"{state}, last seen in {location['phase']} on {location['host']}"
@@ -179,7 +181,7 @@ def describe_oom(kills: int) -> str:
     return f"its process was killed because memory ran out (oom_kill of its cgroup rose by {kills})"
 
 
-def failing_phase(evidence: PostmortemEvidence, own_phase: str) -> str:
+def failing_phase(evidence: PostmortemEvidence, phase_of_rank: str) -> str:
     """The earliest phase that any rank is in; if ranks left with an error, that any of those is
     in."""
     phases = []
@@ -193,12 +195,12 @@ def failing_phase(evidence: PostmortemEvidence, own_phase: str) -> str:
             phases.append(location["phase"])
     candidates = phases_with_error or phases
     phases_of_test = [phase for phase in candidates if phase in PHASES]
-    return min(phases_of_test, key=PHASES.index, default=own_phase)
+    return min(phases_of_test, key=PHASES.index, default=phase_of_rank)
 
 
 def _are_calls_comparable(positions: Sequence[Position]) -> bool:
     """Whether the ranks wait for one another, in a collective or at the exchange after it: only
-    then does comparing their calls say something."""
+    then does comparing their calls mean something."""
     for position in positions:
         if any(position.skipped_collective(other) for other in positions):
             return True
@@ -207,10 +209,12 @@ def _are_calls_comparable(positions: Sequence[Position]) -> bool:
 
 
 def _describe_positions(positions: Mapping[int, Position]) -> str:
-    """Where every rank is; ranks in the same place together."""
-    ranks_by_place: dict[str, list[int]] = {}
+    """Where every rank is; ranks at the same step together."""
+    ranks_by_position: dict[str, list[int]] = {}
     for rank, position in positions.items():
-        ranks_by_place.setdefault(str(position), []).append(rank)
-    if len(ranks_by_place) == 1 and len(positions) > 1:
-        return f"all ranks are in {next(iter(ranks_by_place))}"
-    return "; ".join(f"{name_ranks(ranks)} in {place}" for place, ranks in ranks_by_place.items())
+        ranks_by_position.setdefault(str(position), []).append(rank)
+    if len(ranks_by_position) == 1 and len(positions) > 1:
+        return f"all ranks are in {next(iter(ranks_by_position))}"
+    return "; ".join(
+        f"{name_ranks(ranks)} in {position}" for position, ranks in ranks_by_position.items()
+    )

@@ -14,7 +14,7 @@ from .options import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Below the range from which Linux gives out ports (32768), and apart for each job and step.
+# Below the range from which Linux assigns ports (32768), and different for each job and step.
 SLURM_PORTS = (20000, 10000)
 # `2(x3),1`: two tasks on each of three nodes, and one on the fourth (sbatch(1)).
 TASKS_PER_NODE = re.compile(r"(\d+)(?:\(x(\d+)\))?")

@@ -1,7 +1,7 @@
 """The report while the run is under way, and who writes it.
 
 Rank 0 rewrites the report after every phase, and prints a line for people. The deputy reports if
-rank 0 is gone; a rank without a store reports for itself. `report_phase`, `with_pending`,
+rank 0 has ended; a rank without a store reports for itself. `report_phase`, `with_pending`,
 `first_pending` and `with_failure` are pure.
 """
 
@@ -73,7 +73,7 @@ def first_pending(report: model.Report) -> str | None:
 def with_failure(
     report: model.Report, name: str, outcome: Outcome, duration_s: float
 ) -> model.Report:
-    """The report with one phase failed: in its place, or at the end if it is not among the
+    """The report with one phase failed: at its position, or at the end if it is not among the
     phases."""
     failure = report_phase(name, outcome, duration_s)
     phases = list(report.phases)
@@ -138,7 +138,7 @@ class Reporter:
         return first_pending(self.current) or name
 
     def announce(self) -> None:
-        """Tells the deputy that rank 0 has reported, so that the deputy, which knows less, does
+        """Informs the deputy that rank 0 has reported, so that the deputy, which knows less, does
         not report again."""
         client = self._context.watchdog_client
         try:
@@ -170,8 +170,8 @@ class Reporter:
         )
 
     def _is_cut_off(self, phase: model.ReportedPhase) -> bool:
-        """Whether no other rank reports what this one sees. Without a store every rank says what it
-        sees; after the store was lost, one rank of each host does. Our launcher, which knows more,
+        """Whether no other rank reports what this one sees. Without a store every rank prints its
+        view; after the store was lost, one rank of each host does. Our launcher, which knows more,
         does so itself."""
         context = self._context
         if context.all_gather is None:
@@ -181,7 +181,7 @@ class Reporter:
 
     @property
     def _is_reporter(self) -> bool:
-        """Rank 0 reports; its deputy if a finding says that rank 0 is gone."""
+        """Rank 0 reports; its deputy if a finding says that rank 0 has ended."""
         rank = self._context.env.rank
         for phase in self._finished:
             for finding in phase.findings:

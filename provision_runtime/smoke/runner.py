@@ -1,7 +1,6 @@
 """Runs one rank: the phases in order, each agreed with the other ranks.
 
-A rank ends in one of three ways: all phases are complete, a phase is broken, or the watchdog ends
-it.
+A rank ends when all phases are complete, a phase is broken, or the watchdog ends it.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ class RankRunner:
             return with_finding("backend-error", describe_error(error), broken=True)
 
     def _abandon_phase(self, name: str, outcome: Outcome) -> None:
-        """Tells the other ranks at once: they may be waiting for this rank somewhere."""
+        """Informs the other ranks at once: they may be waiting for this rank."""
         self._abort_outcome = outcome
         rank = self._context.env.rank
         for finding in outcome.findings:
@@ -179,7 +178,7 @@ class RankRunner:
             return
 
     def _agree_on_completed(self) -> Outcome:
-        """Agrees on each completed phase. The last outcome decides whether to go on."""
+        """Agrees on each completed phase. The last outcome decides whether to continue."""
         agreed = Outcome()
         while self._completed:
             completed = self._completed[0]
@@ -200,25 +199,25 @@ class RankRunner:
 
     def _agree(self, completed: CompletedPhase) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank; and the longest duration."""
-        phase, own = completed.phase, completed.outcome
+        phase, outcome_here = completed.phase, completed.outcome
         if self._context.all_gather is None:
-            outcome = self._outcome_without_store(own)
+            outcome = self._outcome_without_store(outcome_here)
             if not outcome.broken:
                 outcome = self._merged_early(completed) or phase.merge([outcome])
             return outcome, completed.duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {phase.name}", AGREE_S)
         payload = {
-            "outcome": own.as_json(),
+            "outcome": outcome_here.as_json(),
             "duration_s": completed.duration_s,
             "calls": self._context.calls.summary,
         }
         try:
-            answers = self._context.agree(
-                phase.name, payload, lambda answer: bool(answer["outcome"]["broken"])
+            replies = self._context.agree(
+                phase.name, payload, lambda reply: bool(reply["outcome"]["broken"])
             )
-            outcomes = [from_json(answer["outcome"]) for answer in answers]
-            summaries = [answer["calls"] for answer in answers]
+            outcomes = [from_json(reply["outcome"]) for reply in replies]
+            summaries = [reply["calls"] for reply in replies]
             differing = self._differing_calls(phase.name, outcomes, summaries)
         except RanksMissing as missing:
             early = self._merged_early(completed, missing)
@@ -226,8 +225,8 @@ class RankRunner:
                 return early, completed.duration_s
             return self._outcome_with_missing_ranks(missing), completed.duration_s
         except StoreLost as store_error:
-            # The ranks that wait for rank 0's process find the store gone with it.
-            findings = (Finding("store-lost", str(store_error)), *own.findings)
+            # Ranks that wait for rank 0's process lose the store with it.
+            findings = (Finding("store-lost", str(store_error)), *outcome_here.findings)
             return Outcome(findings=findings, broken=True), completed.duration_s
         if any(outcome.broken for outcome in outcomes):
             merged = combine(outcomes)
@@ -240,20 +239,20 @@ class RankRunner:
             # A phase that was not completed is never a pass.
             message = merged.message or "the phase was not completed"
             merged = replace(merged, findings=(Finding("rank-stuck", message),))
-        return merged, max(answer["duration_s"] for answer in answers)
+        return merged, max(reply["duration_s"] for reply in replies)
 
     def _merged_early(
         self, completed: CompletedPhase, missing: RanksMissing | None = None
     ) -> Outcome | None:
-        """On rank 0, the facts of all ranks that have told theirs, though the store did not bring
-        them together; None for other phases, and where no other rank has."""
+        """On rank 0, the facts of all ranks that have sent theirs, though the store did not
+        collect them; None for other phases, and where no other rank has."""
         early = self._early_facts.outcomes()
         if completed.phase.name != FACTS or not early:
             return None
         outcomes = {rank: from_json(outcome) for rank, outcome in early.items()}
         if missing is not None:
-            for rank, answer in missing.payloads.items():
-                outcomes[rank] = from_json(answer["outcome"])
+            for rank, reply in missing.payloads.items():
+                outcomes[rank] = from_json(reply["outcome"])
         outcomes[self._context.env.rank] = completed.outcome
         merged: Outcome = completed.phase.merge(
             [outcomes.get(rank, NO_FACTS) for rank in range(self._context.env.world_size)]
@@ -313,8 +312,8 @@ class RankRunner:
         """The outcome of a phase that some ranks did not report."""
         outcomes = {}
         reported = []
-        for rank, answer in missing.payloads.items():
-            outcomes[rank] = from_json(answer["outcome"])
+        for rank, reply in missing.payloads.items():
+            outcomes[rank] = from_json(reply["outcome"])
             reported += [with_rank(finding, rank) for finding in outcomes[rank].findings]
         evidence = self._evidence_of(missing.ranks)
         if reported:
@@ -325,7 +324,7 @@ class RankRunner:
         return Outcome(findings=findings, data=data, broken=True)
 
     def _evidence_of(self, ranks: Sequence[int]) -> postmortem.PostmortemEvidence:
-        """What is known of ranks that do not answer. Kills those of this host."""
+        """What is known of ranks that do not respond. Kills those of this host."""
         context = self._context
         locations = last_states.read_locations(
             context.client,
@@ -375,7 +374,7 @@ class RankRunner:
                 torch.distributed.destroy_process_group()
         # The report is written. What torch and Gloo tear down at the interpreter's exit took 24 s
         # on each of 16 ranks that share two cores, and ended one of four ranks with SIGABRT:
-        # neither says anything about the environment.
+        # neither means anything for the environment.
         sys.stdout.flush()
         sys.stderr.flush()
         watchdog.end_rank(success)

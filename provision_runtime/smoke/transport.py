@@ -1,4 +1,4 @@
-"""Which way NCCL's data take, and whether a better one is there. Pure.
+"""The path of NCCL's data, and whether there is a better one. Pure.
 
 NCCL chooses the transport in silence: without peer access it sends through the host's memory, and
 without its RDMA plug-in through TCP, and everything still works. What each rank's log says
@@ -115,7 +115,7 @@ def _peer_access(ranks: Sequence[RankTransports]) -> Finding | None:
         if not _joined_by_nvlink(sender, receiver) or transport.startswith(P2P):
             continue
         pairs.append((sender.rank, receiver.rank, transport))
-    return _pairs_finding("p2p-absent", "GPUs that NVLink joins exchange data another way", pairs)
+    return _pairs_finding("p2p-absent", "GPUs with NVLink exchange data by another path", pairs)
 
 
 def _through_host(ranks: Sequence[RankTransports]) -> Finding | None:

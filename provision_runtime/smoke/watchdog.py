@@ -7,7 +7,7 @@ received by the watchdog's.
 
 Also ends torchrun's agent if it hangs after its ranks have ended. The agent asks the store of its
 rendezvous (c10d) whether hosts want to join, and only then checks its ranks. If the host of that
-store is gone, the answer never comes: the agent stayed in that read until TCP gave up, 940 s after
+store has ended, the reply never comes: the agent stayed in that read until TCP gave up, 940 s after
 the link was lost (torch 2.13; 2.3.1 does so too), and ignored SIGTERM, since c10d repeats a read
 that a signal interrupts. So a rank that failed leaves a process behind that checks whether the
 agent ends.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PEER_LOST = signal.SIGUSR1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, PEER_LOST)
 TICK_S = 0.25
-# How often the watchdog asks the store whether another rank left the phase: rarely, since asking
+# How often the watchdog reads from the store whether another rank left the phase: rarely, since it
 # takes time from a core that is being measured.
 ASK_S = 1.0
 # How long a rank stays in a phase that another rank left with an error.
@@ -45,7 +45,7 @@ BACKSTOP_S = 4.0
 
 LATE, OVER, SIGNALED, ABANDONED = "deadline-passed", "time-over", "interrupted", "rank-stuck"
 # A healthy agent checks its ranks every 5 s (torchrun's --monitor-interval until torch 2.3; later
-# every 0.1 s), and is gone at most 4 s later (seen with 4 hosts on 2 busy cores).
+# every 0.1 s), and ends at most 4 s later (seen with 4 hosts on 2 busy cores).
 AGENT_GRACE_S = 10.0
 
 
@@ -111,7 +111,7 @@ class Watchdog:
                 self._end("another rank left the phase", ABANDONED)
 
     def _ask(self) -> None:
-        """In a thread of its own: a store whose host is stopped does not answer, and deadlines must
+        """In a separate thread: a store whose host is stopped does not respond, and deadlines must
         hold then too."""
         while True:
             time.sleep(ASK_S)

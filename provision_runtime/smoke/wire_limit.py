@@ -2,7 +2,7 @@
 
 busbw is defined so that a ring reaches the rate of its slowest wire (NVIDIA/nccl-tests,
 doc/PERFORMANCE.md). Healthy rings reach 0.75 and more of NVLink and of InfiniBand, and 0.55 and
-more of PCIe; so less than half means that the traffic takes another way. Pure.
+more of PCIe; so less than half means that the traffic takes another path. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_SHARE_TCP = 0.25
 FROM_BYTES_PER_HOST = 256 * MIB
 # A ring's bandwidth: these cross every wire of the ring equally.
 RING_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
-# Cards whose driver gives no rate that NVIDIA/nccl uses: the port of an EFA card stands for several.
+# Cards whose driver gives no rate that NVIDIA/nccl uses: the port of an EFA card represents several.
 UNKNOWN_RATE_DRIVERS = ("efa",)
 # GPUs whose driver allows no access to each other's memory: what they send goes through the host's
 # memory, whose rate we do not know. NVIDIA/nccl-tests#117.

@@ -63,7 +63,7 @@ def test_quick_starts_list_nodes_and_jobs(user: Home, slurm_cluster: SlurmCluste
     """As printed: the first command of an administrator, the last of a user of Slurm."""
     conf = slurm_cluster.environment["SLURM_CONF"]
     listed = []
-    for command in (quick_start("An admin of 50 nodes")[0], quick_start("Slurm")[-1]):
+    for command in (quick_start("For administrators of 50 nodes")[0], quick_start("Slurm")[-1]):
         result = user.run(*shlex.split(command), SLURM_CONF=conf)
         assert result.returncode == 0, result.stderr
         listed.append(result.stdout)

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.index]
 
 LAB = ("--torch", "2.13", "--cpu", "--no-companions", "--python-from", "host")
 GPUS = 8  # as the page asks for
-SECTIONS = ("Slurm", "An admin of 50 nodes")
+SECTIONS = ("Slurm", "For administrators of 50 nodes")
 # What needs a torch that works; the other verbs send files and compare them.
 WITH_TORCH = ("launch", "jobs", "smoke")
 

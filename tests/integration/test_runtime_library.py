@@ -190,7 +190,7 @@ results["raised"] = [[finding.id, finding.message] for finding in dataloader.che
     )
     assert results["off"] == "the gradient of bias differs by 0.01 from the single-process one"
     assert results["loaded"] is None
-    assert results["damaged"] == "sample 3 was damaged on the way from a worker"
+    assert results["damaged"] == "sample 3 was damaged between a worker and the rank"
     assert (
         results["swapped"]
         == "it delivered 8 samples, but not the 8 that the sampler chose, in that order"

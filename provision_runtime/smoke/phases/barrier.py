@@ -92,9 +92,9 @@ def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
     # For each rank, how long the others waited for it at each barrier.
     waits_us: list[list[float]] = [[] for _ in times_by_rank]
     for barrier_us in zip(*times_by_rank):
-        for rank, own_us in enumerate(barrier_us):
+        for rank, rank_us in enumerate(barrier_us):
             shortest_other = min(barrier_us[:rank] + barrier_us[rank + 1 :])
-            waits_us[rank].append(shortest_other - own_us)
+            waits_us[rank].append(shortest_other - rank_us)
     late_counts = [sum(wait > WAITED_US for wait in waits) for waits in waits_us]
     slowest = late_counts.index(max(late_counts))
     count = len(waits_us[slowest])

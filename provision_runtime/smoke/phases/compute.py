@@ -53,7 +53,7 @@ def run(context: RankContext) -> Outcome:
         rates = [best_rates(first, second) for first, second in zip(rates, repeated)]
     busy_gpus = context.exchange("compute busy", _busy_gpus(context))
     wrong = context.exchange("products", wrong_before + _wrong_elements(context))
-    own = _own_findings(context, rates[context.env.rank])
+    own = _findings_of_rank(context, rates[context.env.rank])
     if context.env.rank != 0:
         return Outcome("", own)
     outcome = _conclude(rates, kind, reason)
@@ -83,7 +83,7 @@ def _health_findings(gpus_by_host: Sequence[Sequence[dict[str, Any]]]) -> list[F
     return findings
 
 
-def _own_findings(context: RankContext, rates: dict[str, float]) -> tuple[Finding, ...]:
+def _findings_of_rank(context: RankContext, rates: dict[str, float]) -> tuple[Finding, ...]:
     """What only this rank's GPU can be compared with: its data sheet and its PCIe link."""
     if not context.on_gpu:
         return ()
@@ -129,19 +129,19 @@ def _busy_gpus(context: RankContext) -> list[dict[str, Any]] | None:
     side = SIDE["cuda"]
     matrix = torch.randn(side, side, dtype=torch.bfloat16, device=context.device)
     result = torch.empty_like(matrix)
-    started, answer = time.perf_counter(), None
-    needs_answer = context.env.local_rank == 0
+    started, health = time.perf_counter(), None
+    needs_health = context.env.local_rank == 0
     while time.perf_counter() - started < busy_s:
         for _ in range(BUSY_CALLS):
             torch.mm(matrix, matrix, out=result)
-        if needs_answer and time.perf_counter() - started > busy_s / 2:
+        if needs_health and time.perf_counter() - started > busy_s / 2:
             # The queued calls keep the GPU busy while the driver answers.
-            answer, needs_answer = wires.smi(*gpu_health.QUERY), False
+            health, needs_health = wires.smi(*gpu_health.QUERY), False
         torch.cuda.synchronize()
-    if not answer:
+    if not health:
         return None
     try:
-        return list(gpu_health.parse(answer)["gpus"])
+        return list(gpu_health.parse(health)["gpus"])
     except ValueError:
         return None
 

@@ -133,7 +133,7 @@ def check_loader(context: RankContext) -> Outcome:
 
 def loader_findings(failures: Sequence[Sequence[str] | None], workers: int) -> tuple[Finding, ...]:
     """One finding for each id, with the text of its first rank: too little memory fails at a
-    different place on each rank. failures: by rank, a finding's id and the problem, or None."""
+    different point on each rank. failures: by rank, a finding's id and the problem, or None."""
     messages: dict[str, str] = {}
     ranks: dict[str, tuple[int, ...]] = {}
     for rank, failure in enumerate(failures):
@@ -182,7 +182,7 @@ def _loader_problem(context: RankContext, workers: int) -> str | None:
             return "a batch is not in pinned memory"
         for row in batch:
             if not bool((row == row[0]).all()):
-                return f"sample {int(row[0])} was damaged on the way from a worker"
+                return f"sample {int(row[0])} was damaged between a worker and the rank"
             delivered.append(int(row[0]))
     if delivered != expected:
         return (

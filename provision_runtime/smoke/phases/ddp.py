@@ -99,7 +99,7 @@ def _global_batch(context: RankContext) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, targets
 
 
-def _own_samples(context: RankContext, global_batch: torch.Tensor) -> torch.Tensor:
+def _samples_of_rank(context: RankContext, global_batch: torch.Tensor) -> torch.Tensor:
     start = context.env.rank * SAMPLES_PER_RANK
     return global_batch[start : start + SAMPLES_PER_RANK]
 
@@ -146,7 +146,7 @@ def _check_gradients(context: RankContext, model: torch.nn.Module) -> Outcome:
     _backward(single_process_model, inputs, targets)
     wrapped = _wrap(context, model)
     context.begin_collective("DistributedDataParallel backward")
-    _backward(wrapped, _own_samples(context, inputs), _own_samples(context, targets))
+    _backward(wrapped, _samples_of_rank(context, inputs), _samples_of_rank(context, targets))
     expected, actual = _gradients(single_process_model), _gradients(model)
     digests = context.exchange("ddp/gradients", data_digest(actual.values()))
     largest_difference = max(
@@ -182,16 +182,16 @@ def gradient_finding(
 def digest_finding(digests: Sequence[str]) -> Finding | None:
     """Each rank may differ from the single process within the tolerance; but all ranks must have
     the same bits, or their models drift apart."""
-    usual = max(digests, key=digests.count)
-    differing = tuple(rank for rank, digest in enumerate(digests) if digest != usual)
+    majority = max(digests, key=digests.count)
+    differing = tuple(rank for rank, digest in enumerate(digests) if digest != majority)
     if not differing:
         return None
-    if digests.count(usual) * 2 <= len(digests):  # either half may be the wrong one
+    if digests.count(majority) * 2 <= len(digests):  # either half may be the wrong one
         message = "gradients differ in their last bits after the same step"
         return Finding("gradient-mismatch", message, tuple(range(len(digests))))
     message = (
         "gradients differ in their last bits from those of "
-        f"rank {digests.index(usual)} after the same step"
+        f"rank {digests.index(majority)} after the same step"
     )
     return Finding("gradient-mismatch", message, differing)
 
@@ -225,7 +225,10 @@ def _train(context: RankContext) -> list[str]:
     model = _model(context)
     wrapped = _wrap(context, model)
     global_inputs, global_targets = _global_batch(context)
-    inputs, targets = _own_samples(context, global_inputs), _own_samples(context, global_targets)
+    inputs, targets = (
+        _samples_of_rank(context, global_inputs),
+        _samples_of_rank(context, global_targets),
+    )
     losses = []
     for step in range(REPEATED_STEPS_QUICK if context.options.quick else REPEATED_STEPS):
         context.begin_collective("DistributedDataParallel backward", f"step {step}")
@@ -269,8 +272,8 @@ def _measure_scaling(context: RankContext) -> Outcome:
     for _ in range(SCALING_LAYERS):
         layers += [nn.Linear(SCALING_WIDTH, SCALING_WIDTH), nn.ReLU()]
     model = nn.Sequential(*layers).to(context.device)
-    own_s = _median_step_s(context, model) if context.env.rank == 0 else None
-    single_s = context.exchange("ddp/alone", own_s)[0]
+    step_s = _median_step_s(context, model) if context.env.rank == 0 else None
+    single_s = context.exchange("ddp/alone", step_s)[0]
     wrapped = _wrap(context, model)
     steps = SCALING_WARM_UP + SCALING_STEPS
     context.begin_collective("DistributedDataParallel backward", f"{steps} steps")

@@ -234,13 +234,13 @@ def _differing_values(
     texts = {}
     for value, ranks in ranks_by_value.items():
         texts[value] = f"{'absent' if value is None else value} on {name_ranks(ranks)}"
-    usual = max(ranks_by_value, key=lambda value: len(ranks_by_value[value]))
-    if len(ranks_by_value[usual]) * 2 <= len(rows):
+    majority = max(ranks_by_value, key=lambda value: len(ranks_by_value[value]))
+    if len(ranks_by_value[majority]) * 2 <= len(rows):
         message = f"{name} is {', '.join(texts.values())}"
         return [Finding(finding_id, message, tuple(row["rank"] for row in rows))]
     result = []
     for value, ranks in ranks_by_value.items():
-        if value != usual:
-            message = f"{name} is {texts[value]}, but {texts[usual]}"
+        if value != majority:
+            message = f"{name} is {texts[value]}, but {texts[majority]}"
             result.append(Finding(finding_id, message, tuple(ranks)))
     return result

@@ -41,7 +41,7 @@ T = TypeVar("T")
 # Making folders: how many rounds, and how often makedirs is called again after a race.
 MAKE_ROUNDS = 4
 MAKE_ROUNDS_QUICK = 2
-# What makedirs with exist_ok raises on file systems where two callers get in each other's way
+# What makedirs with exist_ok raises on file systems where two callers interfere
 # (Lustre, NFS, FUSE).
 RACE_ERRORS = (errno.EEXIST, errno.ENOENT, errno.ESTALE)
 RACE_RETRIES = 20
@@ -52,7 +52,7 @@ RACE_PAUSE_S = 0.05
 VISIBLE_LIMIT_S = 30.0
 VISIBLE_LIMIT_QUICK_S = 10.0
 VISIBLE_POLL_S = 0.01
-# Files that do not appear may mean that the folder itself is gone: check that after this time.
+# Files that do not appear may mean that the folder no longer exists: check that after this time.
 MOVED_CHECK_S = 0.5
 # A busy machine may be slow once: an operation is called slow only when every attempt is.
 SLOW_ATTEMPTS = 2
@@ -99,7 +99,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 @dataclass
 class FolderProbe:
-    """One rank's checks of the target folder: what it observed, and whether it can go on."""
+    """One rank's checks of the target folder: what it observed, and whether it can continue."""
 
     context: RankContext
     target: Path
@@ -426,7 +426,7 @@ def _lock(kind: str, file: Any) -> str:
 def call_within(limit_s: float, action: Callable[[], str]) -> str:
     """What the action returns, or NO_ANSWER; its thread is then left behind.
 
-    A lock on a file system whose lock service is gone waits in the kernel.
+    A lock on a file system without its lock service waits in the kernel.
     """
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(action()), name="lock", daemon=True)

@@ -32,7 +32,7 @@ LOW_BYTES = 1 << 30
 LOW_INODES = 1000
 
 LOCK_KINDS = ("flock", "fcntl")
-# How long a lock may take to answer.
+# How long a lock call may take.
 LOCK_LIMIT_S = 5.0
 LOCKED, REFUSED, NO_ANSWER = "got it", "refused", "no answer"
 
@@ -90,7 +90,7 @@ def lock_problem(results: dict[str, str]) -> str | None:
     for attempt in ("held", "second", "after"):
         result = results.get(attempt)
         if result == NO_ANSWER:
-            return f"did not answer within {LOCK_LIMIT_S:g} s"
+            return f"did not return within {LOCK_LIMIT_S:g} s"
         if result not in (LOCKED, REFUSED, None):
             return f"is not supported: {result}"
     if results.get("held") == LOCKED and results.get("second") == LOCKED:
@@ -199,8 +199,8 @@ def _lock_results(observations: Observations) -> dict[str, dict[str, str]]:
 
 
 def _slow_operations(target: str, observations: Observations) -> Iterator[Finding]:
-    """A slow write is the writer's own. A file that appears late may be the reader's or the
-    writer's fault; the reader is named."""
+    """A slow write is a fault at the writer. If a file appears late, the fault may be at either side;
+    the reader is named."""
     write_s: dict[int, float] = {}
     visible_s: dict[int, float] = {}
     for rank, observation in enumerate(observations):

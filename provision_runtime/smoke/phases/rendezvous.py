@@ -83,9 +83,9 @@ def run(context: RankContext) -> Outcome:
         return with_finding("backend-unusable", message, unusable_ranks, broken=True)
     interface_problems = context.exchange("interfaces", network.interface_problem(context.backend))
     if any(interface_problems):
-        own_problem = interface_problems[context.env.rank]
-        if own_problem:
-            message = f"{own_problem} on {context.env.host}"
+        problem = interface_problems[context.env.rank]
+        if problem:
+            message = f"{problem} on {context.env.host}"
             return with_finding("interface-absent", message, broken=True, data=data)
         return Outcome("a rank's network interface does not exist", data=data, broken=True)
     if len(context.hosts) > 1:
@@ -174,7 +174,7 @@ def _unreachable(address: str, port: int, error: RuntimeError) -> StoreUnreachab
     if reason is not None:
         return StoreUnreachable(*reason)
     message = (
-        f"{address}:{port} accepts connections, but does not answer as a store: "
+        f"{address}:{port} accepts connections, but does not respond as a store: "
         f"{str(error).splitlines()[0]}"
     )
     return StoreUnreachable("store-silent", message)
@@ -221,11 +221,11 @@ def takes_device_id(version: str) -> bool:
 
 # The wall clocks are compared through the store, with an error bound. The other ranks ask rank 0
 # for its time (Cristian's algorithm: Distributed Computing 3, 1989). The time was read somewhere
-# between question and answer, so half of the shortest round trip bounds the error.
+# between request and reply, so half of the shortest round trip bounds the error.
 
 
 def _measure_clock_skew(context: RankContext) -> dict[str, float] | None:
-    """Every rank's skew against rank 0, which answers one rank after the other."""
+    """Every rank's skew against rank 0, which replies to one rank after the other."""
     env, client = context.env, context.client
     assert client is not None
     context.step = "compare clocks"
@@ -239,7 +239,7 @@ def _measure_clock_skew(context: RankContext) -> dict[str, float] | None:
 
 
 def serve_clock(client: StoreClient, rank: int, deadline: float) -> None:
-    """On rank 0: answers the questions of one rank."""
+    """On rank 0: replies to the requests of one rank."""
     for number in range(CLOCK_ROUNDS):
         while client.peek(f"clock/{rank}/{number}") is None:
             if time.monotonic() > deadline:
@@ -259,14 +259,14 @@ def measure_skew(
     for number in range(CLOCK_ROUNDS):
         started = time.monotonic()
         client.set(f"clock/{rank}/{number}", True)
-        answer = None
-        while answer is None:
-            answer = client.peek(f"clock/{rank}/{number}/answer")
+        reply = None
+        while reply is None:
+            reply = client.peek(f"clock/{rank}/{number}/answer")
             if time.monotonic() > deadline:
                 return best
-            time.sleep(CLOCK_PAUSE_S if answer is None else 0)
+            time.sleep(CLOCK_PAUSE_S if reply is None else 0)
         round_trip = time.monotonic() - started
-        skew = time.time() + ahead_s - round_trip / 2 - answer
+        skew = time.time() + ahead_s - round_trip / 2 - reply
         if best is None or round_trip / 2 < best["bound_s"]:
             best = {"skew_s": round(skew, 6), "bound_s": round(round_trip / 2, 6)}
     return best
@@ -279,12 +279,12 @@ def skew_findings(skews: Sequence[dict[str, Any] | None]) -> tuple[Finding, ...]
         return ()
     # Of two middle values, the one closer to rank 0's clock.
     middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
-    usual = min(middle, key=abs)
+    median = min(middle, key=abs)
     result = []
     for rank, skew in enumerate(skews):
         if skew is None:
             continue
-        difference = skew["skew_s"] - usual
+        difference = skew["skew_s"] - median
         if abs(difference) - skew["bound_s"] > TOLERATED_SKEW_S:
             direction = "ahead of" if difference > 0 else "behind"
             message = (

@@ -311,7 +311,7 @@ def test_aliases_that_stand_for_too_much(tmp_path: Path) -> None:
         aliases = ", ".join([f"*a{number - 1}"] * 9)
         levels.append(f"a{number}: &a{number} [{aliases}]")
     (tmp_path / "nodes.yml").write_text("schema: 1\ngroups:\n  " + "\n  ".join(levels) + "\n")
-    with pytest.raises(InvalidSpec, match="its aliases stand for too much"):
+    with pytest.raises(InvalidSpec, match="its aliases expand to too much data"):
         read_inventory(tmp_path / "nodes.yml")
 
 

@@ -146,7 +146,7 @@ def test_missing_nvidia_smi_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
 def test_hanging_nvidia_smi_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "while :; do :; done")
     monkeypatch.setattr(host, "ANSWER_TIMEOUT_S", 0.2)
-    assert "did not answer within" in host.this_machine().why
+    assert "did not respond within" in host.this_machine().why
 
 
 def test_failing_nvidia_smi_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

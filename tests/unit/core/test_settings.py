@@ -72,9 +72,9 @@ def test_the_folders_of_a_user_without_a_name(configuration: Path, tmp_path: Pat
     "text,message",
     [
         ("data: 3\n", "`data` does not name a folder: it is not a path"),
-        ("tmp: '/scratch/{name}'\n", "only {user} has a meaning"),
-        ("tmp: '/scratch/{'\n", "only {user} has a meaning"),
-        ("tmp: '/scratch/{user.x}'\n", "only {user} has a meaning"),
+        ("tmp: '/scratch/{name}'\n", "{user} is the only name"),
+        ("tmp: '/scratch/{'\n", "{user} is the only name"),
+        ("tmp: '/scratch/{user.x}'\n", "{user} is the only name"),
         ("tmp: '~no-such-user/x'\n", "`~no-such-user/x`: "),
         ("scratch: /x\n", "unknown keys: scratch"),
     ],

@@ -563,7 +563,7 @@ def test_cuda_wheels_for_aarch64_before_they_were_the_index_default(
 
 
 def test_gpus_with_an_arm_cpu_do_not_fit_another_platform() -> None:
-    with pytest.raises(InvalidSpec, match=r"GH200 is on one module .* ask for platform linux-aarc"):
+    with pytest.raises(InvalidSpec, match=r"GH200 is on one module .* request platform linux-aarc"):
         resolve(torch="2.9", cuda="13.0", gpu=["GH200"], platforms=["linux-64"])
     with pytest.raises(InvalidSpec, match="GB10 is on one module with an Arm CPU"):
         resolve(torch="2.9", cuda="13.0", gpu=["H100", "GB10"])
@@ -640,7 +640,7 @@ def test_infiniband_adds_the_library_nccl_loads() -> None:
         ({"pip": ["torch==2.4"]}, r"excludes `torch==2.3.1`"),
         (
             {"pip": ["torch"], "source": "pytorch"},
-            r"`torch` puts a wheel of torch over torch 2.3.1 for CUDA 12.1 from the pytorch channel",
+            r"`torch` would replace torch 2.3.1 for CUDA 12.1 from the pytorch channel",
         ),
         (
             {"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"},

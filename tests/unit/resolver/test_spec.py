@@ -135,7 +135,7 @@ def test_hostile_requirements_are_refused(value: str) -> None:
     ],
 )
 def test_malformed_values(key: str, value: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"`{key}` is like"):
+    with pytest.raises(InvalidSpec, match=f"`{key}` must be like"):
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", key: value}, name="lab")
 
 
@@ -423,6 +423,6 @@ def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.Mo
 def test_free_threaded_python_is_refused_with_a_hint() -> None:
     with pytest.raises(
         InvalidSpec,
-        match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t` .* Ask for 3\.13\.",
+        match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t` .* Request 3\.13\.",
     ):
         spec.combine({"torch": "2.9", "cpu": True}, {"python": "3.13t"}, name="lab")

@@ -100,7 +100,7 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
         ),
         (
             "schema: 1\nname: a\ncontact: me\npaths: {data: '/s/{group}'}\n",
-            r"lab.yml:4: paths.data: .* only \{user\} has a meaning",
+            r"lab.yml:4: paths.data: .* \{user\} is the only name that may be in braces",
         ),
         (
             "schema: 1\nname: a\ncontact: me\nmirrors: [ok=https://m.invalid, ftp://m.invalid]\n",
@@ -141,7 +141,7 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
         ),
         (
             "schema: 1\nname: a\ncontact: me\npaths: {data: '/s/{user:>9999999999}'}\n",
-            r"lab.yml:4: paths.data: .* only \{user\} has a meaning",
+            r"lab.yml:4: paths.data: .* \{user\} is the only name that may be in braces",
         ),
         (
             'schema: 1\nname: a\ncontact: me\npaths: {data: "/s/\\0"}\n',

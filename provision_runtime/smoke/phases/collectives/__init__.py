@@ -47,8 +47,8 @@ def run(context: RankContext) -> Outcome:
     sweep = Sweep(context, participants)
     supported, unsupported = _supported(context, sweep, scope)
     rows = plan.rows(scope, supported)
-    rows, own_measured = sweep.measure(rows)
-    measured = context.exchange("collectives measured", own_measured)
+    rows, measured_here = sweep.measure(rows)
+    measured = context.exchange("collectives measured", measured_here)
     pair_rates = _pair_rates(context)
     transports = context.exchange("transports", _transports(context))
     if context.env.rank != 0:
@@ -74,7 +74,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _rank_info(context: RankContext) -> dict[str, Any]:
-    """What rank 0 needs to know about this rank."""
+    """What rank 0 needs of this rank."""
     info = {
         **measurement.own_cpus(context.env.host),
         "pid": os.getpid(),
@@ -99,7 +99,7 @@ def _rank_info(context: RankContext) -> dict[str, Any]:
     info["uuid"] = libraries.gpu_uuid(index)
     info["address"] = libraries.gpu_pci_address(index) or ""
     if context.env.local_rank == 0 and context.backend == bandwidth.NCCL:
-        # The whole host's, so one rank asks for all.
+        # The same for the whole host, so one rank reads them.
         info["wires"] = wires.collect()
         info["interface"] = _interface(context)
     info["major"] = properties.major
@@ -127,10 +127,10 @@ def _weak_pairs(
     """Only NCCL's: Gloo's depend on who else uses the processors."""
     if context.backend != bandwidth.NCCL:
         return ()
-    return tuple(pairs.weak_pairs(rates, *_places(rank_infos)))
+    return tuple(pairs.weak_pairs(rates, *_hosts_and_local_ranks(rank_infos)))
 
 
-def _places(rank_infos: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[int]]:
+def _hosts_and_local_ranks(rank_infos: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[int]]:
     """Host and local rank of each rank."""
     hosts = [str(info["host"]) for info in rank_infos]
     return hosts, [int(info["local_rank"]) for info in rank_infos]
@@ -148,7 +148,7 @@ def _transports(context: RankContext) -> dict[str, Any] | None:
 def _rank_transports(
     rank_infos: Sequence[dict[str, Any]], transports: Sequence[dict[str, Any] | None]
 ) -> list[transport.RankTransports]:
-    """Empty if the log of a rank is unknown, since half of the connections say little."""
+    """Empty if the log of a rank is unknown, since half of the connections show little."""
     wires_by_host = {info["host"]: info["wires"] for info in rank_infos if "wires" in info}
     result = []
     for rank, (info, log) in enumerate(zip(rank_infos, transports)):
@@ -222,12 +222,12 @@ def _supported(
             offered.append((collective, dtype))
     if len(offered) > 1:
         # The first, all_reduce of float32, must work; the others are tried.
-        own_unsupported = []
+        unsupported_here = []
         for collective, dtype in offered[1:]:
             if sweep.is_unsupported(plan.smallest(scope, collective, dtype)):
-                own_unsupported.append(f"{collective} {dtype}")
+                unsupported_here.append(f"{collective} {dtype}")
         reason = f"not offered by {context.backend} of torch {torch.__version__}"
-        for names in context.exchange("collectives offered", own_unsupported):
+        for names in context.exchange("collectives offered", unsupported_here):
             unsupported.update(dict.fromkeys(names, reason))
     return [pair for pair in offered if " ".join(pair) not in unsupported], unsupported
 
@@ -268,7 +268,7 @@ def _conclude(
         "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],
         "rails": [
             [rail, round(gb_s, 3)]
-            for rail, gb_s in pairs.rails(pair_rates, *_places(rank_infos)).items()
+            for rail, gb_s in pairs.rails(pair_rates, *_hosts_and_local_ranks(rank_infos)).items()
         ],
         "baseline": comparison,
     }

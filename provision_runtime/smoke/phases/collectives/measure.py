@@ -69,10 +69,10 @@ class Sweep:
 
         share: these rows' share of all bytes that are still to be measured.
         """
-        own = [[entry.pop("call_s") for entry in entries], self.context.remaining_s()]
-        answers = self.context.exchange(f"time of one call, {rows[0].dtype}", own)
-        slowest = [max(times) for times in zip(*(times for times, _ in answers))]
-        remaining_s = min(remaining for _, remaining in answers)
+        estimate = [[entry.pop("call_s") for entry in entries], self.context.remaining_s()]
+        estimates = self.context.exchange(f"time of one call, {rows[0].dtype}", estimate)
+        slowest = [max(times) for times in zip(*(times for times, _ in estimates))]
+        remaining_s = min(remaining for _, remaining in estimates)
         return plan.fitted(rows, slowest, remaining_s * TIMED_SHARE * share)
 
     def is_unsupported(self, row: Row) -> bool:
@@ -115,8 +115,8 @@ class Sweep:
             call_s = max(call_s, time.perf_counter() - started)
             counts[placement], first = operations.count_wrong(operation, keys, row.largest)
             first_wrong = first_wrong or first
-            own_key = keys[self.participants.rank]
-            changed = test_values.count_wrong(operation.inputs, [own_key], row.largest)
+            key = keys[self.participants.rank]
+            changed = test_values.count_wrong(operation.inputs, [key], row.largest)
             if changed[0] > inputs_wrong[0]:
                 inputs_wrong = changed
         in_place_count = None
@@ -185,7 +185,7 @@ def times_us(
 def on_cpu_us(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
-    """All ranks wait for each other before each call, so that no rank waits inside it for a late
+    """All ranks wait for each other before each call, so that no rank waits inside it for a slow
     rank."""
     clock = time.perf_counter
     times = []

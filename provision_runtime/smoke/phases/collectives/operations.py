@@ -136,15 +136,15 @@ def _all_gather(
     inputs = buffers.inputs[: row.count]
     work = buffers.work[: row.count * participants.size]
     shares = [_share(work, row, rank) for rank in range(participants.size)]
-    own_share = shares[participants.rank]
-    source = own_share if in_place else inputs
+    share = shares[participants.rank]
+    source = share if in_place else inputs
     expected = [ExpectedPart(share, [rank]) for rank, share in enumerate(shares)]
     # Gloo has all_gather into one array only in later releases, the one into a list in all.
     if participants.backend == "nccl":
         call = partial(distributed.all_gather_into_tensor, work, source)
     else:
         call = partial(distributed.all_gather, shares, source)
-    prepare = partial(_poison, work, own_share, inputs)
+    prepare = partial(_poison, work, share, inputs)
     return Operation(inputs, prepare, call, expected, in_place, work.zero_)
 
 
@@ -155,11 +155,11 @@ def _reduce_scatter(
 
     elements = row.count * participants.size
     inputs, work = buffers.inputs[:elements], buffers.work[:elements]
-    own_share = _share(work, row, participants.rank)
+    share = _share(work, row, participants.rank)
     source = work if in_place else inputs
-    call = partial(distributed.reduce_scatter_tensor, own_share, source)
+    call = partial(distributed.reduce_scatter_tensor, share, source)
     start = participants.rank * row.count
-    expected = [ExpectedPart(own_share, range(participants.size), start)]
+    expected = [ExpectedPart(share, range(participants.size), start)]
     return Operation(inputs, partial(work.copy_, inputs), call, expected, in_place, work.zero_)
 
 
@@ -207,10 +207,10 @@ def _share(array: torch.Tensor, row: plan.Row, rank: int) -> torch.Tensor:
     return array[rank * row.count : (rank + 1) * row.count]
 
 
-def _poison(work: torch.Tensor, own_share: torch.Tensor, inputs: torch.Tensor) -> None:
+def _poison(work: torch.Tensor, share: torch.Tensor, inputs: torch.Tensor) -> None:
     """Clears the result of an earlier call, so that it is not taken for this one's."""
     work.fill_(-1)
-    own_share.copy_(inputs)
+    share.copy_(inputs)
 
 
 BUILDERS: dict[str, Callable[[plan.Row, bool, Buffers, Participants], Operation]] = {

@@ -1,6 +1,6 @@
 """Every pair of ranks exchanges data in both directions, to find a weak link.
 
-A ring is as slow as its slowest link and does not say which one that is. In n - 1 rounds every rank
+A ring is as slow as its slowest link and does not show which one that is. In n - 1 rounds every rank
 meets every other one once, all pairs of a round at the same time; so a shared wire is as busy as in
 a ring.
 
@@ -29,14 +29,14 @@ MOST_RANKS = 64
 FEWEST_RANKS = 3
 # Of the median of the pairs of its kind.
 LEAST_SHARE = 0.5
-# With fewer pairs of a kind the median says little.
+# With fewer pairs of a kind the median means little.
 FEWEST_PAIRS = 3
 SAME_HOST, OTHER_HOST = "on one host", "between hosts"
 
 
 def rounds(ranks: int) -> list[list[tuple[int, int]]]:
-    """The pairs of each round, by the circle method: one rank stays, the others move on. With an
-    odd number, one rank rests in each round."""
+    """The pairs of each round, by the circle method: one rank stays, the others rotate. With an
+    odd number, one rank pauses in each round."""
     seats: list[int | None] = list(range(ranks))
     if ranks % 2:
         seats.append(None)
@@ -60,12 +60,12 @@ def measure(context: RankContext) -> list[list[Any]]:
     kind = "cuda" if context.on_gpu else "cpu"
     outgoing = torch.zeros(BYTES[kind], dtype=torch.uint8, device=context.device)
     incoming = torch.empty_like(outgoing)
-    own_rank = context.env.rank
+    rank = context.env.rank
     rates = []
     for number, pairs in enumerate(rounds(context.env.world_size)):
         context.begin_collective("send_recv of pairs", f"round {number}")
         distributed.barrier(**({"device_ids": [context.gpu]} if context.backend == "nccl" else {}))
-        partner = _partner(pairs, own_rank)
+        partner = _partner(pairs, rank)
         if partner is None:
             continue
         seconds = []
@@ -96,7 +96,7 @@ def is_worthwhile(ranks: int) -> bool:
 
 
 def table(measured: Sequence[Sequence[Sequence[Any]]]) -> dict[tuple[int, int], float]:
-    """GB/s of each pair, as the slower of the two saw it."""
+    """GB/s of each pair, as the slower of the two measured it."""
     result: dict[tuple[int, int], float] = {}
     for rank, rates in enumerate(measured):
         for partner, gb_s in rates:
@@ -130,7 +130,7 @@ def weak_pairs(
     rates: Mapping[tuple[int, int], float], hosts: Sequence[str], local_ranks: Sequence[int]
 ) -> list[Finding]:
     """Pairs far below the median of their kind: on one host, or between hosts. Between hosts, a
-    slow rail is named in place of its pairs."""
+    slow rail is named instead of its pairs."""
     by_kind: dict[str, dict[tuple[int, int], float]] = {SAME_HOST: {}, OTHER_HOST: {}}
     for (first, second), gb_s in rates.items():
         kind = SAME_HOST if hosts[first] == hosts[second] else OTHER_HOST
@@ -139,14 +139,14 @@ def weak_pairs(
     for kind, pairs in by_kind.items():
         if len(pairs) < FEWEST_PAIRS:
             continue
-        usual = measurement.median(list(pairs.values()))
-        weak = [pair for pair, gb_s in sorted(pairs.items()) if gb_s < usual * LEAST_SHARE]
+        median = measurement.median(list(pairs.values()))
+        weak = [pair for pair, gb_s in sorted(pairs.items()) if gb_s < median * LEAST_SHARE]
         if kind == OTHER_HOST and _common_rank(weak) is None:
             rail_rates = rails(pairs, hosts, local_ranks)
             slow = slow_rails(rail_rates)
             findings += _rail_findings(slow, rail_rates, local_ranks)
             weak = [pair for pair in weak if not slow.keys() & {local_ranks[rank] for rank in pair}]
-        findings += _findings(weak, pairs, kind, usual)
+        findings += _findings(weak, pairs, kind, median)
     return findings
 
 
@@ -154,11 +154,11 @@ def _rail_findings(
     slow: Mapping[int, float], rail_rates: Mapping[int, float], local_ranks: Sequence[int]
 ) -> list[Finding]:
     findings = []
-    for rail, usual in slow.items():
+    for rail, median in slow.items():
         ranks = tuple(rank for rank, local_rank in enumerate(local_ranks) if local_rank == rail)
         message = (
-            f"rail {rail} carries {rail_rates[rail]:.3g} GB/s each way between hosts;"
-            f" the median of the other rails is {usual:.3g}"
+            f"rail {rail} carries {rail_rates[rail]:.3g} GB/s in each direction between hosts;"
+            f" the median of the other rails is {median:.3g}"
         )
         findings.append(Finding("rail-slow", message, ranks))
     return findings
@@ -174,7 +174,7 @@ def _findings(
     weak: Sequence[tuple[int, int]],
     rates: Mapping[tuple[int, int], float],
     kind: str,
-    usual: float,
+    median: float,
 ) -> list[Finding]:
     """One for a rank that all weak pairs share, which is then the cause; else one for each pair."""
     rank = _common_rank(weak)
@@ -182,14 +182,14 @@ def _findings(
         slowest = min(rates[pair] for pair in weak)
         message = (
             f"{len(weak)} of its links {kind} are slow, down to {slowest:.3g} GB/s;"
-            f" the median is {usual:.3g}"
+            f" the median is {median:.3g}"
         )
         return [Finding("pair-slow", message, (rank,))]
     findings = []
     for pair in weak:
         message = (
-            f"the link between them, {kind}, carries {rates[pair]:.3g} GB/s each way;"
-            f" the median is {usual:.3g}"
+            f"the link between them, {kind}, carries {rates[pair]:.3g} GB/s in each direction;"
+            f" the median is {median:.3g}"
         )
         findings.append(Finding("pair-slow", message, pair))
     return findings

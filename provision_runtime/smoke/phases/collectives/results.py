@@ -76,7 +76,7 @@ def wrong_value_findings(rows: Sequence[Row], measured: Measured) -> tuple[Findi
             values = _describe_wrong(
                 entry["inputs_wrong"], "before they were sent", entry["inputs_first_wrong"]
             )
-            findings.append(Finding("wrong-value", _place(rows, bad) + values, (rank,)))
+            findings.append(Finding("wrong-value", _location(rows, bad) + values, (rank,)))
     if findings:
         return tuple(findings)
     for rank, by_row in enumerate(measured):
@@ -86,11 +86,11 @@ def wrong_value_findings(rows: Sequence[Row], measured: Measured) -> tuple[Findi
             count = max(filter(None, entry["wrong"]))
             where = "in the result, although every rank sent the right values"
             values = _describe_wrong(count, where, entry["first_wrong"])
-            findings.append(Finding("wrong-result", _place(rows, bad) + values, (rank,)))
+            findings.append(Finding("wrong-result", _location(rows, bad) + values, (rank,)))
     return tuple(findings)
 
 
-def _place(rows: Sequence[Row], bad: Sequence[int]) -> str:
+def _location(rows: Sequence[Row], bad: Sequence[int]) -> str:
     """The first of the bad rows, and how many more there are."""
     row = rows[bad[0]]
     text = f"{row.collective} of {format_bytes(row.bytes)} in {row.dtype}"

@@ -31,7 +31,7 @@ def test_a_key_with_an_odd_name(machine: Machine) -> None:
 def test_an_agent_whose_path_is_too_long_for_a_socket(machine: Machine) -> None:
     variables = {"SSH_AUTH_SOCK": "/" + "x" * 200}
     (dead,) = access.agent(Machine(environment=variables, home=machine.home))
-    assert dead.finding.message.endswith("does not answer: AF_UNIX path too long")
+    assert dead.finding.message.endswith("does not respond: AF_UNIX path too long")
 
 
 def test_a_kernel_with_an_odd_name(machine: Machine) -> None:

@@ -60,7 +60,7 @@ HEALTHY = Probe("healthy", ("shm-small",), finds)
 @pytest.mark.parametrize(
     ("probe", "id", "words"),
     [
-        (Probe("hanging", (), hangs, deadline_s=0.2), "probe-late", "no answer within 0.2 s"),
+        (Probe("hanging", (), hangs, deadline_s=0.2), "probe-late", "no result within 0.2 s"),
         (Probe("waiting", (), starts_a_child_that_hangs, deadline_s=0.2), "probe-late", ""),
         (Probe("dying", (), dies), "probe-failed", "was killed"),
         (Probe("failing", (), fails), "probe-failed", "ValueError: no such number"),
@@ -92,7 +92,7 @@ def test_several_that_hang_are_one_finding() -> None:
     probes = [Probe(name, (), hangs, deadline_s=0.2) for name in ("first", "second")]
     result = diagnose(Machine(), probes)
     assert [finding.message for finding in result.findings] == [
-        "no answer within 0.2 s: first, second"
+        "no result within 0.2 s: first, second"
     ]
 
 
@@ -100,8 +100,8 @@ def test_several_that_fail_for_one_reason_are_one_finding() -> None:
     probes = [Probe(name, (), dies) for name in ("first", "second")]
     result = diagnose(Machine(), [*probes, Probe("third", (), fails)])
     assert [finding.message for finding in result.findings] == [
-        "no answer from first, second: its process was killed",
-        "no answer from third: ValueError: no such number",
+        "no result from first, second: its process was killed",
+        "no result from third: ValueError: no such number",
     ]
     assert [run.state for run in result.probes] == ["failed"] * 3
 

@@ -238,7 +238,7 @@ def test_single_rank_has_no_busbw_and_no_verdict() -> None:
     assert (
         bandwidth.judge_line(
             line, bandwidth.Hardware("NVIDIA H200", 1, 1), bandwidth.load_curves()
-        ).answer
+        ).remark
         == "n = 1: not applicable"
     )
 
@@ -305,7 +305,7 @@ def test_bands_are_at_90_and_80_percent(busbw: float) -> None:
 
 @given(st.floats(0.1, 1000), st.integers(1, 512 * (1 << 20) - 1))
 def test_small_messages_are_never_judged(busbw: float, size: int) -> None:
-    assert (judged(busbw, size).finding_id, judged(busbw, size).answer) == (
+    assert (judged(busbw, size).finding_id, judged(busbw, size).remark) == (
         "",
         "size too small to judge",
     )
@@ -319,7 +319,7 @@ def test_results_without_findings() -> None:
     )
     assert judged(None) == bandwidth.LineVerdict("n = 1: not applicable")
     above = judged(130.0, wires=(("NVIDIA X*", 120.0),))
-    assert (above.finding_id, above.answer) == (
+    assert (above.finding_id, above.remark) == (
         "",
         "fine; above the wire's 120 GB/s, as the switch adds up (NVLS)",
     )

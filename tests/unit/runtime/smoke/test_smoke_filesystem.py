@@ -247,7 +247,7 @@ def test_folder_creation_race_is_a_warning() -> None:
         (FINE, None),
         ({"held": "got it", "second": "got it", "after": "got it"}, "protects nothing"),
         ({"held": "No locks available"}, "is not supported: No locks available"),
-        ({"held": "got it", "second": "no answer"}, "did not answer within 5 s"),
+        ({"held": "got it", "second": "no answer"}, "did not return within 5 s"),
         ({"held": "got it", "second": "refused", "after": "refused"}, "is not released"),
         ({}, None),
     ],

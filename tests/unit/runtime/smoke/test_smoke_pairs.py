@@ -41,7 +41,7 @@ def test_a_weak_pair_is_named() -> None:
     (finding,) = pairs.weak_pairs(rates(8, 180.0, _1_5=20.0), ["n1"] * 8, list(range(8)))
     assert (finding.id, finding.ranks) == ("pair-slow", (1, 5))
     assert finding.message == (
-        "the link between them, on one host, carries 20 GB/s each way; the median is 180"
+        "the link between them, on one host, carries 20 GB/s in each direction; the median is 180"
     )
 
 
@@ -87,7 +87,7 @@ def test_a_slow_rail_is_named_instead_of_its_pairs(hosts: int, ranks_per_host: i
     (finding,) = pairs.weak_pairs(table, names, local_ranks(names))
     assert (finding.id, finding.ranks) == ("rail-slow", on_rail)
     assert finding.message == (
-        "rail 1 carries 5 GB/s each way between hosts; the median of the other rails is 45"
+        "rail 1 carries 5 GB/s in each direction between hosts; the median of the other rails is 45"
     )
 
 
