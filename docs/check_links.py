@@ -1,4 +1,4 @@
-"""Every relative link in README.md and docs/ must lead to a file of this repository."""
+"""Every relative link in README.md and below docs/ must lead to a file of this repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 def main() -> int:
     pages = [
         ROOT / "README.md",
-        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
         ROOT / "benchmarks" / "README.md",
     ]
     links = [

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from provision import __version__
 from provision.commands.context import Context
 from provision.commands.ensure import ensure_runtime
 from provision.core import atomic
@@ -18,6 +17,7 @@ from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import activation, install_record, runtime_package
+from provision_runtime import __version__
 from tests.unit.test_image_build import Quiet
 
 
@@ -80,7 +80,7 @@ def test_python_imports_it_and_reads_its_metadata(prefix: Path) -> None:
     site = runtime_package.site_packages(prefix)
     (distribution,) = metadata.distributions(path=[str(site)])
     assert (distribution.metadata["Name"], distribution.version) == (
-        "provision_runtime",
+        "provision-runtime",
         __version__,
     )
     assert distribution.read_text("INSTALLER") == "provision\n"
