@@ -49,7 +49,7 @@ def use(root: Path, package: Path) -> None:
     assert checkpoint.latest(checkpoints) == 2
     assert list(checkpoint.contents(checkpoints)) == ["value"]
     assert checkpoint.verify(checkpoints) == []
-    command = [sys.executable, "-B", package, "checkpoint", "list", checkpoints]
+    command: list[str | Path] = [sys.executable, "-B", package, "checkpoint", "list", checkpoints]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     [removed] = checkpoint.prune(checkpoints, keep=1).removed
     assert removed == "step-000000000001"

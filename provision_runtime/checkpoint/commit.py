@@ -49,7 +49,14 @@ SPACE_MARGIN = 1.1
 
 @dataclass(frozen=True)
 class SaveProgress:
-    """How far a save is: bytes of tensors over all ranks. rate: bytes per second so far."""
+    """How far a save is, over all ranks.
+
+    Attributes:
+        total: Bytes of tensors that the checkpoint will have.
+        written: Bytes of them that are written.
+        linked: Bytes of them that are linked, because the parent has them.
+        seconds: Since this rank began to write.
+    """
 
     total: int
     written: int
@@ -58,6 +65,7 @@ class SaveProgress:
 
     @property
     def rate(self) -> float:
+        """Bytes per second so far: (written + linked) / seconds."""
         return (self.written + self.linked) / self.seconds if self.seconds else 0.0
 
 

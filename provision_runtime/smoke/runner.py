@@ -110,7 +110,7 @@ class RankRunner:
             out.mkdir(parents=True, exist_ok=True)
             if rank == 0 and not self._context.env.launched:
                 out_folder.claim(out)
-            fs.remove_if_exists(last_states.state_path(out, rank))
+            fs.files.remove_if_exists(last_states.state_path(out, rank))
             self._reporter.write()
         except OSError as error:
             raise UsageError(f"--out {out} cannot be written: {error}") from error
@@ -362,7 +362,7 @@ class RankRunner:
                 context.all_gather.leave(LEAVE_S)
         except StoreLost:
             pass
-        fs.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
+        fs.files.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
         if broken:
             # Destructors of a group that lost a peer may wait for it forever.
             watchdog.end_rank(False)
@@ -401,7 +401,9 @@ class RankRunner:
             else:
                 reaches_store = self._write_last_state(reason)
                 self._report_or_wait(reaches_store, reason, cause)
-            fs.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
+            fs.files.remove_if_exists(
+                last_states.location_path(context.options.out, context.env.rank)
+            )
             context.remove_temporary_folders()
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
