@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from .. import fs
 from ..checks import expectation
+from ..comm.addresses import free_port
 from ..facts import environment as facts
 from ..facts import libraries
 from ..report import model, table
 from . import last_states, out_folder, postmortem, reporter, runner
 from . import options as smoke_options
-from .launched_ranks import LOOPBACK, LaunchedRanks, describe_exit, log_path
+from .launched_ranks import LaunchedRanks, describe_exit, log_path
 from .outcome import Finding, Outcome, merge_equal
 from .reporter import REPORT_NAME
 
@@ -74,12 +75,6 @@ def default_ranks(backend: str) -> int:
     if visible is not None:
         gpus = min(gpus, len([name for name in visible.split(",") if name not in ("", "-1")]))
     return gpus if gpus and backend != "gloo" else RANKS_WITHOUT_GPU
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def _prepare(out: Path) -> None:

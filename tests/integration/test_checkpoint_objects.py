@@ -28,8 +28,8 @@ from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.comm.addresses import free_port
 from provision_runtime.comm.ranks import Ranks, single_process
-from provision_runtime.smoke.launcher import free_port
 from tests.integration import s3
 from tests.integration.scripts import run_ranks
 from tests.rank_threads import RankThreads
