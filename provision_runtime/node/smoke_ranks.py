@@ -193,7 +193,7 @@ def _left_files(out: str) -> dict[str, Any]:
         path = os.path.join(out, name)
         if name == REPORT:
             report = _read_json(path)
-        elif name.endswith(".stuck.json"):
+        elif name.endswith(".last-state.json"):
             states[name] = _read_json(path)
         elif name.endswith(".log"):
             logs[name] = _tail(path)

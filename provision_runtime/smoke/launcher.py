@@ -81,7 +81,13 @@ def _prepare(out: Path) -> None:
     """Deletes the files of an earlier run, which must not be taken for this run's."""
     try:
         out_folder.claim(out)
-        for pattern in (REPORT_NAME, "rank*.log", "nccl*.log", "rank*.stuck.json", "rank*.at.json"):
+        for pattern in (
+            REPORT_NAME,
+            "rank*.log",
+            "nccl*.log",
+            "rank*.last-state.json",
+            "rank*.location.json",
+        ):
             for path in out.glob(pattern):
                 path.unlink()
     except OSError as error:
@@ -101,7 +107,7 @@ def _prepare_junit(path: Path | None) -> None:
 
 
 def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
-    for path in options.out.glob("rank*.at.json"):
+    for path in options.out.glob("rank*.location.json"):
         path.unlink()
     report = _read(options.out / REPORT_NAME) or _empty_report(options, launched)
     failures = {}

@@ -457,7 +457,7 @@ class RankRunner:
             return
         findings = postmortem.blame(evidence, context.env.world_size, reason, cause)
         states = {str(rank): state for rank, state in sorted(evidence.last_states.items())}
-        outcome = Outcome(findings=findings, data={"stuck": states})
+        outcome = Outcome(findings=findings, data={"last_states": states})
         phase = postmortem.failing_phase(evidence, context.phase)
         if phase != FACTS:
             self._record_early_facts()
