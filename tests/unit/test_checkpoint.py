@@ -890,7 +890,7 @@ def test_root_is_fixed_when_the_working_directory_changes(
 
 
 def test_slow_rank_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Meetings go on while rank 0 publishes: far more of them than without."""
+    """Exchanges go on while rank 0 publishes: far more of them than without."""
     beats: list[str] = []
     publish = FileBackend.commit
 
