@@ -200,7 +200,7 @@ def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path)
     assert not folders.data.exists()
     (runtime_package.site_packages(prefix) / "provision_runtime" / "cli.py").unlink()
     ensure_runtime(context, environment)
-    assert (folders.data / "held" / "lab").exists()
+    assert (folders.data / "locks" / "lab").exists()
     assert runtime_package.is_current(prefix, runtime_package.load())
 
 
