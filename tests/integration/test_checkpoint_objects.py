@@ -156,7 +156,7 @@ def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
         progress=lambda _: None,
     )
     assert [name.step for name in catalog.steps(backend)] == [1, 2]
-    prune(root, keep=1, **other)
+    prune(root, keep=1, storage_options=other)
     assert [name.step for name in catalog.steps(backend)] == [2]
 
 
