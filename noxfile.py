@@ -63,6 +63,7 @@ TEXT_TESTS = (
     "test_render",
     "test_resolution",
     "test_resolution_properties",
+    "test_runtime_api",
     "test_similar_names",
     "test_spec",
     "test_suggest",
