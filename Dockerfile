@@ -3,7 +3,7 @@
 #
 # In a checkout of provision that has this file and conda-lock.yml in its root, plain `docker build .` does it. Elsewhere the
 # build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
-#   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision_runtime; print(*provision_runtime.__path__)')/.." provision_runtime \
+#   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision, provision_runtime; print(*provision_runtime.__path__)')/.." provision_runtime \
 #     | docker build --tag provision/torch2.3-cuda12.1-py311-pytorch:dockerfile -
 
 # Replace them with --build-arg. CHANNEL_ALIAS: the address of a mirror that has conda-forge and the lock's channels.

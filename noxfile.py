@@ -34,6 +34,7 @@ TEST_TOOLS = [
     "zizmor",
     "cyclonedx-python-lib[json-validation]>=11",
     "spdx-tools>=0.8",
+    "hatchling>=1.26",  # builds the wheels that a test looks into
 ]
 # A worker that dies ends the run: xdist gives its file to others again, and may then wait for ever.
 NO_RESTART = "--max-worker-restart=0"
@@ -47,6 +48,7 @@ TEXT_TESTS = (
     "test_ci_workflow",
     "test_conda_lock_v1",
     "test_content_hash",
+    "test_distributions",
     "test_explanation",
     "test_help",
     "test_input_forms",
@@ -61,6 +63,7 @@ TEXT_TESTS = (
     "test_render",
     "test_resolution",
     "test_resolution_properties",
+    "test_runtime_api",
     "test_similar_names",
     "test_spec",
     "test_suggest",
@@ -152,12 +155,9 @@ def _unit_tests_on(
         "jsonschema",
         "kubernetes-validate",
         "check-jsonschema",
+        "hatchling",
     ]
-    install = [str(bin_folder / "python"), "-m", "pip", "install"]
-    uv = shutil.which("uv", path=Path(sys.executable).parent)
-    if uv:
-        install = [uv, "pip", "install", "--python", str(bin_folder / "python")]
-    session.run(*install, "--quiet", ".", *tools)
+    session.run(*_pip("install", bin_folder / "python"), "--quiet", ".", *tools)
     session.run(
         str(bin_folder / "python"), "-m", "pytest", "-q", *PARALLEL, *options, "tests/unit",
         env={"PROVISION_REQUIRE": None},  # it has fewer tools
@@ -165,11 +165,19 @@ def _unit_tests_on(
     return bin_folder
 
 
-def _other_pythons() -> dict[str, Path]:
-    """A working interpreter for each supported minor version except our own, from PATH or pyenv, oldest first."""
+def _pip(command: str, python: Path) -> list[str]:
+    """The command of pip for an interpreter, as uv's where that is installed."""
+    uv = shutil.which("uv", path=Path(sys.executable).parent)
+    if uv:
+        return [uv, "pip", command, "--python", str(python)]
+    return [str(python), "-m", "pip", "--disable-pip-version-check", command]
+
+
+def _other_pythons(minors: Sequence[int] = (10, 11, 12, 13)) -> dict[str, Path]:
+    """A working interpreter for each of these minor versions except our own, from PATH or pyenv, in their order."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     pythons = {}
-    for minor in (10, 11, 12, 13):
+    for minor in minors:
         if minor == sys.version_info[1]:
             continue
         on_path = shutil.which(f"python3.{minor}")
@@ -283,6 +291,42 @@ def _environment_with_torch(session: nox.Session, folder: Path) -> Path:
 
 
 @nox.session
+def build(session: nox.Session) -> None:
+    """Wheels and sdists of provision-gpu and provision-runtime in dist/, each installed in a bare venv and used there.
+
+    The runtime's wheel on the oldest Python that it supports and this machine has.
+    """
+    session.install("build", "twine", "hatchling>=1.26")
+    dist = Path("dist").absolute()
+    shutil.rmtree(dist, ignore_errors=True)
+    for project in (".", "runtime"):
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), project)
+    artifacts = sorted(dist.iterdir())
+    session.run("twine", "check", "--strict", *map(str, artifacts))
+    oldest = [*_other_pythons((8, 9, 10, 11)).values(), Path(sys.executable)][0]
+    for artifact in artifacts:
+        is_runtime = artifact.name.startswith("provision_runtime")
+        is_wheel = artifact.suffix == ".whl"
+        venv = Path(session.create_tmp()).absolute() / artifact.name
+        python = venv / "bin" / "python"
+        base = oldest if is_runtime and is_wheel else sys.executable
+        session.run(str(base), "-m", "venv", "--clear", str(venv), external=True)
+        # It needs nothing from an index; an sdist needs hatchling.
+        options = ["--no-index"] if is_runtime and is_wheel else []
+        session.run(*_pip("install", python), "--quiet", *options, str(artifact), external=True)
+        session.run(*_pip("check", python), external=True)
+        check = ["tools/check_runtime.py", str(venv), *([] if is_runtime else ["--bundled"])]
+        session.run(str(python), "-I", *check, external=True)
+        torch_python = os.environ.get("PROVISION_TEST_PYTHON")
+        if is_runtime and torch_python:
+            [site] = venv.glob("lib/python3*/site-packages")
+            variables = {"PYTHONPATH": str(site)}
+            session.run(torch_python, "-s", "-B", *check, env=variables, external=True)
+        if not is_runtime:
+            session.run(str(venv / "bin" / "provision"), "--version", external=True)
+
+
+@nox.session
 def mutants(session: nox.Session) -> None:
     """Break the code in the places of tests/mutants.json, one at a time: do the tests notice?"""
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
@@ -321,9 +365,6 @@ def gpu(session: nox.Session) -> None:
 def release(session: nox.Session) -> None:
     """Prepare a release in dist/: wheel, sdist, checksums, notes and the tag's text. Publishes nothing."""
     session.run("python", "tools/release.py", "check")
-    folder = Path("dist")
-    shutil.rmtree(folder, ignore_errors=True)
-    session.install("build")
-    session.run("python", "-m", "build", "--outdir", str(folder))
-    session.run("python", "tools/release.py", "write", str(folder))
-    session.log(f"{folder} is ready; docs/release.md says how to tag and publish it")
+    build(session)
+    session.run("python", "tools/release.py", "write", "dist")
+    session.log("dist is ready; docs/release.md says how to tag and publish it")

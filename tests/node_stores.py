@@ -18,7 +18,7 @@ import zstandard
 from provision.core.platforms import PLATFORM
 from provision_runtime.facts.digests import prefix_digests
 from provision_runtime.node import activation, install, transfer
-from provision_runtime.node.store import Store
+from provision_runtime.node.store import Pack, Store, parse_pack
 
 # Folders of tests are closed to other users.
 RUN = {"id": "run-1", "source": "laptop:1000:/data", "by": "ann@laptop", "readers": "me"}
@@ -37,6 +37,10 @@ class PackedToy:
     @property
     def key(self) -> str:
         return str(self.pack["key"])
+
+    @property
+    def parsed(self) -> Pack:
+        return parse_pack(self.pack)
 
 
 def pack_toy(folder: Path, version: str, python: str = PYTHON, filler: int = 0) -> PackedToy:

@@ -20,7 +20,7 @@ from provision.core.paths import Folders, make_private_directory
 from provision.core.types import Progress
 from provision_runtime.node.trust import Trust
 
-_FOLDER = "held"
+_FOLDER = "locks"
 # unsupported: the file system has no locks, so no process can hold one there.
 LockState = Literal["locked", "busy", "unsupported"]
 

@@ -1,5 +1,5 @@
 """The runtime package that we install into environments: `provision_runtime` with its own
-dist-info.
+dist-info, as the wheel of provision-runtime has it.
 
 No lock names it, because nothing downloads it: its files come from the running provision. The same
 version of provision always installs the same bytes, in prefixes and in images, and pip and
@@ -19,21 +19,23 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from provision import __version__
 from provision.core.atomic import replace_directory, staging_path
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.system_errors import from_system
+from provision_runtime import __version__
 
 NAME = "provision_runtime"
 FOLDER = Path(str(files(NAME)))
 # Code and its tables. Files that an editor or an interpreter leaves next to them are not part of
 # the package.
-_SUFFIXES = (".py", ".json")
+_SUFFIXES = (".py", ".json", ".typed")
+# What runtime/pyproject.toml says; a test compares them.
 _METADATA = """\
 Metadata-Version: 2.1
-Name: {name}
+Name: provision-runtime
 Version: {version}
-Summary: What provision runs in the environments that it builds: smoke test, checkpoints, facts.
+Summary: Checkpoints that are complete or absent, steps that all ranks take together, and a smoke \
+test for distributed PyTorch.
 License: Apache-2.0
 Requires-Python: >=3.8
 """
@@ -55,9 +57,7 @@ class InstalledRuntime:
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimePackage:
-    """The runtime package of one version of provision. files: their content by their path below
-    site-packages.
-    """
+    """One version of the runtime package. files: their content by their path below site-packages."""
 
     version: str
     files: dict[str, bytes]
@@ -81,7 +81,7 @@ def load(folder: Path = FOLDER, version: str = __version__) -> RuntimePackage:
             contents[f"{NAME}/{relative.as_posix()}"] = path.read_bytes()
     dist_info = f"{NAME}-{version}.dist-info"
     contents[f"{dist_info}/INSTALLER"] = b"provision\n"
-    contents[f"{dist_info}/METADATA"] = _METADATA.format(name=NAME, version=version).encode()
+    contents[f"{dist_info}/METADATA"] = _METADATA.format(version=version).encode()
     contents[f"{dist_info}/WHEEL"] = _WHEEL.format(version=version).encode()
     contents[f"{dist_info}/RECORD"] = _record(contents, f"{dist_info}/RECORD")
     return RuntimePackage(version=version, files=dict(sorted(contents.items())))
@@ -177,8 +177,8 @@ def install(prefix: Path, package: RuntimePackage) -> None:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise SystemRefused(
                 f"{prefix} has no current {NAME}, and you may not write there: {error.strerror}.",
-                advice="Ask the owner of the prefix to run `provision env create` with this version "
-                f"({package.version}) of provision.",
+                advice="Ask the owner of the prefix to run `provision env create` with your version of "
+                "provision.",
             ) from error
         raise from_system(error, prefix) from error
 

@@ -57,7 +57,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 def record(layout: Path, keys: Mapping[str, str]) -> None:
     """Record layers that were just hashed: cache keys by digest. Replaces the whole record."""
     rows = {
-        digest: {"made_of": key, "mark": _stamp(oci_layout.blob(layout, digest))}
+        digest: {"cache_key": key, "stat": _stamp(oci_layout.blob(layout, digest))}
         for digest, key in keys.items()
     }
     atomic_write(layout / FILE, oci_layout.canonical(rows))
@@ -71,7 +71,7 @@ def read(layout: Path) -> list[CachedLayer]:
         return []
     return [
         CachedLayer(
-            path=oci_layout.blob(layout, digest), key=row["made_of"], stamp=tuple(row["mark"])
+            path=oci_layout.blob(layout, digest), key=row["cache_key"], stamp=tuple(row["stat"])
         )
         for digest, row in rows.items()
     ]

@@ -83,7 +83,7 @@ def save(
     metadata: Mapping[str, Any] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
-    **options: Any,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> SaveReport:
     """Commits the state dict as checkpoint `step`; all ranks call it.
 
@@ -96,22 +96,37 @@ def save(
     own parts of DTensors and ShardedTensors. An existing step is replaced: readers see the old one
     until the new one is whole.
 
-    root: a folder, or a URL that fsspec supports, with its `options`. ranks: how the ranks exchange
-    values; by default through the store of the default process group. incremental: link what has
-    not changed since the latest checkpoint. for_dcp: also write what `dcp.load` needs; rank 0 then
-    imports torch.distributed.checkpoint, which takes seconds on a slow disk. metadata: your own
-    values for the manifest, anything JSON can hold; those of rank 0 count. progress: called on
-    every rank at least once a second, with the bytes of all ranks; an exception in it ends the
-    save. deadline_s: how long a rank may be silent.
+    Args:
+        state_dict: This rank's values by name: tensors of any shape, dtype and device, objects with
+            state_dict, and what pickle can hold.
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        step: The number of the training step, 0 or more.
+        ranks: How the ranks exchange values. Default: through the store of the default process group.
+        incremental: Links what has not changed since the latest checkpoint, instead of writing it.
+        for_dcp: Also writes what `torch.distributed.checkpoint.load` needs. Rank 0 then imports that
+            module, which takes seconds on a slow disk.
+        metadata: Values of your own for the manifest, anything that JSON can hold. Rank 0's count.
+        progress: Called on every rank at least once a second, with the bytes of all ranks. An
+            exception in it ends the save.
+        deadline_s: Seconds that a rank may be silent. A save may take longer. Without effect if
+            `ranks` is passed, which have a time-out of their own.
+        storage_options: fsspec's options for a URL, such as `{"endpoint_url": ...}`. A folder has none.
 
-    Raises NotCommitted, on every rank, if a rank failed or fell silent: nothing new is visible, and
-    the earlier checkpoints are untouched. CheckpointError, on every rank, if a state dict cannot be
-    saved, or those of the ranks do not fit together. ValueError, on the rank that passed it, if the
-    step is not a whole number of 0 or more.
+    Returns:
+        What was written and linked, in bytes, and how long it took, in seconds.
+
+    Raises:
+        NotCommitted: On every rank, if a rank failed or fell silent. Nothing new is visible, and the
+            earlier checkpoints are untouched.
+        CheckpointError: On every rank, if a state dict cannot be saved, if those of the ranks do not
+            fit together, or if another rank was passed a wrong argument.
+        ValueError: On the rank that was passed it, if the step is not a whole number of 0 or more,
+            or the metadata are not what JSON can hold.
+        TypeError: On the rank that was passed them, for storage_options of a folder.
     """
     return saver.save(
         state_dict,
-        partial(open_root, root, **options),
+        partial(open_root, root, storage_options),
         step,
         _default_ranks(ranks, deadline_s),
         incremental=incremental,
@@ -131,17 +146,34 @@ def save_async(
     metadata: Mapping[str, Any] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
-    **options: Any,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Future[SaveReport]:
     """Like save, but returns once the state is copied to host memory; the rest runs in the
     background.
 
-    The future's result is the report, or it raises NotCommitted. Call result() before the process
-    group is destroyed. The process does not end before the save is over.
-
     Waits first for a save that is still running, and warns if that failed and its future was never
     checked. The copy stays for the next save, which neither copies nor hashes what still equals it.
-    Raises ValueError for ranks that use collectives (ranks.through_group).
+    The process does not end before the save is over.
+
+    Args:
+        state_dict: As for save. It may change as soon as this returns.
+        root: As for save.
+        step: As for save.
+        ranks: As for save, but no ranks that use collectives (`ranks.through_group`).
+        incremental: As for save.
+        metadata: As for save.
+        progress: As for save, called in the background's thread.
+        deadline_s: As for save.
+        storage_options: As for save.
+
+    Returns:
+        A future. Its result is the report, or it raises NotCommitted. Call `result()` before the
+        process group is destroyed.
+
+    Raises:
+        ValueError: For ranks that use collectives, and as save.
+        CheckpointError: As save.
+        TypeError: As save.
     """
     ranks = _default_ranks(ranks, deadline_s)
     if ranks.uses_collectives:
@@ -151,7 +183,7 @@ def save_async(
         )
     return saver.save_async(
         state_dict,
-        partial(open_root, root, **options),
+        partial(open_root, root, storage_options),
         step,
         ranks,
         incremental=incremental,
@@ -170,7 +202,7 @@ def load(
     allow_pickle: bool = False,
     strict: bool = True,
     deadline_s: float = DEADLINE_S,
-    **options: Any,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> LoadReport:
     """Reads a checkpoint into the tensors of the state dict, in place, and its other values; all
     ranks call it.
@@ -183,24 +215,39 @@ def load(
     dict may ask for part of what was saved; such an object, a list and a tuple must take all of it,
     on one rank or another.
 
-    strict=False: values whose names the checkpoint lacks stay as they are, and the report names
-    them (`missing`), and those that only the checkpoint has (`unexpected`). Shapes must fit all the
-    same.
-
     A damaged file with another intact copy is replaced by that, with a CheckpointWarning.
-    on_damage="previous": skips a checkpoint with other damage, with a warning and in the report, for
-    the newest intact one before it. allow_pickle: also reads objects that must be unpickled, which can
-    run code; numbers, strings, tensors, and lists and dicts of them do not need it.
 
-    Raises DamagedFile, which names the file and the tensors in it; NoCheckpoint, which lists the
-    steps that exist; CheckpointError, with all names that are missing or do not fit, or if a rank
-    is missing; OSError if the store fails. Always on every rank, with the state dict unchanged
-    (unless the store fails while it is read). An invalid option is a ValueError on its rank and a
-    CheckpointError on the others.
+    Args:
+        state_dict: What to fill on this rank. Tensors have the global shapes of the save.
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        step: The number of a step, or "latest": the one that was committed last.
+        ranks: How the ranks exchange values. Default: through the store of the default process group.
+        on_damage: "refuse", or "previous": skips a checkpoint with damage that cannot be healed for
+            the newest intact one before it, with a warning and in the report.
+        allow_pickle: Also reads objects that must be unpickled, which can run code. Numbers, strings,
+            tensors, and lists and dicts of them do not need it.
+        strict: False leaves values that the checkpoint lacks as they are, and names them in the
+            report (`missing`), with those that only the checkpoint has (`unexpected`). Shapes must
+            fit all the same.
+        deadline_s: Seconds that a rank may be silent, as for save.
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        Which checkpoint was loaded, how many bytes, and how long it took, in seconds.
+
+    Raises:
+        DamagedFile: With the file and the names of the tensors in it.
+        NoCheckpoint: With the steps that exist.
+        CheckpointError: With all names that are missing or do not fit; if a rank is missing; or if
+            another rank was passed a wrong argument.
+        OSError: If the store fails. All these are raised on every rank, with the state dict
+            unchanged (unless the store fails while it is read).
+        ValueError: On the rank that was passed it, for another on_damage, or a step that is no number.
+        TypeError: On the rank that was passed them, for storage_options of a folder.
     """
     return loader.load(
         state_dict,
-        partial(open_root, root, **options),
+        partial(open_root, root, storage_options),
         step,
         _default_ranks(ranks, deadline_s),
         on_damage=on_damage,
@@ -209,41 +256,92 @@ def load(
     )
 
 
-def latest(root: str | os.PathLike[str] | Backend, **options: Any) -> int | None:
-    """The step that was committed last, which need not be the highest; None if there is none.
+def latest(
+    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, Any] | None = None
+) -> int | None:
+    """The step that was committed last, which need not be the highest.
 
     If `latest` is damaged, the last of those that can be read.
+
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        The number of the step; None if there is none.
+
+    Raises:
+        OSError: If the store fails.
     """
-    backend = open_root(root, **options)
-    return catalog.step_of(catalog.latest(backend))
+    return catalog.step_of(catalog.latest(open_root(root, storage_options)))
 
 
 def path(
-    root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int | str = LATEST,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> str:
-    """The folder of a checkpoint, for other readers (`dcp.load(state_dict,
-    checkpoint_id=path(root))`).
+    """The folder of a checkpoint, for other readers: `dcp.load(state_dict, checkpoint_id=path(root))`.
 
-    Raises NoCheckpoint; DamagedFile if `latest` is damaged.
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        step: The number of a step, or "latest".
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        A path, or a URL.
+
+    Raises:
+        NoCheckpoint: With the steps that exist.
+        DamagedFile: If `latest` is damaged, and was needed.
+        OSError: If the store fails.
     """
-    backend = open_root(root, **options)
+    backend = open_root(root, storage_options)
     return f"{backend.root}/{loader.folder_of(backend, step)}"
 
 
-def list_steps(root: str | os.PathLike[str] | Backend, **options: Any) -> list[int]:
-    """Committed steps in ascending order, without unfinished ones."""
-    return [name.step for name in catalog.steps(open_root(root, **options))]
+def list_steps(
+    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, Any] | None = None
+) -> list[int]:
+    """The committed steps, without unfinished ones.
+
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        Their numbers, in ascending order.
+
+    Raises:
+        OSError: If the store fails.
+    """
+    return [name.step for name in catalog.steps(open_root(root, storage_options))]
 
 
 def contents(
-    root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int | str = LATEST,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """What a checkpoint holds: type and shape by name, such as `("torch.float32", (8, 1))`;
-    `("object", ())` for what is no tensor.
+    """The names in a checkpoint, with their types and shapes. Reads only the manifest.
 
-    Reads only the manifest. Raises NoCheckpoint; DamagedFile if manifest or `latest` is damaged.
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        step: The number of a step, or "latest".
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        Type and global shape by name, such as `("torch.float32", (8, 1))`; `("object", ())` for what
+        is no tensor.
+
+    Raises:
+        NoCheckpoint: With the steps that exist.
+        DamagedFile: If the manifest or `latest` is damaged.
+        OSError: If the store fails.
     """
-    content = _manifest(open_root(root, **options), step)
+    content = _manifest(open_root(root, storage_options), step)
     by_name: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, tensor in content.tensors.items():
         by_name[name] = (tensor.dtype, tensor.shape)
@@ -253,10 +351,27 @@ def contents(
 
 
 def metadata(
-    root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int | str = LATEST,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `save` was given as metadata. Raises as `contents` does."""
-    return _manifest(open_root(root, **options), step).metadata
+    """The metadata that `save` was given.
+
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        step: The number of a step, or "latest".
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        The values by name; empty if there were none.
+
+    Raises:
+        NoCheckpoint: With the steps that exist.
+        DamagedFile: If the manifest or `latest` is damaged.
+        OSError: If the store fails.
+    """
+    return _manifest(open_root(root, storage_options), step).metadata
 
 
 def _manifest(backend: Backend, step: int | str) -> Manifest:
@@ -264,10 +379,26 @@ def _manifest(backend: Backend, step: int | str) -> Manifest:
 
 
 def verify(
-    root: str | os.PathLike[str] | Backend, *, step: int | str = LATEST, **options: Any
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int | str = LATEST,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[Damage]:
-    """All damage of a checkpoint, every byte hashed; empty if it is intact. Raises NoCheckpoint."""
-    backend = open_root(root, **options)
+    """Hashes every byte of a checkpoint, with SHA-256. Changes nothing, and needs no torch.
+
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        step: The number of a step, or "latest".
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        All damage; empty if the checkpoint is intact.
+
+    Raises:
+        NoCheckpoint: With the steps that exist.
+        OSError: If the store fails.
+    """
+    backend = open_root(root, storage_options)
     for _ in range(catalog.TRIES):
         folder, latest_damage = loader.look_up(backend, step)
         damages = verification.check_folder(backend, folder)
@@ -285,16 +416,29 @@ def prune(
     keep: int,
     every: int | None = None,
     dry_run: bool = False,
-    **options: Any,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Pruned:
     """Removes old checkpoints, and unfinished ones whose writers died. One process calls it.
 
-    Keeps the last `keep` committed steps, the multiples of `every`, the latest, and links to steps.
-    Files that the remaining checkpoints share with the removed ones stay, and get a second copy
-    first. Warns (CheckpointWarning) of what could not be removed or copied, which is in the
-    result's `problems` too, and removes the others.
+    The latest, and links to steps, always stay. Files that the remaining checkpoints share with the
+    removed ones stay, and get a second copy first. What could not be removed or copied is a
+    CheckpointWarning and in the result's `problems`; the others are removed.
+
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        keep: How many of the last committed steps stay, 1 or more.
+        every: Steps that are multiples of this number stay too.
+        dry_run: Removes nothing.
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        What was removed, or would be, and what stays because it is unknown or cannot be read.
+
+    Raises:
+        ValueError: If keep is less than 1.
+        OSError: If the store cannot be read.
     """
-    return retention.prune(open_root(root, **options), keep, every=every, dry_run=dry_run)
+    return retention.prune(open_root(root, storage_options), keep, every=every, dry_run=dry_run)
 
 
 def _default_ranks(ranks: Ranks | None, deadline_s: float) -> Ranks:

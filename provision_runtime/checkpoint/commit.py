@@ -19,7 +19,7 @@ import sys
 import time
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..comm import collective
@@ -49,7 +49,14 @@ SPACE_MARGIN = 1.1
 
 @dataclass(frozen=True)
 class SaveProgress:
-    """How far a save is: bytes of tensors over all ranks. rate: bytes per second so far."""
+    """How far a save is, over all ranks.
+
+    Attributes:
+        total: Bytes of tensors that the checkpoint will have.
+        written: Bytes of them that are written.
+        linked: Bytes of them that are linked, because the parent has them.
+        seconds: Since this rank began to write.
+    """
 
     total: int
     written: int
@@ -58,6 +65,7 @@ class SaveProgress:
 
     @property
     def rate(self) -> float:
+        """Bytes per second so far: (written + linked) / seconds."""
         return (self.written + self.linked) / self.seconds if self.seconds else 0.0
 
 
@@ -73,6 +81,17 @@ class Committed:
     digests: dict[Place, str]
     write_s: float
     commit_s: float
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What rank 0 found and made, which all ranks must know. sequence: of this commit. parent: the
+    checkpoint before it."""
+
+    folder: str
+    parent: str | None
+    sequence: int
+    incremental: bool
 
 
 @dataclass
@@ -118,8 +137,12 @@ def commit(
     try:
         _check_same_step(step, ranks)
         try:
-            opened = _broadcast_slow(
-                "checkpoint/open", ranks, lambda: _begin(backend, step, incremental, stage)
+            opened = _Opened(
+                **_broadcast_slow(
+                    "checkpoint/open",
+                    ranks,
+                    lambda: asdict(_begin(backend, step, incremental, stage)),
+                )
             )
             parts = _write_parts(backend, opened, plan, ranks, progress)
             written = time.monotonic()
@@ -154,8 +177,8 @@ def _broadcast_slow(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
     return collective.broadcast(name, ranks, future.result)
 
 
-def _begin(backend: Backend, step: int, incremental: bool, stage: _Stage) -> dict[str, Any]:
-    """Runs on rank 0 only. Makes the temporary folder; returns what all ranks must know."""
+def _begin(backend: Backend, step: int, incremental: bool, stage: _Stage) -> _Opened:
+    """Runs on rank 0 only. Makes the temporary folder."""
     with suppress(OSError):
         catalog.remove_leftovers(backend)
     parent = catalog.latest(backend)
@@ -174,12 +197,7 @@ def _begin(backend: Backend, step: int, incremental: bool, stage: _Stage) -> dic
         sequence = content.sequence + 1
     folder = backend.begin(step, parent if incremental else None)
     stage.begun.append(folder)
-    return {
-        "folder": folder,
-        "parent": parent,
-        "sequence": sequence,
-        "incremental": incremental,
-    }
+    return _Opened(folder, parent, sequence, incremental)
 
 
 # Every rank's files
@@ -187,20 +205,19 @@ def _begin(backend: Backend, step: int, incremental: bool, stage: _Stage) -> dic
 
 def _write_parts(
     backend: Backend,
-    opened: dict[str, Any],
+    opened: _Opened,
     plan: SavePlan,
     ranks: Ranks,
     progress: ProgressCallback,
 ) -> _WrittenParts:
     """Writes this rank's files into the temporary folder, and a list of them.
 
-    opened: what `_begin` returned on rank 0. On return all files are durable, and no rank knows any
-    of them to be corrupt.
+    On return all files are durable, and no rank knows any of them to be corrupt.
     """
-    folder = opened["folder"]
+    folder = opened.folder
     collective.run_on_all("checkpoint/enter", ranks, lambda: backend.wait_for(folder, VISIBLE_S))
     # The parent as this rank sees it; an empty index if it was removed meanwhile.
-    parent = opened["parent"] if opened["incremental"] else None
+    parent = opened.parent if opened.incremental else None
     content = catalog.manifest_if_intact(backend, parent) if parent else None
     writer = Writer(backend, folder, ParentIndex(parent, content), plan.digests)
     _check_space(backend, writer, plan.items, ranks)
@@ -345,7 +362,7 @@ def _part_bytes(plan: SavePlan, part: RankPart) -> bytes:
 
 def _publish_together(
     backend: Backend,
-    opened: dict[str, Any],
+    opened: _Opened,
     step: int,
     ranks: Ranks,
     stage: _Stage,
@@ -388,13 +405,13 @@ def _publish_together(
 
 def _publish(
     backend: Backend,
-    opened: dict[str, Any],
+    opened: _Opened,
     step: int,
     world_size: int,
     metadata: dict[str, Any],
 ) -> str:
     """Runs on rank 0 only, when all ranks' files are durable."""
-    folder = opened["folder"]
+    folder = opened.folder
     parts = [json.loads(backend.read(folder, _part_name(rank))) for rank in range(world_size)]
     for rank in range(world_size):
         backend.discard(folder, _part_name(rank))
@@ -438,7 +455,7 @@ def _remove_older_generations(backend: Backend, folder: str) -> None:
         backend.remove(*older)
 
 
-def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> Manifest:
+def _merge(parts: list[dict[str, Any]], step: int, opened: _Opened) -> Manifest:
     """The manifest. Raises CheckpointError if the boxes of a tensor do not make up the whole."""
     entries = []
     boxes: dict[str, list[manifest.Record]] = {}
@@ -468,8 +485,8 @@ def _merge(parts: list[dict[str, Any]], step: int, opened: dict[str, Any]) -> Ma
         files=tuple(files[name] for name in sorted(files)),
         tensors=tensors,
         objects=dict(sorted(objects.items())),
-        sequence=opened["sequence"],
-        parent=opened["parent"],
+        sequence=opened.sequence,
+        parent=opened.parent,
         torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
     )
 

@@ -33,8 +33,12 @@ class CheckpointError(Exception):
 
 
 class DamagedFile(CheckpointError):
-    """A file of a checkpoint is not what was committed. `tensors`: the names of those in it, if
-    known.
+    """A file of a checkpoint is not what was committed.
+
+    Args:
+        path: The file's path, or its URL.
+        problem: What is wrong, in words.
+        tensors: The names of the values in the file, if known.
     """
 
     def __init__(self, path: object, problem: str, tensors: tuple[str, ...] = ()) -> None:
@@ -63,9 +67,13 @@ class Vanished(CheckpointError):
 class NotCommitted(CheckpointError):
     """The new checkpoint does not exist.
 
-    ranks: those that failed; empty if unknown. errno: that of the first failed rank, or 0.
-    is_certain: False if rank 0 fell silent, or the ranks' store was lost, while rank 0 published:
-    the checkpoint may then exist; `list_steps` shows it.
+    `ranks` are those that failed, empty if unknown; `errno` is that of the first of them, or 0.
+
+    Args:
+        step: The number of the step.
+        failure: The failure of the ranks.
+        is_certain: False if rank 0 fell silent, or the ranks' store was lost, while rank 0 published:
+            the checkpoint may then exist; `list_steps` shows it.
     """
 
     def __init__(self, step: int, failure: RankFailed, is_certain: bool = True) -> None:

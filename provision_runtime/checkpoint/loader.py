@@ -43,12 +43,18 @@ TRIES = 100
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What was loaded.
+    """A checkpoint that was loaded.
 
-    bytes: what this rank read into the state dict. refused: a sentence per damage of a newer
-    checkpoint that was skipped (`on_damage="previous"`), or of `latest`. missing: names that the
-    checkpoint lacks, and whose values on this rank stayed (`strict=False`). unexpected: names of
-    the checkpoint that this rank's state dict does not have.
+    Attributes:
+        step: The number of the step.
+        folder: The checkpoint's path, or its URL.
+        bytes: Bytes that this rank read into the state dict.
+        verify_s: Seconds until all ranks had verified their files.
+        read_s: Seconds in which the values were read.
+        refused: A sentence per damage of a newer checkpoint that was skipped
+            (`on_damage="previous"`), or of `latest`.
+        missing: Names that the checkpoint lacks, whose values on this rank stayed (`strict=False`).
+        unexpected: Names of the checkpoint that this rank's state dict does not have.
     """
 
     step: int
@@ -62,7 +68,7 @@ class LoadReport:
 
     @property
     def rate(self) -> float:
-        """Bytes per second, verification included."""
+        """Bytes per second, verification included: bytes / (verify_s + read_s)."""
         seconds = self.verify_s + self.read_s
         return self.bytes / seconds if seconds else 0.0
 

@@ -15,13 +15,23 @@ METADATA = ".metadata"
 
 
 def read_plain(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> dict[str, Any]:
-    """What a file of torch.save or a folder of torch.distributed.checkpoint holds, in host memory.
+    """Reads a file of torch.save, or a folder of torch.distributed.checkpoint, into host memory.
 
     One process calls it, for example to save the result as a checkpoint of ours:
     `save(read_plain("old.pt"), root, step=1000)`. Nothing is verified: neither has hashes.
 
-    allow_pickle: unpickle objects, which can run code. A folder of DCP always needs it, because its
-    `.metadata` is a pickle. Raises CheckpointError if it is neither of the two or must not be read.
+    Args:
+        path: The file or folder.
+        allow_pickle: Unpickles objects, which can run code. A folder of DCP always needs it, because
+            its `.metadata` is a pickle.
+
+    Returns:
+        The values by name; what is no dict has the name "value". Tensors lie in host memory.
+
+    Raises:
+        CheckpointError: If it is neither of the two, must not be read, or is a folder of DCP and
+            torch is older than 2.3.
+        OSError: If it cannot be read.
     """
     path = os.fspath(path)
     if os.path.isdir(path):

@@ -24,14 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pruned:
-    """Names of folders.
+    """What `prune` removed, or would remove: names of folders below the root.
 
-    removed: committed checkpoints. leftovers: unfinished folders of dead writers, removed too.
-    unknown: unfinished folders that stay, since their writer may be alive (on another host or in
-    another container). unreadable: committed checkpoints that stay, since their age is unknown:
-    their manifest cannot be read. problems: a sentence for each folder that could not be removed,
-    and one if second copies could not be written (lacks_copies). copied_bytes: of second copies
-    that were written.
+    Attributes:
+        removed: Committed checkpoints.
+        leftovers: Unfinished folders of dead writers, removed too.
+        unknown: Unfinished folders that stay, since their writer may be alive, on another host or in
+            another container.
+        unreadable: Committed checkpoints that stay, since their age is unknown: their manifest cannot
+            be read.
+        problems: A sentence for each folder that could not be removed, and one if second copies could
+            not be written.
+        copied_bytes: Bytes of second copies that were written.
+        lacks_copies: Whether second copies could not be written.
     """
 
     removed: tuple[str, ...]

@@ -25,10 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SaveReport:
-    """What a save did.
+    """A save that was committed.
 
-    Bytes are of tensors, over all ranks: written, or linked because the parent has them. Seconds
-    are this rank's: planning, copying to host memory (save_async), writing, committing.
+    Attributes:
+        step: The number of the step.
+        folder: The checkpoint's path, or its URL.
+        bytes: Bytes of tensors in the checkpoint, over all ranks.
+        written: Bytes of them that were written.
+        linked: Bytes of them that were linked, because the parent has them.
+        plan_s: Seconds in which this rank planned.
+        snapshot_s: Seconds in which this rank copied to host memory (save_async; else 0).
+        write_s: Seconds in which this rank wrote.
+        commit_s: Seconds from then until all ranks saw the checkpoint.
     """
 
     step: int
@@ -43,7 +51,7 @@ class SaveReport:
 
     @property
     def rate(self) -> float:
-        """Bytes per second from the first write to the commit."""
+        """Bytes per second from the first write to the commit: bytes / (write_s + commit_s)."""
         seconds = self.write_s + self.commit_s
         return self.bytes / seconds if seconds else 0.0
 

@@ -50,9 +50,23 @@ class CheckpointManager:
     steps whether one came to any of them, through the store; so a signal leads to a save within
     that many steps, on all ranks at the same one.
 
-    every: steps between saves. keep: how many of the last checkpoints stay (None: all). best: the
-    metric by which the best checkpoint stays too; best_mode: min or max. background: save as
-    `save_async` does. on_signal: save at SIGUSR1, and save and stop at SIGTERM.
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        state_dict: What to save and to fill, as for `save` and `load`.
+        every: Steps between saves.
+        keep: How many of the last checkpoints stay; None: all.
+        best: The metric by which the best checkpoint stays too.
+        best_mode: "min" or "max": which value of the metric is best.
+        background: Saves as `save_async` does.
+        on_signal: Saves at SIGUSR1; saves and stops at SIGTERM.
+        agree_every: Steps between two comparisons of the signals.
+        ranks: How the ranks exchange values. Default: through the store of the default process group.
+        deadline_s: Seconds that a rank may be silent, as for `save`.
+        storage_options: fsspec's options for a URL, as for `save`.
+
+    Raises:
+        ValueError: For counts below 1, for a mode that is neither min nor max, for a background save
+            with ranks that use collectives, and for on_signal outside of the main thread.
     """
 
     def __init__(
@@ -69,9 +83,8 @@ class CheckpointManager:
         agree_every: int = 10,
         ranks: Ranks | None = None,
         deadline_s: float = 120.0,
-        **options: Any,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises ValueError for counts below 1, and for a mode that is neither min nor max."""
         counts = {"every": every, "agree_every": agree_every, "keep": 1 if keep is None else keep}
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -88,7 +101,7 @@ class CheckpointManager:
         if background and ranks.uses_collectives:
             raise ValueError("background=True cannot use ranks that exchange by collectives")
         self.state_dict = state_dict
-        self._open = partial(open_root, root, **options)
+        self._open = partial(open_root, root, storage_options)
         self._ranks, self._signal_ranks = ranks, signal_ranks or ranks
         self._every, self._keep, self._agree_every = every, keep, agree_every
         self._best, self._best_mode = best, best_mode
@@ -121,10 +134,22 @@ class CheckpointManager:
             self._stop_listening()
 
     def restore(self, *, strict: bool = True, allow_pickle: bool = False) -> int | None:
-        """Load the latest checkpoint into the state dict; its step, or None at the first start.
+        """Loads the latest checkpoint into the state dict.
 
         A damaged file is replaced by its second copy, if that is intact; else the checkpoint is
         skipped for the one before. Both with a CheckpointWarning.
+
+        Args:
+            strict: As for `load`.
+            allow_pickle: As for `load`.
+
+        Returns:
+            The step of the checkpoint; None at the first start.
+
+        Raises:
+            DamagedFile: If no checkpoint is intact.
+            CheckpointError: As `load`.
+            OSError: If the store fails.
         """
         try:
             report = loader.load(
@@ -141,9 +166,18 @@ class CheckpointManager:
         return report.step
 
     def after_step(self, step: int, **metrics: float) -> bool:
-        """Save if it is time, or if a signal came. Returns whether training must stop.
+        """Saves if it is time, or if a signal came.
 
-        metrics: numbers of this step, kept with its checkpoint; those of rank 0 count.
+        Args:
+            step: The number of the step that is over.
+            metrics: Numbers of this step, kept with its checkpoint. Rank 0's count.
+
+        Returns:
+            Whether training must stop.
+
+        Raises:
+            NotCommitted: As `save`.
+            CheckpointError: As `save`.
         """
         requested: set[str] = set()
         if self._on_signal and step % self._agree_every == 0:
@@ -157,9 +191,17 @@ class CheckpointManager:
         return self._stopping
 
     def save(self, step: int, **metrics: float) -> None:
-        """Save this step now, and remove what need not be kept.
+        """Saves this step now, and removes what need not be kept.
 
         Warns (CheckpointWarning) of damage that was found in the background since the last save.
+
+        Args:
+            step: The number of the step.
+            metrics: Numbers of this step, kept with its checkpoint. Rank 0's count.
+
+        Raises:
+            NotCommitted: If this save failed, or the one in the background before it.
+            CheckpointError: If the state dict cannot be saved.
         """
         self.finish()
         for problem in self._rehash.take_problems():
@@ -180,13 +222,24 @@ class CheckpointManager:
             self._prune()
 
     def finish(self) -> None:
-        """Wait for a save in the background. Raises NotCommitted if it failed."""
+        """Waits for a save in the background.
+
+        Raises:
+            NotCommitted: If it failed.
+        """
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
 
     def best_step(self) -> int | None:
-        """The step with the best metric of those that are there; None if none has it."""
+        """Reads the metrics of all checkpoints.
+
+        Returns:
+            The step with the best one; None if no checkpoint has the metric.
+
+        Raises:
+            OSError: If the store fails.
+        """
         if self._best is None:
             return None
         backend = self._open()

@@ -27,7 +27,14 @@ WORKERS = 3
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that is not what was committed. tensors: the names of what it holds."""
+    """A file that is not what was committed.
+
+    Attributes:
+        folder: The name of the checkpoint below the root.
+        file: The name of the file in it.
+        problem: What is wrong, in words.
+        tensors: The names of the values in the file, if known.
+    """
 
     folder: str
     file: str
@@ -35,6 +42,14 @@ class Damage:
     tensors: tuple[str, ...] = ()
 
     def error(self, root: str) -> DamagedFile:
+        """The damage as an exception.
+
+        Args:
+            root: The path or URL of the root.
+
+        Returns:
+            The exception, which is not raised.
+        """
         return DamagedFile(f"{root}/{self.folder}/{self.file}", self.problem, self.tensors)
 
 

@@ -37,6 +37,13 @@ def own_address() -> str | None:
         return None
 
 
+def free_port(address: str = "") -> int:
+    """A port on which nothing listens now, at one of this host's addresses or at all of them."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
 def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 

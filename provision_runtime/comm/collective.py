@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from .ranks import Ranks
 
+__all__ = ["RankFailed", "barrier", "broadcast", "run_on_all"]
+
 T = TypeVar("T")
 
 # Between two exchanges of ranks that work or wait.
@@ -25,7 +27,17 @@ LONGEST_PAUSE_S = 1.0
 
 
 class RankFailed(OSError):
-    """An action failed on some ranks; raised on all. errno and filename are the first rank's."""
+    """An action failed on some ranks; raised on all.
+
+    `errno`, `strerror` and `filename` are those of the first of them; errno is 0 if its error was no
+    OSError.
+
+    Args:
+        ranks: The ranks that failed; empty if unknown.
+        number: The errno.
+        text: What went wrong.
+        filename: The file of the error.
+    """
 
     def __init__(
         self, ranks: Sequence[int], number: int, text: str, filename: str | None = None
@@ -45,16 +57,33 @@ class RankFailed(OSError):
 def barrier(name: str, ranks: Ranks) -> None:
     """Returns when all ranks have reached it.
 
-    If a rank is missing, the error has the name of the barrier.
+    Args:
+        name: Names the barrier in errors. Ranks at different barriers do not pass.
+        ranks: This rank.
+
+    Raises:
+        RanksMissing: If a rank does not come in time.
+        StoreLost: If the process that hosts the store is gone.
     """
     ranks.exchange(name, None)
 
 
 def broadcast(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
-    """Rank 0's result of `choose`, on every rank: two ranks that look at a file system may see
-    different things.
+    """Runs an action on rank 0, and gives its result to every rank: two ranks that look at a file
+    system may see different things.
 
-    The result must be a JSON value. Raises RankFailed on every rank if rank 0 failed.
+    Args:
+        name: Names the step in errors.
+        ranks: This rank.
+        choose: The action. Its result must be a JSON value.
+
+    Returns:
+        Rank 0's result.
+
+    Raises:
+        RankFailed: On every rank, if the action failed on rank 0.
+        RanksMissing: If a rank does not come in time.
+        StoreLost: If the process that hosts the store is gone.
     """
     answer = _attempt(choose) if ranks.rank == 0 else None
     answers = ranks.exchange(f"broadcast {name}", answer)
@@ -62,9 +91,20 @@ def broadcast(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
 
 
 def run_on_all(name: str, ranks: Ranks, action: Callable[[], Any]) -> list[Any]:
-    """Every rank's own result of `action`, in rank order.
+    """Runs an action on every rank, and gives all results to all ranks.
 
-    Raises RankFailed on every rank if one failed.
+    Args:
+        name: Names the step in errors.
+        ranks: This rank.
+        action: The action. Its result must be a JSON value.
+
+    Returns:
+        Every rank's result, in rank order.
+
+    Raises:
+        RankFailed: On every rank, if the action failed on one.
+        RanksMissing: If a rank does not come in time.
+        StoreLost: If the process that hosts the store is gone.
     """
     return _unwrap(ranks.exchange(f"run {name}", _attempt(action)))
 
@@ -86,7 +126,7 @@ def _unwrap(answers: Sequence[dict[str, Any]]) -> list[Any]:
     return [answer["value"] for answer in answers]
 
 
-# Long steps
+# Long steps of `checkpoint`: internal
 
 
 def run_with_heartbeat(name: str, ranks: Ranks, action: Callable[[], T]) -> Future[T]:

@@ -14,11 +14,13 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Callable
 
 ALIVE, STOPPED, GONE, UNKNOWN = "alive", "stopped", "gone", "unknown"
 PROC = Path("/proc")
 MAX_COMMAND_LENGTH = 240
 POLL_S = 0.1
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Instead of proc(5)'s state letter, if this process has no permission to read it.
 HIDDEN = "?"
 
@@ -45,6 +47,19 @@ def state(identity: list[str]) -> str:
     if started_now != started or letter in "ZX":
         return GONE
     return STOPPED if letter in "Tt" else ALIVE
+
+
+def death_signal(number: int) -> Callable[[], None]:
+    """What a child calls between fork and exec, so that the kernel sends it this signal when its
+    parent ends, however it ends (prctl(2))."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl  # not in the child: a thread may have held the loader's lock
+
+    def bind() -> None:
+        prctl(PR_SET_PDEATHSIG, number)
+
+    return bind
 
 
 def kill(identity: list[str]) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from .store import StoreAllGather
 
+__all__ = ["Ranks", "of_default_group", "single_process", "through_group", "through_store"]
+
 TIMEOUT_S = 300.0
 
 
@@ -25,9 +27,13 @@ TIMEOUT_S = 300.0
 class Ranks:
     """This rank, and how it exchanges values with the others.
 
-    `exchange(name, payload)` returns every rank's payload, in rank order, on every rank, and raises
-    when a rank is missing. All ranks call it in the same order. uses_collectives: call it only in
-    the thread in which the training calls collectives.
+    Attributes:
+        rank: This rank, from 0.
+        world_size: How many ranks there are.
+        exchange: `exchange(name, payload)` returns every rank's payload, in rank order, on every
+            rank, and raises when a rank is missing. A payload is a JSON value. All ranks call it in
+            the same order.
+        uses_collectives: Call exchange only in the thread in which the training calls collectives.
     """
 
     rank: int
@@ -37,7 +43,11 @@ class Ranks:
 
 
 def single_process() -> Ranks:
-    """A single process, so that the same code runs without torch.distributed."""
+    """A single process, so that the same code runs without torch.distributed.
+
+    Returns:
+        Rank 0 of 1.
+    """
     return Ranks(0, 1, lambda name, payload: [json.loads(json.dumps(payload))])
 
 
@@ -50,9 +60,19 @@ def through_store(
 ) -> Ranks:
     """Ranks that exchange values through a torch store (TCPStore, FileStore, PrefixStore...).
 
-    A rank that does not answer within `timeout_s` is named on all others (`RanksMissing`). Call
-    this once per store and prefix, on every rank: it starts the count of exchanges. A store serves
-    one thread at a time: a second thread needs its own store (a second TCPStore client).
+    Call this once per store and prefix, on every rank: it starts the count of exchanges. A store
+    serves one thread at a time: a second thread needs its own store (a second TCPStore client).
+
+    Args:
+        store: The store, which all ranks have.
+        rank: This rank, from 0.
+        world_size: How many ranks there are.
+        timeout_s: Seconds that a rank may be silent. Then the exchange raises RanksMissing on all
+            others, with its name.
+        prefix: What the keys in the store begin with.
+
+    Returns:
+        This rank.
     """
     from torch.distributed import PrefixStore
 
@@ -67,11 +87,18 @@ def through_store(
 
 
 def of_default_group(timeout_s: float = TIMEOUT_S, channel: str = "") -> Ranks:
-    """Ranks of the default process group, through its store; a single process if there is no group.
+    """Ranks of the default process group, through its store.
 
     All ranks must call it, and use the result, in the same order and in one thread at a time:
     exchanges are counted per group and channel. A TCPStore gets a second connection, so exchanges work
     while another thread waits in the store.
+
+    Args:
+        timeout_s: Seconds that a rank may be silent, as for through_store.
+        channel: Separates the exchanges of one thread from those of another.
+
+    Returns:
+        This rank; a single process if there is no process group.
     """
     from torch import distributed
 
@@ -166,11 +193,16 @@ def _second_connection(store: Any) -> Any:
 
 
 def through_group(group: Any = None) -> Ranks:
-    """Ranks of a process group (the default one): two all-gathers per exchange, with the group's
-    own time-out.
+    """Ranks of a process group: two all-gathers per exchange, with the group's own time-out.
 
-    The name of the exchange is sent too: ranks at different exchanges raise, instead of mixing up
-    their payloads. When a collective fails, `exchange` raises GroupBroken.
+    The name of the exchange is sent too: ranks at different exchanges raise RuntimeError, instead of
+    mixing up their payloads. When a collective fails, `exchange` raises GroupBroken.
+
+    Args:
+        group: A torch.distributed.ProcessGroup. Default: the default one.
+
+    Returns:
+        This rank of the group.
     """
     from torch import distributed
 

@@ -17,6 +17,9 @@ from .rank_names import name_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+# Public are the errors; the rest is what `ranks` is made of.
+__all__ = ["GroupBroken", "RanksMissing", "StoreLost"]
+
 ABSENT = "provision/absent"
 # The server of torch 2.4 and later closes the connection of a client that sends more than 8 MiB
 # at once (measured; libuv, the default).
@@ -32,7 +35,13 @@ GRACE_S = 4.5
 
 
 class RanksMissing(Exception):
-    """Some ranks did not answer. `payloads` holds those of the others, by rank."""
+    """Some ranks did not answer.
+
+    Args:
+        name: The name of the exchange.
+        ranks: The ranks that did not answer.
+        payloads: What the others sent, by rank.
+    """
 
     def __init__(self, name: str, ranks: Sequence[int], payloads: dict[int, Any]) -> None:
         super().__init__(f"{name_ranks(ranks)} did not answer at {name}")

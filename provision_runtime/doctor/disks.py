@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..fs import mounts, nearest_existing
+from ..fs import mounts
+from ..fs.files import nearest_existing
 from ..report.text import format_bytes
 from .probe import Observation, Probe, observation
 

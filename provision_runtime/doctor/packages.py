@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..checks import gpus as gpu_judge
 from ..checks import surroundings
+from ..checks.releases import Release, device_id_hangs, numbers
 from ..facts import libraries, origins
 from ..report.diagnosis import Evidence
 from .probe import Observation, Probe, observation
@@ -30,8 +31,6 @@ NUMPY_2_TORCH = (2, 3)
 # (pytorch#123097).
 OLD_MKL_TORCH = (2, 4)
 NEW_MKL = (2024, 1)
-# Releases in which init_process_group(device_id=...) can hang (pytorch#153960).
-DEVICE_ID_HANGS = ((2, 6, 0), (2, 7, 0))
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,8 @@ class Torch:
     file: Path
 
     @property
-    def release(self) -> tuple[int, ...]:
-        return numbers(self.version.split("+")[0])
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: `2.7.0a0` is 2.7.0."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(number) for number in match[0].split(".")) if match else ()
+    def release(self) -> Release:
+        return numbers(self.version)
 
 
 def find_torch(machine: Machine) -> Torch | None:
@@ -85,8 +78,7 @@ def packages(machine: Machine) -> Iterator[Observation]:
     yield from _old_nccl(machine, torch, installed)
     yield from _numpy(machine, torch, installed)
     yield from _mkl(machine, torch)
-    first, last = DEVICE_ID_HANGS
-    if torch.cuda and first <= torch.release <= last:
+    if torch.cuda and device_id_hangs(torch.release):
         message = f"torch {torch.version}: init_process_group(device_id=...) can hang"
         yield observation("torch-known-bad", message, machine.name(torch.file), torch.version)
     if torch.cuda is None and libraries.pci_gpus(machine.root):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import torch
 
+__all__ = ["ParameterDifference", "ParametersDiffer", "parameter_digest", "require_same_parameters"]
+
 # [name, shape, dtype, requires_grad] and, if the data was read, its SHA-256. Lists, because JSON
 # has no tuples.
 Entry = List[Any]
@@ -32,15 +34,26 @@ PIECE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class ParameterDifference:
+    """The first parameter that differs.
+
+    Attributes:
+        parameter: Its name.
+        message: Contrasts the parameter on `ranks` with that on most ranks. Without a majority it
+            names the ranks of each side.
+        ranks: Those that differ from most ranks; all of them without a majority.
+    """
+
     parameter: str
-    # Contrasts the parameter on `ranks` with that on most ranks. Without a majority `ranks` are all
-    # ranks, and the message names the ranks of each side.
     message: str
     ranks: tuple[int, ...]
 
 
 class ParametersDiffer(RuntimeError):
-    """The ranks did not build the same model; raised on all of them."""
+    """The ranks did not build the same model; raised on all of them.
+
+    Args:
+        difference: The first parameter that differs.
+    """
 
     def __init__(self, difference: ParameterDifference) -> None:
         super().__init__(f"{name_ranks(difference.ranks)}: {difference.message}")
@@ -48,17 +61,43 @@ class ParametersDiffer(RuntimeError):
 
 
 def parameter_digest(model: torch.nn.Module, data: bool = False) -> str:
-    """One SHA-256 over all parameters, in the order in which DDP takes them."""
+    """Hashes what DistributedDataParallel assumes to be equal on all ranks: name, shape, dtype and
+    requires_grad of every parameter, in the order in which it takes them.
+
+    Args:
+        model: The model, before it is wrapped.
+        data: Hashes the values too, in pieces of at most 16 MiB.
+
+    Returns:
+        The SHA-256, in hexadecimal.
+
+    Raises:
+        ValueError: With data=True, for a parameter on the meta device.
+    """
     return _digest(describe(model, data))
 
 
 def require_same_parameters(
     model: torch.nn.Module, exchange: Callable[[str, Any], list[Any]], data: bool = False
 ) -> str:
-    """Returns the digest that all ranks have; raises ParametersDiffer on every rank if they differ.
+    """Compares the parameters of all ranks, before DistributedDataParallel assumes that they are
+    equal. All ranks call it.
 
-    `exchange(name, payload)` returns every rank's payload in rank order, as
-    `ranks.through_store(...).exchange` does.
+    They exchange a digest, and only if that differs the list of parameters.
+
+    Args:
+        model: The model, before it is wrapped.
+        exchange: `exchange(name, payload)` returns every rank's payload in rank order, as
+            `ranks.of_default_group().exchange` does.
+        data: Compares the values too, which takes as long as reading them.
+
+    Returns:
+        The digest that all ranks have (parameter_digest).
+
+    Raises:
+        ParametersDiffer: On every rank, with the first parameter that differs.
+        RanksMissing: If a rank does not come in time.
+        ValueError: With data=True, for a parameter on the meta device.
     """
     entries = describe(model, data)
     own, token = _digest(entries), secrets.token_hex(8)

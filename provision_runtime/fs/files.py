@@ -32,8 +32,15 @@ RANGE_WRITE = 2
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Readers see the whole old file or the whole new one; after return the new one survives a
-    power cut.
+    """Replaces a file: readers see the whole old one or the whole new one. On return the new one
+    survives a power cut.
+
+    Args:
+        path: The file. Its folder must exist.
+        content: Its new content.
+
+    Raises:
+        OSError: If it cannot be written. The old file is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -46,7 +53,17 @@ def atomic_write(path: Path, content: bytes) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Writes a new file; its bytes are on the disk when this returns. Raises FileExistsError."""
+    """Writes a new file. On return its bytes are on the disk; its name is once its folder is synced
+    (fsync_directory).
+
+    Args:
+        path: The file.
+        content: Its content.
+
+    Raises:
+        FileExistsError: If the file exists.
+        OSError: If it cannot be written.
+    """
     with path.open("xb") as file:
         file.write(content)
         file.flush()
@@ -80,16 +97,36 @@ def nearest_existing(path: Path) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole file, reopened by its name when the handle is stale."""
+    """Reads a whole file, which is opened again by its name when the handle is stale (ESTALE).
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
     return retry_stale(path.read_bytes)
 
 
 def retry_stale(
     action: Callable[[], T], tries: int = STALE_TRIES, sleep: Callable[[float], None] = time.sleep
 ) -> T:
-    """The result of `action`; calls it again while it fails with a stale handle.
+    """Calls an action again while it fails with a stale handle (ESTALE), as after a failover.
 
-    It must open its files by path: a stale handle stays stale, and only a new lookup helps.
+    Args:
+        action: What to call. It must open its files by path: a stale handle stays stale, and only a
+            new lookup helps.
+        tries: How often to call it at most.
+        sleep: Called with the seconds between two tries.
+
+    Returns:
+        The action's result.
+
+    Raises:
+        OSError: The action's own; ESTALE after the last try.
     """
     for _ in range(tries - 1):
         try:
@@ -109,7 +146,16 @@ def remove_if_exists(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Makes the names in a folder durable: a rename is only as durable as its folder."""
+    """Makes the names in a folder durable: a rename is only as durable as its folder.
+
+    Does nothing where a file system cannot sync folders (CIFS, several FUSE drivers).
+
+    Args:
+        path: The folder.
+
+    Raises:
+        OSError: If it cannot be synced.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -31,7 +31,21 @@ def wait_until_visible(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Seconds until this rank saw the path. Raises NotVisible after the time-out."""
+    """Waits until this rank sees a path, past an NFS client's cached "no such file".
+
+    Args:
+        path: The file or folder.
+        timeout_s: Seconds to wait.
+        clock: Returns seconds.
+        sleep: Called with seconds.
+
+    Returns:
+        The seconds that it waited.
+
+    Raises:
+        NotVisible: After the time-out.
+        OSError: If the file system fails in another way.
+    """
     started = clock()
     while not is_visible(path):
         waited_s = clock() - started
@@ -44,8 +58,16 @@ def wait_until_visible(
 
 
 def is_visible(path: Path) -> bool:
-    """Whether the path exists now: lists the parent, so that an NFS client drops a cached "no such
-    file".
+    """Looks for a path, and lists its parent, so that an NFS client drops a cached "no such file".
+
+    Args:
+        path: The file or folder.
+
+    Returns:
+        Whether it exists now.
+
+    Raises:
+        OSError: If the file system fails.
     """
     try:
         path.stat()
@@ -62,15 +84,39 @@ def is_visible(path: Path) -> bool:
 
 
 def exists(path: Path, ranks: Ranks) -> bool:
-    """Whether rank 0 sees the path: the same answer on all ranks, so all take the same branch."""
+    """Looks for a path on rank 0, for all ranks, so that all take the same branch.
+
+    Args:
+        path: The file or folder.
+        ranks: This rank.
+
+    Returns:
+        Whether rank 0 sees it.
+
+    Raises:
+        RankFailed: On every rank, if the file system fails on rank 0.
+        RanksMissing: If a rank does not come in time.
+        StoreLost: If the process that hosts the store is gone.
+    """
     return bool(broadcast(f"whether {path.name} exists", ranks, lambda: retry_stale(path.exists)))
 
 
 def make_directory(path: Path, ranks: Ranks, timeout_s: float = TIMEOUT_S) -> float:
-    """Rank 0 makes the folder and its parents; every rank returns when all of them see it.
+    """Rank 0 makes a folder and its parents; every rank returns when all of them see it.
 
-    Returns the seconds that the slowest rank waited. Raises RankFailed on every rank if rank 0
-    could not make the folder, or if a rank did not see it before the time-out.
+    Args:
+        path: The folder. It may exist.
+        ranks: This rank.
+        timeout_s: Seconds to wait until this rank sees it.
+
+    Returns:
+        The seconds that the slowest rank waited.
+
+    Raises:
+        RankFailed: On every rank, if rank 0 could not make the folder, or a rank did not see it
+            before the time-out.
+        RanksMissing: If a rank does not come in time.
+        StoreLost: If the process that hosts the store is gone.
     """
     broadcast(f"make {path.name}", ranks, lambda: _make_durable(path))
     waited_s: list[float] = run_on_all(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from .. import __version__
 from ..facts import environment, libraries
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def collect() -> dict[str, Any]:
     settings = {setting["name"]: setting["value"] for setting in facts["nccl_settings"]}
     return {
         "environment": facts["lock_hash"],
-        "runtime": _runtime_version(),
+        "runtime": __version__,
         "Python": facts["python"]["version"],
         "architecture": facts["platform"]["machine"],
         "driver": facts["driver"],
@@ -153,11 +153,3 @@ def name_nodes(nodes: Sequence[str]) -> str:
 
 def _short(digest: str) -> str:
     return digest[:12]
-
-
-def _runtime_version() -> str | None:
-    """None where this package was not installed but copied."""
-    try:
-        return metadata.version("provision_runtime")
-    except metadata.PackageNotFoundError:
-        return None

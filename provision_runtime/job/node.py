@@ -5,7 +5,6 @@ pass signals on, and end with the others.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -18,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..comm import processes
+from ..comm import addresses, processes
 from ..comm.addresses import interface_with
 from ..facts import limits
 from ..report.text import format_count
 from . import comparison
-from .channel import Channel, Connection, Head, Member, candidate_ports, say
+from .channel import Channel, Head, Member, say
+from .connection import Connection, Message, candidate_ports
 from .errors import JobError, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PR_SET_PDEATHSIG = 1
 # Has the job's key, by which its nodes know each other.
 KEY_VARIABLE = "PROVISION_JOB_KEY"
 # How long torchrun may take to end its ranks (it gives them 30 s after SIGTERM).
@@ -157,7 +156,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
             NNODES=str(options.nodes), NODE_RANK=str(options.node), MASTER_ADDR=channel.address
         )
         decision = channel.exchange(
-            "starting", None, lambda _: {"port": _free_port()}, options.wait_s
+            "starting", None, lambda _: {"port": addresses.free_port()}, options.wait_s
         )
         variables["MASTER_PORT"] = str(decision["port"])
         with _signals_held():
@@ -195,12 +194,6 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
-def _prepare_child() -> None:
-    """Runs in the child: it inherits the held signals."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
-
-
 def _announced(channel: Channel, message: str) -> JobError:
     channel.announce_end(message)
     return JobError(message)
@@ -214,7 +207,7 @@ def _rendezvous(channel: Channel) -> Any:
         say(f"torch imported in {slowest:.1f} s on the slowest of {len(import_times)} nodes")
         return {
             "address": channel.address,
-            "port": _free_port(),
+            "port": addresses.free_port(),
             "timeout_s": int(max(SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT * slowest)),
         }
 
@@ -260,12 +253,6 @@ def _variables(options: JobOptions, channel: Channel) -> dict[str, str]:
     return variables
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
 class _Agent:
     """The process that becomes torchrun."""
 
@@ -301,6 +288,12 @@ def _start(
     command: list[str], variables: dict[str, str], descriptors: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
     """A child in a session of its own, which is told to end if this process is killed."""
+    end_with_parent = processes.death_signal(signal.SIGTERM)
+
+    def prepare() -> None:
+        end_with_parent()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)  # it inherits the held signals
+
     try:
         return subprocess.Popen(
             command,
@@ -308,7 +301,7 @@ def _start(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=descriptors,
-            preexec_fn=_prepare_child,
+            preexec_fn=prepare,
         )
     except OSError as error:
         raise JobError(f"`{command[0]}` cannot be started: {error.strerror}") from error
@@ -367,7 +360,7 @@ class _Supervisor:
         if self._stopped_by is not None and self._stopped_by in STOPPING:
             return 128 + self._stopped_by
         if status == 0:
-            self._channel.tell({"done": True})
+            self._channel.tell(Message(done=True))
             return 0
         code = 128 - status if status < 0 else status
         message = f"{name}: the command ended with status {code}"
@@ -395,12 +388,12 @@ class _Supervisor:
     def _handle_messages(self, connection: Connection) -> None:
         while connection.inbox:
             message = connection.inbox.pop(0)
-            if "done" in message:
+            if message.done is not None:
                 self._finished.append(connection)
-            elif "end" in message:
-                self._end_with(str(message["end"]))
-            elif "stop" in message:
-                self._stop(message["stop"])
+            elif message.end is not None:
+                self._end_with(message.end)
+            elif message.stop is not None:
+                self._stop(message.stop)
 
     def _end_with(self, reason: str) -> None:
         """End because another node did."""

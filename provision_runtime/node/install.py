@@ -62,14 +62,14 @@ def install(
         if not _is_mount_point(store, pack):
             # Another image of the same key, or what a killed run left.
             _take_away(store, key)
-        candidates = [way for way in ways(pack["format"]) if not allowed or way in allowed]
+        candidates = [way for way in ways(pack.format) if not allowed or way in allowed]
         installed_way = _put(store, pack, candidates)
         try:
             note = _check(store, key, installed_way, is_new=True)
         except NodeError:
             _take_away(store, key)
             raise
-        record = {"sha256": pack["sha256"], "way": installed_way}
+        record = {"sha256": pack.sha256, "way": installed_way}
         stores.write_json(store.installed(key), record)
         stores.append_journal(store, "installed", run, name=name, key=key, way=installed_way)
     return {"way": installed_way, "is_new": True, **note}
@@ -96,7 +96,7 @@ def attach(
     pack = stores.pack_of(store, key)
     if record["way"] != TREE and stores.installed_way(store, pack) is None:
         _end_dead_mount(store.environment(key))
-        _put(store, pack, [way for way in ways(pack["format"]) if way != TREE])
+        _put(store, pack, [way for way in ways(pack.format) if way != TREE])
     note = _check(store, key, record["way"], is_new=False)
     return {"way": record["way"], "is_new": True, **note}
 
@@ -120,8 +120,8 @@ def _wait_for_record(
     end = time.monotonic() + wait_s
     while True:
         record = stores.read_json(store.installed(key))
-        sidecar = stores.read_json(store.sidecar(key))
-        is_visible = record and sidecar and stores.is_verified(store, sidecar)
+        pack = stores.find_pack(store, key)
+        is_visible = record and pack and stores.is_verified(store, pack)
         if record and is_visible and (not active or stores.active_key(store, name) == key):
             return record
         if time.monotonic() > end:
@@ -133,13 +133,13 @@ def _wait_for_record(
         time.sleep(WAIT_POLL_S)
 
 
-def _is_mount_point(store: Store, pack: Mapping[str, Any]) -> bool:
+def _is_mount_point(store: Store, pack: stores.Pack) -> bool:
     """Whether this image was mounted at its folder, which is empty now: before a restart, or on
     another node of a shared store. There the mount would go with the folder."""
-    record = stores.read_json(store.installed(pack["key"]))
-    if record is None or record.get("sha256") != pack["sha256"] or record["way"] == TREE:
+    record = stores.read_json(store.installed(pack.key))
+    if record is None or record.get("sha256") != pack.sha256 or record["way"] == TREE:
         return False
-    directory = store.environment(pack["key"])
+    directory = store.environment(pack.key)
     is_folder = os.path.isdir(directory) and not os.path.islink(directory)
     return is_folder and not os.listdir(directory)
 
@@ -152,9 +152,9 @@ def _end_dead_mount(directory: str) -> None:
         _unmount(directory)
 
 
-def _put(store: Store, pack: Mapping[str, Any], candidates: Sequence[str]) -> str:
+def _put(store: Store, pack: stores.Pack, candidates: Sequence[str]) -> str:
     """Try the ways in turn; returns the one that worked."""
-    steps: dict[str, Callable[[Store, Mapping[str, Any]], None]] = {
+    steps: dict[str, Callable[[Store, stores.Pack], None]] = {
         KERNEL: _mount_by_kernel,
         FUSE: _mount_by_fuse,
         TREE: _unpack,
@@ -172,13 +172,13 @@ def _put(store: Store, pack: Mapping[str, Any], candidates: Sequence[str]) -> st
     raise NodeError("no-way", "; ".join(problems) or "nothing here can mount or unpack the image")
 
 
-def _mount_by_kernel(store: Store, pack: Mapping[str, Any]) -> None:
+def _mount_by_kernel(store: Store, pack: stores.Pack) -> None:
     options = "ro,loop,nosuid,nodev"
-    directory = store.environment(pack["key"])
+    directory = store.environment(pack.key)
     _mount(["mount", "-t", "squashfs", "-o", options, store.image(pack), directory], directory)
 
 
-def _mount_by_fuse(store: Store, pack: Mapping[str, Any]) -> None:
+def _mount_by_fuse(store: Store, pack: stores.Pack) -> None:
     command = fuse_command()
     assert command is not None
     options = "ro,nosuid,nodev"
@@ -186,7 +186,7 @@ def _mount_by_fuse(store: Store, pack: Mapping[str, Any]) -> None:
         options += ",allow_other"
     elif store.readers not in ("", "me"):
         raise NodeError("no-way", f"{FUSE_SETTINGS} has no user_allow_other for other readers")
-    directory = store.environment(pack["key"])
+    directory = store.environment(pack.key)
     _mount([command, "-o", options, store.image(pack), directory], directory)
 
 
@@ -210,13 +210,13 @@ def _mount(command: list[str], directory: str) -> None:
         raise NodeError("no-way", output or f"{command[0]} ended with status {status}")
 
 
-def _unpack(store: Store, pack: Mapping[str, Any]) -> None:
+def _unpack(store: Store, pack: stores.Pack) -> None:
     """Unpack next to the final path, check every file, and rename."""
-    directory = store.environment(pack["key"])
-    staging = _unpacking(store, pack["key"])
+    directory = store.environment(pack.key)
+    staging = _unpacking(store, pack.key)
     image = store.image(pack)
     try:
-        if pack["format"] == "squashfs":
+        if pack.format == "squashfs":
             command = ["unsquashfs", "-no-progress", "-quiet", "-dest", staging, image]
             status, output = _run(command, UNPACK_S)
         else:
@@ -290,12 +290,12 @@ class _Decompressor(threading.Thread):
         zstd.decompress(library, self._image, self._output)
 
 
-def _check_digests(tree: str, pack: Mapping[str, Any]) -> None:
+def _check_digests(tree: str, pack: stores.Pack) -> None:
     """Every file of a tree against the sidecar. Raises NodeError (wrong-bytes)."""
     from ..facts.digests import prefix_digests
 
     digests = prefix_digests(tree, deep=True)
-    if digests["root"] == pack["root"]:
+    if digests["root"] == pack.root:
         return
     raise NodeError("wrong-bytes", f"the files that were unpacked to {tree} are not those packed")
 

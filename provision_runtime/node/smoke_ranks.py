@@ -8,7 +8,6 @@ give up when a node is missing, the test itself can say which node is missing an
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -21,7 +20,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..comm import addresses
+from ..comm import addresses, processes
 from ..facts import libraries
 from . import store as stores
 from .errors import NodeError
@@ -29,7 +28,6 @@ from .errors import NodeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PR_SET_PDEATHSIG = 1
 # Variables of the step that runs this program, which would mislead a rank.
 STEP_VARIABLES = ("SLURM_STEP", "PMI", "OMPI_", "TORCHELASTIC_")
 RANK_VARIABLES = (
@@ -74,7 +72,7 @@ def prepare(environments: list[str], rules: Mapping[str, str] = stores.NO_RULES)
         **find_python(environments, rules),
         "host": socket.gethostname(),
         "address": _address(),
-        "port": _free_port(),
+        "port": addresses.free_port(),
         "gpus": _visible_gpus(),
     }
 
@@ -124,7 +122,7 @@ class _Ranks:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=processes.death_signal(signal.SIGKILL),
                 )
 
     def wait(self, timeout_s: float) -> str:
@@ -181,10 +179,6 @@ def _environment(assignment: dict[str, Any]) -> dict[str, str]:
     return environment
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _is_caller_gone() -> bool:
     """Whether nobody reads our output any more: ssh or srun was killed."""
     poll = select.poll()
@@ -199,7 +193,7 @@ def _left_files(out: str) -> dict[str, Any]:
         path = os.path.join(out, name)
         if name == REPORT:
             report = _read_json(path)
-        elif name.endswith(".stuck.json"):
+        elif name.endswith(".last-state.json"):
             states[name] = _read_json(path)
         elif name.endswith(".log"):
             logs[name] = _tail(path)
@@ -255,12 +249,6 @@ def _interface_to(address: str) -> str | None:
         except OSError:
             return None
         return addresses.interface_with(str(probe.getsockname()[0]))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def _visible_gpus() -> int:

@@ -25,6 +25,7 @@ import select
 import stat
 import sys
 import time
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from . import trust
@@ -47,6 +48,28 @@ NO_RULES: Mapping[str, str] = {}
 KEY_HASH_LENGTH = 12
 
 
+@dataclass(frozen=True)
+class Pack:
+    """What nodes need of an image's sidecar. key: `NAME-` and a hash. size, sha256: of the image. root:
+    over the files in it."""
+
+    key: str
+    name: str
+    format: str
+    size: int
+    sha256: str
+    root: str
+
+
+def parse_pack(sidecar: Mapping[str, Any]) -> Pack:
+    """Raises ValueError if it is no sidecar."""
+    values = {field.name: sidecar.get(field.name) for field in fields(Pack)}
+    for name, value in values.items():
+        if not isinstance(value, int if name == "size" else str):
+            raise ValueError(f"{name} of the sidecar is {value!r}")
+    return Pack(**values)  # type: ignore[arg-type]
+
+
 class Store:
     """Where things lie below one path.
 
@@ -59,8 +82,8 @@ class Store:
         self.trust = trust.Trust(self.trusted_group)
         self.readers = rules.get("readers", "")
 
-    def image(self, pack: Mapping[str, Any]) -> str:
-        return os.path.join(self.path, "images", pack["key"] + SUFFIXES[pack["format"]])
+    def image(self, pack: Pack) -> str:
+        return os.path.join(self.path, "images", pack.key + SUFFIXES[pack.format])
 
     def sidecar(self, key: str) -> str:
         return os.path.join(self.path, "images", f"{key}.json")
@@ -68,9 +91,9 @@ class Store:
     def verified(self, key: str) -> str:
         return os.path.join(self.path, "images", f"{key}.verified")
 
-    def part(self, pack: Mapping[str, Any]) -> str:
+    def part(self, pack: Pack) -> str:
         """Named after its hash too: two packs of one key may differ in their bytes."""
-        return os.path.join(self.path, "staging", f"{pack['key']}.{pack['sha256'][:16]}.part")
+        return os.path.join(self.path, "staging", f"{pack.key}.{pack.sha256[:16]}.part")
 
     def lease(self, name: str) -> str:
         return os.path.join(self.path, "staging", f"{name}.lease")
@@ -112,14 +135,14 @@ def active_key(store: Store, name: str) -> str | None:
         ) from error
 
 
-def is_verified(store: Store, pack: Mapping[str, Any]) -> bool:
+def is_verified(store: Store, pack: Pack) -> bool:
     """Whether the image is the file that was verified, by inode, size and time of its last
     change."""
-    record = read_json(store.verified(pack["key"]))
-    if record is None or record.get("sha256") != pack["sha256"]:
+    record = read_json(store.verified(pack.key))
+    if record is None or record.get("sha256") != pack.sha256:
         return False
     try:
-        return record == verified_record(os.stat(store.image(pack)), pack["sha256"])
+        return record == verified_record(os.stat(store.image(pack)), pack.sha256)
     except FileNotFoundError:
         return False
 
@@ -133,21 +156,28 @@ def verified_record(status: os.stat_result, sha256: str) -> dict[str, Any]:
     }
 
 
-def pack_of(store: Store, key: str) -> dict[str, Any]:
-    """The sidecar of an image that is here. Raises NodeError (not-here)."""
+def find_pack(store: Store, key: str) -> Pack | None:
     sidecar = read_json(store.sidecar(key))
-    if sidecar is None:
+    with contextlib.suppress(ValueError):
+        return parse_pack(sidecar or {})
+    return None
+
+
+def pack_of(store: Store, key: str) -> Pack:
+    """The image with this key. Raises NodeError (not-here)."""
+    pack = find_pack(store, key)
+    if pack is None:
         raise NodeError("not-here", f"{store.path} has no image {key}")
-    return sidecar
+    return pack
 
 
-def installed_way(store: Store, pack: Mapping[str, Any]) -> str | None:
+def installed_way(store: Store, pack: Pack) -> str | None:
     """How this image was put to its path, if it is there: a mount ends with a reboot."""
-    record = read_json(store.installed(pack["key"]))
-    if record is None or record.get("sha256") != pack["sha256"]:
+    record = read_json(store.installed(pack.key))
+    if record is None or record.get("sha256") != pack.sha256:
         return None
     way = str(record["way"])
-    directory = store.environment(pack["key"])
+    directory = store.environment(pack.key)
     try:
         is_present = os.path.isdir(directory) if way == "tree" else is_mounted(directory)
     except OSError:  # the process that served a FUSE mount was killed
@@ -164,7 +194,7 @@ def is_mounted(directory: str) -> bool:
         return False
 
 
-def received_bytes(store: Store, pack: Mapping[str, Any]) -> int:
+def received_bytes(store: Store, pack: Pack) -> int:
     """How much of an image has been received."""
     try:
         return os.stat(store.part(pack)).st_size

@@ -28,27 +28,27 @@ def status(
     """The state of the store for this image, and the facts that decide whether it fits here: those
     of `nodes check` as far as they matter, and the ways to install it. Raises NodeError
     (unsafe-store)."""
-    store = Store(path, run)
+    store, packed = Store(path, run), stores.parse_pack(pack)
     stores.require_safe(store)
-    way, note = stores.installed_way(store, pack), ""
+    way, note = stores.installed_way(store, packed), ""
     try:
         if way is not None:
-            note = stores.reader_note(store, store.python(pack["key"]))
+            note = stores.reader_note(store, store.python(packed.key))
     except NodeError:
         way = None  # installing it again opens it to its readers, or says why not
     present = {
-        "active": stores.active_key(store, pack["name"]),
-        "verified": stores.is_verified(store, pack),
+        "active": stores.active_key(store, packed.name),
+        "verified": stores.is_verified(store, packed),
         "installed": way,
         "note": note,
-        "received": stores.received_bytes(store, pack),
-        "has_image": os.path.exists(store.image(pack)),
+        "received": stores.received_bytes(store, packed),
+        "has_image": os.path.exists(store.image(packed)),
         "addresses": _addresses(),
     }
     readers: dict[str, Callable[[], Any]] = {
         "system": facts.system,
         "store": partial(facts.store, path, run),
-        "ways": partial(ways, pack["format"]),
+        "ways": partial(ways, packed.format),
     }
     values, unread = facts.read_within(readers, facts.DEADLINE_S)
     return {**present, **values, "unread": unread, "time": time.time()}

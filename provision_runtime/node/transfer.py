@@ -18,11 +18,12 @@ import socketserver
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import store as stores
 from .errors import NodeError, of_system_error
-from .store import Store
+from .store import Pack, Store, parse_pack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,15 @@ TRIES = 3
 CALLER_CHECK_BYTES = 64 << 20
 
 
+@dataclass(frozen=True)
+class _Peer:
+    """A node that serves an image. node: as messages name it. addresses: to be tried in turn."""
+
+    node: str
+    addresses: Sequence[str]
+    port: int
+
+
 def receive(
     path: str,
     pack: Mapping[str, Any],
@@ -52,14 +62,14 @@ def receive(
     The caller sends nothing where the whole image has arrived already. Raises NodeError (cut-off,
     wrong-bytes, disk-full).
     """
-    store = Store(path, run)
-    with stores.locked(store, pack["name"], run):
-        part = store.part(pack)
+    store, packed = Store(path, run), parse_pack(pack)
+    with stores.locked(store, packed.name, run):
+        part = store.part(packed)
         with _open_part(store, part, offset) as file:
-            received = _copy(sys.stdin.buffer, file, pack["size"] - offset, part)
-        if offset + received < pack["size"]:
-            raise NodeError("cut-off", f"{offset + received} of {pack['size']} bytes have arrived")
-        _commit(store, pack, sidecar, run)
+            received = _copy(sys.stdin.buffer, file, packed.size - offset, part)
+        if offset + received < packed.size:
+            raise NodeError("cut-off", f"{offset + received} of {packed.size} bytes have arrived")
+        _commit(store, packed, sidecar, run)
     return {"received": received, "source": "caller"}
 
 
@@ -76,30 +86,29 @@ def fetch(
     server: `node`, as messages name it; `addresses`, to be tried in turn; `port`. Raises NodeError
     (peer-unreachable, peer-failed, wrong-bytes, disk-full).
     """
-    store = Store(path, run)
-    with stores.locked(store, pack["name"], run):
-        start = offset = min(stores.received_bytes(store, pack), pack["size"])
+    store, packed = Store(path, run), parse_pack(pack)
+    peer = _Peer(**server)
+    with stores.locked(store, packed.name, run):
+        start = offset = min(stores.received_bytes(store, packed), packed.size)
         problem = "no more bytes"
         for _ in range(TRIES):
             try:
-                _fetch_rest(store, offset, pack, server, token)
+                _fetch_rest(store, offset, packed, peer, token)
             except (http.client.HTTPException, socket.timeout, ConnectionError) as error:
                 problem = str(error)
-            offset = stores.received_bytes(store, pack)
-            if offset == pack["size"]:
+            offset = stores.received_bytes(store, packed)
+            if offset == packed.size:
                 break
         else:
             raise NodeError(
                 "peer-failed",
-                f"{server['node']} broke off after {offset} of {pack['size']} bytes: {problem}",
+                f"{peer.node} broke off after {offset} of {packed.size} bytes: {problem}",
             )
-        _commit(store, pack, sidecar, run)
-    return {"received": pack["size"] - start, "source": server["node"]}
+        _commit(store, packed, sidecar, run)
+    return {"received": packed.size - start, "source": peer.node}
 
 
-def _fetch_rest(
-    store: Store, offset: int, pack: Mapping[str, Any], server: Mapping[str, Any], token: str
-) -> None:
+def _fetch_rest(store: Store, offset: int, pack: Pack, server: _Peer, token: str) -> None:
     """Fetch until all is there or the connection ends."""
     part = store.part(pack)
     connection = _connect(server, offset, pack, token)
@@ -108,32 +117,30 @@ def _fetch_rest(
         with connection.getresponse() as response:
             if response.status != 206:
                 raise NodeError(
-                    "peer-failed", f"{server['node']} answered {response.status} {response.reason}"
+                    "peer-failed", f"{server.node} answered {response.status} {response.reason}"
                 )
             with _open_part(store, part, offset) as file:
-                _copy(response, file, pack["size"] - offset, part)
+                _copy(response, file, pack.size - offset, part)
     finally:
         connection.close()
 
 
-def _connect(
-    server: Mapping[str, Any], offset: int, pack: Mapping[str, Any], token: str
-) -> http.client.HTTPConnection:
+def _connect(server: _Peer, offset: int, pack: Pack, token: str) -> http.client.HTTPConnection:
     """A connection on which the request was sent."""
     end = time.monotonic() + CONNECT_S
     headers = {"Authorization": f"Bearer {token}", "Range": f"bytes={offset}-"}
     problem = ""
     while True:
-        for address in server["addresses"]:
-            connection = http.client.HTTPConnection(address, server["port"], timeout=SILENCE_S)
+        for address in server.addresses:
+            connection = http.client.HTTPConnection(address, server.port, timeout=SILENCE_S)
             try:
-                connection.request("GET", f"/{pack['key']}", headers=headers)
+                connection.request("GET", f"/{pack.key}", headers=headers)
                 return connection
             except OSError as error:
                 connection.close()
-                problem = f"{address}:{server['port']}: {error.strerror or error}"
+                problem = f"{address}:{server.port}: {error.strerror or error}"
         if time.monotonic() > end:
-            raise NodeError("peer-unreachable", f"{server['node']} at {problem}")
+            raise NodeError("peer-unreachable", f"{server.node} at {problem}")
         stores.require_caller()
         time.sleep(CONNECT_POLL_S)
 
@@ -183,33 +190,29 @@ def verify(
 ) -> dict[str, Any]:
     """Verify an image that is here already: one that has arrived wholly, or one in `images/` that
     was copied there by other means. Raises NodeError (not-here, wrong-bytes)."""
-    store = Store(path, run)
-    with stores.locked(store, pack["name"], run):
-        if stores.received_bytes(store, pack) == pack["size"]:
-            _commit(store, pack, sidecar, run)
+    store, packed = Store(path, run), parse_pack(pack)
+    with stores.locked(store, packed.name, run):
+        if stores.received_bytes(store, packed) == packed.size:
+            _commit(store, packed, sidecar, run)
         else:
-            _adopt(store, pack, sidecar, run)
+            _adopt(store, packed, sidecar, run)
     return {"received": 0, "source": None}
 
 
-def _adopt(
-    store: Store, pack: Mapping[str, Any], sidecar: Mapping[str, Any], run: Mapping[str, str]
-) -> None:
+def _adopt(store: Store, pack: Pack, sidecar: Mapping[str, Any], run: Mapping[str, str]) -> None:
     image = store.image(pack)
     try:
         status = os.stat(image)
     except FileNotFoundError as error:
         raise NodeError("not-here", f"there is no {image}") from error
-    if status.st_size != pack["size"] or file_sha256(image) != pack["sha256"]:
+    if status.st_size != pack.size or file_sha256(image) != pack.sha256:
         raise NodeError("wrong-bytes", f"{image} holds other bytes")
-    stores.write_json(store.sidecar(pack["key"]), sidecar)
-    stores.write_json(store.verified(pack["key"]), stores.verified_record(status, pack["sha256"]))
-    stores.append_journal(store, "verified", run, name=pack["name"], key=pack["key"])
+    stores.write_json(store.sidecar(pack.key), sidecar)
+    stores.write_json(store.verified(pack.key), stores.verified_record(status, pack.sha256))
+    stores.append_journal(store, "verified", run, name=pack.name, key=pack.key)
 
 
-def _commit(
-    store: Store, pack: Mapping[str, Any], sidecar: Mapping[str, Any], run: Mapping[str, str]
-) -> None:
+def _commit(store: Store, pack: Pack, sidecar: Mapping[str, Any], run: Mapping[str, str]) -> None:
     """Verify a part that has arrived wholly and move it to `images/`.
 
     The rename comes last: an image without a record that names it was not verified. Wrong bytes are
@@ -217,23 +220,23 @@ def _commit(
     """
     part = store.part(pack)
     digest = file_sha256(part)
-    if digest != pack["sha256"]:
+    if digest != pack.sha256:
         os.unlink(part)
         raise NodeError(
             "wrong-bytes",
-            f"{part} arrived with sha256 {digest[:16]} instead of {pack['sha256'][:16]}",
+            f"{part} arrived with sha256 {digest[:16]} instead of {pack.sha256[:16]}",
         )
     os.close(stores.open_file(store, part, os.O_RDONLY))  # another program may have brought it
-    stores.write_json(store.sidecar(pack["key"]), sidecar)
-    record = stores.verified_record(os.stat(part), pack["sha256"])
-    stores.write_json(store.verified(pack["key"]), record)
+    stores.write_json(store.sidecar(pack.key), sidecar)
+    record = stores.verified_record(os.stat(part), pack.sha256)
+    stores.write_json(store.verified(pack.key), record)
     os.replace(part, store.image(pack))
     for suffix in stores.SUFFIXES.values():  # the same environment in another format
-        other = os.path.join(store.path, "images", pack["key"] + suffix)
+        other = os.path.join(store.path, "images", pack.key + suffix)
         if other != store.image(pack):
             stores.remove_file(other)
     stores.sync_directory(os.path.dirname(store.image(pack)))
-    stores.append_journal(store, "verified", run, name=pack["name"], key=pack["key"])
+    stores.append_journal(store, "verified", run, name=pack.name, key=pack.key)
 
 
 def file_sha256(path: str) -> str:
@@ -273,13 +276,13 @@ def serve(
     Returns the number of bytes that were sent. Raises NodeError (unsafe-store, not-verified,
     port-in-use).
     """
-    store = Store(path, run)
+    store, packed = Store(path, run), parse_pack(pack)
     stores.require_safe(store)
-    if not stores.is_verified(store, pack):
-        raise NodeError("not-verified", f"{store.image(pack)} was not verified")
+    if not stores.is_verified(store, packed):
+        raise NodeError("not-verified", f"{store.image(packed)} was not verified")
     progress = _Progress(tokens)
     try:
-        server = _Server(("", port), _request_handler(store.image(pack), progress))
+        server = _Server(("", port), _request_handler(store.image(packed), progress))
     except OSError as error:
         raise NodeError("port-in-use", f"port {port}: {error.strerror}") from error
     thread = threading.Thread(target=server.serve_forever, daemon=True)

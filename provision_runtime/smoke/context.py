@@ -117,7 +117,7 @@ class RankContext:
             last_states.write_location(self.options.out, self.env.rank, self.location)
         else:
             self.client.set(f"at/{self.env.rank}", self.location)
-            fs.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
+            fs.files.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
 
     def remove_temporary_folders(self) -> None:
         """Call it on every rank: if the folder is not shared, each rank has its own."""

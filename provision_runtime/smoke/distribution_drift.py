@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Dict, List
 
 from ..comm.rank_names import name_ranks
 from ..facts.digests import prefix_digests
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_FINDINGS = 5
 DIGEST_DIGITS = 12
 
-Distributions = dict[str, list[str]]
+Distributions = Dict[str, List[str]]
 
 
 def collect(env: RankEnv, prefix: str = sys.prefix) -> dict[str, Any] | None:

@@ -42,11 +42,11 @@ REPORTED_CALLS = 32
 
 
 def state_path(out: Path, rank: int) -> Path:
-    return out / f"rank{rank}.stuck.json"
+    return out / f"rank{rank}.last-state.json"
 
 
 def location_path(out: Path, rank: int) -> Path:
-    return out / f"rank{rank}.at.json"
+    return out / f"rank{rank}.location.json"
 
 
 def last_state(
@@ -65,7 +65,7 @@ def last_state(
     stack = traceback.format_stack(frame) if frame else []
     return {
         "schema": 2,
-        "kind": "stuck",
+        "kind": "last-state",
         "run": run,
         "rank": rank,
         "host": host,
@@ -88,7 +88,7 @@ def write_last_state(state: dict[str, Any], out: Path, client: StoreClient | Non
     fs.atomic_write(state_path(out, state["rank"]), content.encode())
     if client is None:
         return False
-    return _ends_within(STORE_CALL_S, lambda: client.set(f"stuck/{state['rank']}", state))
+    return _ends_within(STORE_CALL_S, lambda: client.set(f"last-state/{state['rank']}", state))
 
 
 def _ends_within(seconds: float, call: Callable[[], Any]) -> bool:
@@ -188,7 +188,7 @@ def collect_evidence(
         for rank in ranks:
             if time.monotonic() >= deadline:
                 break
-            state = None if rank in in_store else _peek(client, f"stuck/{rank}")
+            state = None if rank in in_store else _peek(client, f"last-state/{rank}")
             if state is not None:
                 in_store.add(rank)
             elif rank not in evidence.last_states:

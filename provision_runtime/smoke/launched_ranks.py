@@ -4,7 +4,6 @@ process.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -32,7 +31,6 @@ POLL_S = 0.1
 GRACE_S = 4.0
 # Once rank 0 has ended, only the other ranks' last states are awaited.
 SHORT_GRACE_S = 1.2
-PR_SET_PDEATHSIG = 1
 NO_SUCH_HOST = "no-such-host.invalid"  # RFC 6761: never resolves
 
 
@@ -203,10 +201,10 @@ def _rank_environment(
 def _bind_to_parent(parent: int) -> Callable[[], None]:
     """For the child between fork and exec: the kernel kills it when this process ends, however it
     ends."""
-    libc = ctypes.CDLL(None)
+    die_with_parent = processes.death_signal(signal.SIGKILL)
 
     def bind() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
 

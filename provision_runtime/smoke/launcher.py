@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from .. import fs
 from ..checks import expectation
+from ..comm.addresses import free_port
 from ..facts import environment as facts
 from ..facts import libraries
 from ..report import model, table
 from . import last_states, out_folder, postmortem, reporter, runner
 from . import options as smoke_options
-from .launched_ranks import LOOPBACK, LaunchedRanks, describe_exit, log_path
+from .launched_ranks import LaunchedRanks, describe_exit, log_path
 from .outcome import Finding, Outcome, merge_equal
 from .reporter import REPORT_NAME
 
@@ -76,17 +77,17 @@ def default_ranks(backend: str) -> int:
     return gpus if gpus and backend != "gloo" else RANKS_WITHOUT_GPU
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
 def _prepare(out: Path) -> None:
     """Deletes the files of an earlier run, which must not be taken for this run's."""
     try:
         out_folder.claim(out)
-        for pattern in (REPORT_NAME, "rank*.log", "nccl*.log", "rank*.stuck.json", "rank*.at.json"):
+        for pattern in (
+            REPORT_NAME,
+            "rank*.log",
+            "nccl*.log",
+            "rank*.last-state.json",
+            "rank*.location.json",
+        ):
             for path in out.glob(pattern):
                 path.unlink()
     except OSError as error:
@@ -106,7 +107,7 @@ def _prepare_junit(path: Path | None) -> None:
 
 
 def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
-    for path in options.out.glob("rank*.at.json"):
+    for path in options.out.glob("rank*.location.json"):
         path.unlink()
     report = _read(options.out / REPORT_NAME) or _empty_report(options, launched)
     failures = {}

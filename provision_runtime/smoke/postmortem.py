@@ -51,7 +51,7 @@ class Position:
     def as_json(self) -> dict[str, Any]:
         return {
             "phase": self.phase,
-            "meetings": self.exchanges,
+            "exchanges": self.exchanges,
             "collectives": self.collectives,
             "step": self.step,
             "site": self.site,
@@ -65,7 +65,7 @@ class Position:
 def position_from_json(document: Mapping[str, Any]) -> Position:
     return Position(
         document["phase"],
-        document["meetings"],
+        document["exchanges"],
         document["collectives"],
         document["step"],
         document["site"],

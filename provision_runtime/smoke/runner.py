@@ -109,7 +109,7 @@ class RankRunner:
             out.mkdir(parents=True, exist_ok=True)
             if rank == 0 and not self._context.env.launched:
                 out_folder.claim(out)
-            fs.remove_if_exists(last_states.state_path(out, rank))
+            fs.files.remove_if_exists(last_states.state_path(out, rank))
             self._reporter.write()
         except OSError as error:
             raise UsageError(f"--out {out} cannot be written: {error}") from error
@@ -361,7 +361,7 @@ class RankRunner:
                 context.all_gather.leave(LEAVE_S)
         except StoreLost:
             pass
-        fs.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
+        fs.files.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
         if broken:
             # Destructors of a group that lost a peer may wait for it forever.
             watchdog.end_rank(False)
@@ -400,7 +400,9 @@ class RankRunner:
             else:
                 reaches_store = self._write_last_state(reason)
                 self._report_or_wait(reaches_store, reason, cause)
-            fs.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
+            fs.files.remove_if_exists(
+                last_states.location_path(context.options.out, context.env.rank)
+            )
             context.remove_temporary_folders()
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
@@ -454,7 +456,7 @@ class RankRunner:
             return
         findings = postmortem.blame(evidence, context.env.world_size, reason, cause)
         states = {str(rank): state for rank, state in sorted(evidence.last_states.items())}
-        outcome = Outcome(findings=findings, data={"stuck": states})
+        outcome = Outcome(findings=findings, data={"last_states": states})
         phase = postmortem.failing_phase(evidence, context.phase)
         if phase != FACTS:
             self._record_early_facts()

@@ -23,8 +23,8 @@ from torch.distributed import TCPStore
 
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import layout
+from provision_runtime.comm.addresses import free_port
 from provision_runtime.comm.ranks import Ranks, single_process, through_store
-from provision_runtime.smoke.launcher import free_port
 
 DEADLINE_S = 4.0
 OLD, NEW, NEXT = 1, 2, 3

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from provision_runtime.smoke.launcher import free_port
+from provision_runtime.comm.addresses import free_port
 from tests.integration.waiting import PATIENCE_S
 
 TOKEN = "tests"

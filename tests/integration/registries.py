@@ -22,7 +22,7 @@ import pytest
 from provision.core.types import Image
 from provision.image import config, layers, oci_layout
 from provision.image.layers import LayerEntry
-from provision_runtime.smoke.launcher import free_port
+from provision_runtime.comm.addresses import free_port
 from tests.integration.test_image import resolution
 from tests.unit.image.test_image_config import LOCK
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.smoke.launcher import free_port
+from provision_runtime.comm.addresses import free_port
 from tests.integration.smoke_process import PYTHON, environment
 
 ROOT = Path(__file__).parents[2]

@@ -190,7 +190,7 @@ def collectives_are_refused(port: int) -> str:
 
 
 def main() -> dict[str, Any]:
-    from provision_runtime.smoke.launcher import free_port
+    from provision_runtime.comm.addresses import free_port
 
     return {
         "left": {

@@ -28,8 +28,8 @@ from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
 from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.comm.addresses import free_port
 from provision_runtime.comm.ranks import Ranks, single_process
-from provision_runtime.smoke.launcher import free_port
 from tests.integration import s3
 from tests.integration.scripts import run_ranks
 from tests.rank_threads import RankThreads
@@ -65,7 +65,7 @@ def plan(contents: dict[str, bytes]) -> SavePlan:
 def save(
     store: s3.S3, root: str, step: int, contents: dict[str, bytes], ranks: Ranks | None = None
 ) -> Committed:
-    backend = open_root(root, **store.options)
+    backend = open_root(root, store.options)
     return commit(
         backend,
         step,
@@ -77,10 +77,10 @@ def save(
 
 
 def newest(store: s3.S3, root: str) -> dict[str, bytes]:
-    backend = open_root(root, **store.options)
+    backend = open_root(root, store.options)
     folder = catalog.latest(backend)
     assert folder is not None
-    assert verify(root, **store.options) == []
+    assert verify(root, storage_options=store.options) == []
     contents = catalog.read_manifest(backend, folder)
     homes = {entry.name: entry.home or folder for entry in contents.files}
     return {
@@ -104,19 +104,23 @@ def test_bucket_save_prune_and_load(store: s3.S3, root: str) -> None:
     second = save(store, root, 2, {"a": big("a"), "b": b"2"})
     third = save(store, root, 2, {"a": big("a"), "b": b"3"})
     assert (third.progress.written, third.progress.linked) == (1, MIN_FILE_BYTES)
-    assert prune(root, keep=1, **store.options).removed == (first.folder,)
-    assert (list_steps(root, **store.options), latest(root, **store.options)) == ([2], 2)
+    assert prune(root, keep=1, storage_options=store.options).removed == (first.folder,)
+    assert (
+        list_steps(root, storage_options=store.options),
+        latest(root, storage_options=store.options),
+    ) == ([2], 2)
     assert newest(store, root) == {"a": big("a"), "b": b"3"}
     assert folders(store, root) == {"copies", "latest", first.folder, third.folder}
     assert second.folder not in folders(store, root)
     # A flipped byte, in a file that two checkpoints refer to.
-    files = open_root(root, **store.options)
+    files = open_root(root, store.options)
     [stored] = files.files(first.folder)
     content = bytearray(files.read(first.folder, stored))
     content[7] ^= 1
     store.client.pipe_file(f"{root}/{first.folder}/{stored}", bytes(content))
     assert [
-        (damage.folder, damage.file, damage.tensors) for damage in verify(root, **store.options)
+        (damage.folder, damage.file, damage.tensors)
+        for damage in verify(root, storage_options=store.options)
     ] == [(first.folder, stored, ("a",))]
 
 
@@ -136,7 +140,7 @@ def test_manifest_is_uploaded_last(store: s3.S3, root: str) -> None:
 
 
 def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
-    backend = open_root(root, **store.options)
+    backend = open_root(root, store.options)
     save(store, root, 1, {"a": b"1"})
     assert len(backend.folders()) == 1
     other = {
@@ -144,7 +148,7 @@ def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
         "default_block_size": 5 << 20,
     }  # a client that shares nothing with ours
     commit(
-        open_root(root, **other),
+        open_root(root, other),
         2,
         plan({"a": b"2"}),
         single_process(),
@@ -152,7 +156,7 @@ def test_concurrent_changes_are_detected(store: s3.S3, root: str) -> None:
         progress=lambda _: None,
     )
     assert [name.step for name in catalog.steps(backend)] == [1, 2]
-    prune(root, keep=1, **other)
+    prune(root, keep=1, storage_options=other)
     assert [name.step for name in catalog.steps(backend)] == [2]
 
 
@@ -199,7 +203,7 @@ def test_store_refusal_is_raised_on_all_ranks_and_leaves_nothing(
     assert re.search(message, str(errors[0]))
     assert errors[0].errno == code
     prune(
-        root, keep=9, **store.options
+        root, keep=9, storage_options=store.options
     )  # a rank may have put an object after rank 0 had cleared away
     assert folders(store, root) == {"copies", "latest", committed.folder}
     assert newest(store, root) == {"a": big("o")}
@@ -211,10 +215,10 @@ def test_missing_bucket_or_server(store: s3.S3, root: str) -> None:
     ) as missing:
         save(store, "s3://nowhere/run", 1, {"a": b"1"})
     assert missing.value.errno == 2
-    assert list_steps("s3://nowhere/run", **store.options) == []
+    assert list_steps("s3://nowhere/run", storage_options=store.options) == []
     silent = {**store.options, "endpoint_url": f"http://127.0.0.1:{free_port()}"}
     with pytest.raises(OSError, match="Could not connect to the endpoint URL"):
-        list_steps(root, **silent)
+        list_steps(root, storage_options=silent)
 
 
 # What a writer had asked (it may still be served), or had just been served, when it was killed; and the steps that are there then.
@@ -243,7 +247,7 @@ for root in roots:
     child = os.fork()
     if child == 0:
         os.read(0, 1)
-        commit(open_root(root, **options), 2, plan, single_process(), incremental=True, progress=lambda _: None)
+        commit(open_root(root, options), 2, plan, single_process(), incremental=True, progress=lambda _: None)
         os._exit(0)
     children.append(child)
 print(json.dumps(children), flush=True)
@@ -275,13 +279,13 @@ def test_killed_writer_leaves_old_or_new_checkpoint(store: s3.S3, root: str) -> 
     assert set(json.loads(statuses)) == {-signal.SIGKILL}
     for pattern, steps in DEATHS.items():
         place = roots[pattern]
-        assert list_steps(place, **store.options) in steps, pattern
+        assert list_steps(place, storage_options=store.options) in steps, pattern
         assert newest(store, place) in (
             {"a": big("a"), "b": big("o")},
             {"a": big("a"), "b": big("n")},
         ), pattern
         last = save(store, place, 3, {"z": b"z"})
-        prune(place, keep=1, **store.options)
+        prune(place, keep=1, storage_options=store.options)
         assert folders(store, place) == {"copies", "latest", last.folder}, pattern
 
 
@@ -296,16 +300,16 @@ store = torch.distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 
 us = ranks.through_store(store, rank, world_size, timeout_s=60)
 found = {}
 state = {"same": torch.arange(300_000.0), f"own{rank}": torch.full((300_000,), float(rank)), "small": torch.tensor(1), "word": "one"}
-checkpoint.save(state, root, step=1, ranks=us, **options)
+checkpoint.save(state, root, step=1, ranks=us, storage_options=options)
 state["small"], state["word"] = torch.tensor(2), "two"
-report = checkpoint.save(state, root, step=1, ranks=us, **options)
+report = checkpoint.save(state, root, step=1, ranks=us, storage_options=options)
 found["linked"] = [report.bytes, report.written, report.linked]
 other = {"same": torch.zeros(300_000), f"own{1 - rank}": torch.zeros(300_000), "small": torch.tensor(0), "word": ""}
-checkpoint.load(other, root, ranks=us, **options)
+checkpoint.load(other, root, ranks=us, storage_options=options)
 of_other = other[f"own{1 - rank}"].unique().tolist()
 found["loaded"] = [bool((other["same"] == state["same"]).all()), of_other, int(other["small"]), other["word"]]
-referring = checkpoint.path(root, **options)
-checkpoint.save(state, root, step=2, ranks=us, incremental=False, **options)
+referring = checkpoint.path(root, storage_options=options)
+checkpoint.save(state, root, step=2, ranks=us, incremental=False, storage_options=options)
 def read_by_torch(path):
     from torch.distributed import checkpoint as dcp
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
@@ -320,7 +324,7 @@ def read_by_torch(path):
     return [bool((plain["same"] == state["same"]).all()), plain["own1"].unique().tolist(), int(plain["small"])]
 if rank == 0:
     found["torch"] = torch.__version__
-    found["whole"] = read_by_torch(checkpoint.path(root, **options))
+    found["whole"] = read_by_torch(checkpoint.path(root, storage_options=options))
     found["referring"] = read_by_torch(referring)
 print("found", json.dumps(found), flush=True)
 store.get("left") if rank == 0 else store.set("left", "1")  # rank 0 hosts the store, so it leaves last

@@ -23,7 +23,7 @@ from provision import image
 from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
 from provision.image import oci_layout
 from provision.image.registry import client, push
-from provision_runtime.smoke.launcher import free_port
+from provision_runtime.comm.addresses import free_port
 from tests.integration.registries import (
     BIG,
     Line,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime.job import channel
+from provision_runtime.job.connection import candidate_ports
 from provision_runtime.job.node import KEY_VARIABLE
 from tests.conftest import ROOT
 from tests.integration.waiting import PATIENCE_S, eventually
@@ -158,7 +158,7 @@ def test_the_command_does_not_get_the_key(nodes: Nodes) -> None:
 def test_strangers_end_no_job_and_are_counted(nodes: Nodes) -> None:
     """With the job's id too, which squeue shows, and where the port would be known."""
     nodes.start(2, "echo", "ran", only=(0,))
-    port = channel.candidate_ports(KEY.encode(), str(nodes.folder))[0]
+    port = candidate_ports(KEY.encode(), str(nodes.folder))[0]
     eventually(lambda: listens(port))
     greeting = {"job": str(nodes.folder), "node": 1, "nodes": 2, "name": "n1"}
     for text in (b"[" * 200_000 + b"\n", json.dumps(greeting).encode() + b"\n"):
@@ -241,7 +241,7 @@ def test_a_node_that_is_stopped_while_it_waits_starts_nothing(
 ) -> None:
     nodes.start(2, "echo", "ran", only=(0,))
     [process] = nodes.processes
-    eventually(lambda: listens(channel.candidate_ports(KEY.encode(), str(nodes.folder))[0]))
+    eventually(lambda: listens(candidate_ports(KEY.encode(), str(nodes.folder))[0]))
     process.send_signal(number)
     [(exit_code, out, messages)] = nodes.ends()
     assert (exit_code, out) == (status, "")

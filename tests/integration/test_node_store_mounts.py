@@ -89,7 +89,7 @@ def test_a_mount_that_could_give_rights_is_not_used(
     install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
     directory = store.environment(toy.key)
     subprocess.run(["umount", directory], check=True)
-    mount = ["mount", "-t", "squashfs", "-o", options, store.image(toy.pack), directory]
+    mount = ["mount", "-t", "squashfs", "-o", options, store.image(toy.parsed), directory]
     subprocess.run(mount, check=True)
     with pytest.raises(NodeError, match="is not mounted with ro,nosuid,nodev") as error:
         install.install(store.path, NAME, toy.key, RUN)
@@ -169,7 +169,7 @@ def test_a_disk_that_fills_up_while_an_image_arrives_is_left_free(
     with pytest.raises(NodeError) as error:
         receive(store, toy, monkeypatch)
     assert error.value.reason == "disk-full"
-    assert not Path(store.part(toy.pack)).exists()
+    assert not Path(store.part(toy.parsed)).exists()
 
 
 @pytest.mark.mounts
@@ -275,6 +275,6 @@ def test_a_verification_reads_the_disk_and_not_the_memory(
     with disk.open("r+b") as file:
         file.seek(position)
         file.write(bytes([content[position] ^ 1]))
-    image = Path(store.image(toy.pack))
+    image = Path(store.image(toy.parsed))
     assert image.read_bytes() == toy.image  # so the memory says
     assert transfer.file_sha256(str(image)) != toy.pack["sha256"]

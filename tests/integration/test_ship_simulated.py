@@ -270,7 +270,7 @@ def test_an_image_in_which_some_bytes_are_wrong_is_fetched_anew(
 ) -> None:
     nodes = nodes_of(tmp_path, monkeypatch, "n[1-2]")
     for name, content in (("n1", b"x" * 50), ("n2", b"x" * len(toy.image))):
-        part = Path(Store(str(nodes.store(name))).part(toy.pack))
+        part = Path(Store(str(nodes.store(name))).part(toy.parsed))
         part.parent.mkdir(parents=True)
         part.write_bytes(content)
     run = shipment(nodes, write_image(tmp_path, toy))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from provision_runtime.comm.addresses import free_port
 from provision_runtime.report import model
-from provision_runtime.smoke.launcher import free_port
 from tests.integration.smoke_process import FOLDER, PYTHON, environment, smoke
 
 pytestmark = pytest.mark.torch

@@ -194,8 +194,8 @@ def test_mismatch_reports_both_call_sites(tmp_path: Path) -> None:
 def test_stuck_rank_leaves_its_stack_calls_and_place(tmp_path: Path) -> None:
     run = smoke(tmp_path, "--inject", "hang:1:barrier", "--deadline", "barrier=4")
     for rank, function in ((0, "in barrier\n"), (1, "time.sleep(60)")):
-        last_state = json.loads((tmp_path / f"rank{rank}.stuck.json").read_text())
-        assert last_state == run.phases["barrier"].data["stuck"][str(rank)]
+        last_state = json.loads((tmp_path / f"rank{rank}.last-state.json").read_text())
+        assert last_state == run.phases["barrier"].data["last_states"][str(rank)]
         assert any(function in frame for frame in last_state["stack"])
         assert last_state["calls"][-1][0] == last_state["position"]["collectives"]
 

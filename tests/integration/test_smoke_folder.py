@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from provision_runtime.comm.addresses import free_port
 from provision_runtime.report import model
-from provision_runtime.smoke.launcher import free_port
 from tests.integration.conftest import first_in_ci
 from tests.integration.smoke_process import (
     FOLDER,

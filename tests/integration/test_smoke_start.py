@@ -148,6 +148,6 @@ def test_facts_of_a_real_torch(copied: Path) -> None:
 
 
 def free_port() -> int:
-    from provision_runtime.smoke.launcher import free_port
+    from provision_runtime.comm.addresses import free_port
 
     return free_port()

@@ -229,7 +229,10 @@ def test_host_imports_few_parts_of_the_runtime() -> None:
     for name in MODULES:
         for imported, _ in imports(name):
             if name.startswith("provision.") and imported.startswith("provision_runtime"):
-                assert imported.startswith(RUNTIME_FOR_HOST), f"{name} imports {imported}"
+                is_version = imported == "provision_runtime"
+                assert is_version or imported.startswith(RUNTIME_FOR_HOST), (
+                    f"{name} imports {imported}"
+                )
             assert not (
                 name.startswith("provision_runtime") and imported.split(".")[0] == "provision"
             ), f"{name} imports {imported}"
@@ -290,7 +293,7 @@ def test_no_heavy_import_at_the_top() -> None:
 
 
 def test_package_init_imports_nothing() -> None:
-    assert not list(imports("provision"))
+    assert {imported for imported, _ in imports("provision")} == {"sys", "pathlib"}
     assert {imported for imported, _ in imports("provision_runtime")} <= {"__future__"}
 
 
@@ -308,6 +311,8 @@ def test_no_index_address_or_machine_path_in_the_tree() -> None:
         r"py[p]i\.org|python[h]osted\.org|ana[c]onda\.org|download\.py[t]orch|/opt/whe[e]ls|/opt/py[p]i|/root/\.py[e]nv"
     )
     for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_dir():  # a link to a folder, which is listed too
+            continue
         text = (ROOT / name).read_text(errors="replace")
         match = foreign.search(canonical.sub("", text) if name.endswith("conda-lock.yml") else text)
         assert not match, f"{name} holds {match and match[0]}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .base import Backend, Stat, Traits
 from .fsspec_store import open_store
 from .local import FileBackend
 from .object_store import ObjectBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Backend", "FileBackend", "ObjectBackend", "Stat", "Traits", "open_root"]
 
@@ -17,11 +20,13 @@ __all__ = ["Backend", "FileBackend", "ObjectBackend", "Stat", "Traits", "open_ro
 LOCAL = ("file", "local")
 
 
-def open_root(root: str | os.PathLike[str] | Backend, **options: Any) -> Backend:
+def open_root(
+    root: str | os.PathLike[str] | Backend, storage_options: Mapping[str, Any] | None = None
+) -> Backend:
     """The backend for a folder, or for a URL that fsspec supports (`memory://`,
     `s3://bucket/prefix`).
 
-    options: fsspec's, for example `endpoint_url`; a folder has none (TypeError). Raises
+    storage_options: fsspec's, for example `endpoint_url`; a folder has none (TypeError). Raises
     CheckpointError if fsspec does not support the kind of URL, or a package is missing.
     """
     if not isinstance(root, (str, os.PathLike)):
@@ -29,8 +34,8 @@ def open_root(root: str | os.PathLike[str] | Backend, **options: Any) -> Backend
     text = os.fspath(root)
     scheme, separator, rest = text.partition("://")
     if separator and scheme not in LOCAL:
-        return ObjectBackend(open_store(text, options))
-    if options:
-        raise TypeError(f"{text} is a folder: it takes no {', '.join(sorted(options))}")
+        return ObjectBackend(open_store(text, storage_options or {}))
+    if storage_options:
+        raise TypeError(f"{text} is a folder: it takes no {', '.join(sorted(storage_options))}")
     # Absolute, since the program may change its working directory during a save.
     return FileBackend(Path(rest if separator else text).absolute())

@@ -21,11 +21,13 @@ LATEST_PROBLEM = (
 class Traits:
     """What a kind of store can do; the documentation's table is made from it.
 
-    rename: a folder becomes visible by one rename; without it, by its manifest, written last.
-    links: how an unchanged file becomes part of the next checkpoint: as a second name ("hard") or
-    by a reference to the older folder ("reference"). sync: a write survives a power cut only once
-    it was synced. shared: other processes see the store. block: how many bytes to read at a time
-    when a whole file is read.
+    Attributes:
+        rename: A folder becomes visible by one rename; without it, by its manifest, written last.
+        links: How an unchanged file becomes part of the next checkpoint: as a second name ("hard") or
+            by a reference to the older folder ("reference").
+        sync: A write survives a power cut only once it was synced.
+        shared: Other processes see the store.
+        block: How many bytes to read at a time when a whole file is read.
     """
 
     rename: bool
@@ -36,8 +38,12 @@ class Traits:
 
 
 class Stat(NamedTuple):
-    """A file of a store. names: how many it has in the whole store. key: shared by exactly these
-    names.
+    """A file of a store.
+
+    Attributes:
+        size: Its bytes.
+        names: How many names it has in the whole store.
+        key: Shared by exactly these names.
     """
 
     size: int
@@ -48,108 +54,243 @@ class Stat(NamedTuple):
 class Backend(Protocol):
     """Where checkpoints are. Paths are the name of a folder below the root, and of a file in it.
 
-    commit.py has the order of the steps of a save; a backend knows how its store does one of them
-    durably. Methods raise OSError with its errno if the store fails (FileNotFoundError if something
-    does not exist).
+    `save` has the order of the steps (commit.py); a backend knows how its store does one of them
+    durably. All methods may raise OSError with its errno if the store fails (FileNotFoundError if
+    something does not exist); their Raises name what else they raise.
     """
 
     @property
-    def root(self) -> str: ...
+    def root(self) -> str:
+        """The absolute path, or the URL."""
 
     @property
-    def traits(self) -> Traits: ...
+    def traits(self) -> Traits:
+        """What this kind of store can do."""
 
     def folders(self) -> list[str]:
-        """Names of committed checkpoints and of temporary folders, in any order; empty if there is
-        no root yet.
+        """Lists committed checkpoints and temporary folders.
+
+        Returns:
+            Their names, in any order; empty if there is no root yet.
         """
 
     def files(self, folder: str) -> list[str]:
-        """Names in a folder, in any order."""
+        """Lists a folder.
 
-    def size(self, folder: str, name: str) -> int: ...
+        Args:
+            folder: Its name below the root.
 
-    def stat(self, folder: str, name: str) -> Stat: ...
+        Returns:
+            The names of its files, in any order.
+        """
 
-    def read(self, folder: str, name: str) -> bytes: ...
+    def size(self, folder: str, name: str) -> int:
+        """Asks for the size of a file.
+
+        Args:
+            folder: The name of its folder.
+            name: Its name.
+
+        Returns:
+            Its bytes.
+        """
+
+    def stat(self, folder: str, name: str) -> Stat:
+        """Asks for the size and the names of a file.
+
+        Args:
+            folder: The name of its folder.
+            name: Its name.
+
+        Returns:
+            Its size, and how many names it has.
+        """
+
+    def read(self, folder: str, name: str) -> bytes:
+        """Reads a whole file.
+
+        Args:
+            folder: The name of its folder.
+            name: Its name.
+
+        Returns:
+            Its content.
+        """
 
     def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
-        """Fills the buffer from the file; returns how many bytes there were."""
+        """Fills a buffer from a file.
+
+        Args:
+            folder: The name of the file's folder.
+            name: The file's name.
+            offset: The first byte to read.
+            buffer: Where the bytes go.
+
+        Returns:
+            How many bytes there were; fewer than the buffer has at the end of the file.
+        """
 
     def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
-        """Whether a committed file has these bytes at this offset; None if hashing is faster."""
+        """Compares bytes with those of a committed file, where that is faster than hashing.
+
+        Args:
+            folder: The name of the file's folder.
+            name: The file's name.
+            offset: Where the bytes begin in the file.
+            parts: The bytes, in order.
+
+        Returns:
+            Whether the file has them; None if hashing is faster.
+        """
 
     def begin(self, step: int, parent: str | None) -> str:
-        """A new temporary folder for all ranks. parent: the checkpoint whose files it may reuse."""
+        """Makes a new temporary folder for all ranks.
+
+        Args:
+            step: The number of the step.
+            parent: The name of the checkpoint whose files it may reuse; None if there is none.
+
+        Returns:
+            The folder's name.
+        """
 
     def wait_for(self, folder: str, timeout_s: float) -> None:
-        """Returns when this rank sees a folder that another rank made. Raises TimeoutError."""
+        """Returns when this rank sees a folder that another rank made.
+
+        Args:
+            folder: Its name.
+            timeout_s: Seconds to wait.
+
+        Raises:
+            TimeoutError: If it is not visible by then.
+        """
 
     def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
-        """A new file of a temporary folder, durable once `flush` has returned.
+        """Writes a new file of a temporary folder, durable once `flush` has returned.
 
-        Raises FileExistsError.
+        Args:
+            folder: The name of the folder.
+            name: The name of the file.
+            parts: Its content, in order.
+
+        Raises:
+            FileExistsError: If the file exists.
         """
 
     def reuse(self, source: str, name: str, folder: str) -> str | None:
-        """Makes a file of the committed folder `source` part of `folder`.
+        """Makes a file of a committed folder part of a temporary one.
 
-        Returns its home: None if it is now in the folder itself, else the folder that is referred
-        to. Raises OSError if that is not possible: the caller then writes the file.
+        Args:
+            source: The name of the committed folder.
+            name: The name of the file, in both.
+            folder: The name of the temporary folder.
+
+        Returns:
+            The file's home: None if it is now in the folder itself, else the folder that is referred
+            to.
+
+        Raises:
+            OSError: If that is not possible. The caller then writes the file.
         """
 
     def discard(self, folder: str, name: str) -> None:
-        """Removes a file from a temporary folder."""
+        """Removes a file from a temporary folder.
+
+        Args:
+            folder: The name of the folder.
+            name: The name of the file.
+        """
 
     def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
         """Writes a file of a folder at once: readers see the old one or the new one.
 
-        Durable once `flush` has returned. same: a folder whose file of this name has the content
-        already, so that a store with links may link it.
+        Durable once `flush` has returned.
+
+        Args:
+            folder: The name of the folder.
+            name: The name of the file.
+            content: Its new content.
+            same: A folder whose file of this name has the content already, so that a store with links
+                may link it.
         """
 
     def drop_cache(self, folder: str, name: str) -> None:
-        """What is read next comes from the disk, as far as the system can tell."""
+        """Makes the next read of a file come from the disk, as far as the system can tell.
+
+        Args:
+            folder: The name of its folder.
+            name: Its name.
+        """
 
     def linked(self) -> dict[str, str]:
-        """Names below the root that an operator linked or mounted: they are read like the others,
-        and never changed or removed. Each with the name below the root where it leads, else "".
+        """Lists the names below the root that an operator linked or mounted: they are read like the
+        others, and never changed or removed.
+
+        Returns:
+            For each the name below the root where it leads, else "".
         """
 
     def flush(self, folder: str) -> None:
-        """Makes the files that this process wrote into the folder durable, with their names, and
+        """Makes the files that this process wrote into a folder durable, with their names, and
         visible to others.
+
+        Args:
+            folder: The name of the folder.
         """
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
-        """Writes the manifest, makes the folder visible as the step's newest generation, points
-        `latest` at it.
+        """Writes the manifest, makes the folder visible as the step's newest generation, and points
+        `latest` at it. Durable on return.
 
-        Returns the folder's new name. Durable on return. If it raises, it has undone what it did,
-        as far as the store still answers.
+        If it raises, it has undone what it did, as far as the store still answers.
+
+        Args:
+            folder: The name of the temporary folder.
+            step: The number of the step.
+            content: The manifest.
+
+        Returns:
+            The folder's new name.
         """
 
     def latest(self) -> str | None:
-        """The name in `latest`; None if there is none.
+        """Reads `latest`.
 
-        Raises DamagedFile if no save wrote its content.
+        Returns:
+            The name of the folder in it; None if there is no `latest`.
+
+        Raises:
+            DamagedFile: If no save wrote its content.
         """
 
     def remove(self, *folders: str) -> None:
-        """Makes folders invisible, then removes them: committed or temporary ones. Ignores those
-        that do not exist.
+        """Makes folders invisible, then removes them. Ignores those that do not exist.
 
         Files that other checkpoints refer to stay until those are gone too. Without folders,
         removes only files that nothing refers to any more.
+
+        Args:
+            folders: The names of committed or temporary folders.
         """
 
     def address(self, home: str, name: str) -> str:
-        """How the `.metadata` of another checkpoint refers to a file in `home`, for torch's own
+        """The address by which the `.metadata` of another checkpoint refers to a file, for torch's own
         readers.
+
+        Args:
+            home: The name of the file's folder.
+            name: The file's name.
+
+        Returns:
+            A path relative to the other checkpoint, or an absolute one.
         """
 
     def free(self) -> int | None:
-        """Bytes that may still be written; None if that is unknown."""
+        """Asks for the free space.
+
+        Returns:
+            Bytes that may still be written; None if that is unknown.
+        """
 
 
 def parse_latest(content: bytes, root: str) -> str:

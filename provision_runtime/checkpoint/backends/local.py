@@ -180,7 +180,7 @@ class FileBackend:
             os.replace(aside, self._path(folder, name))
         finally:
             # Also after a rename: of two names of one file it does nothing.
-            fs.remove_if_exists(aside)
+            fs.files.remove_if_exists(aside)
 
     def drop_cache(self, folder: str, name: str) -> None:
         with suppress(OSError, AttributeError), open(self._path(folder, name), "rb") as file:
@@ -244,7 +244,7 @@ class FileBackend:
             except OSError as error:
                 if error.errno not in EXISTS:
                     raise
-                fs.remove_if_exists(pointer)
+                fs.files.remove_if_exists(pointer)
                 generation += 1
                 continue
             return name
@@ -287,7 +287,7 @@ class FileBackend:
             if path.is_dir():
                 shutil.rmtree(str(path), onerror=_ignore_missing)
             else:
-                fs.remove_if_exists(path)
+                fs.files.remove_if_exists(path)
         except OSError:
             layout.abandoned.add(path.name)
             raise
@@ -297,7 +297,7 @@ class FileBackend:
         return f"../{home}/{name}"
 
     def free(self) -> int | None:
-        status = os.statvfs(fs.nearest_existing(self._root))
+        status = os.statvfs(fs.files.nearest_existing(self._root))
         return status.f_bavail * status.f_frsize
 
 
@@ -351,7 +351,7 @@ def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
     offset = 0
     while remaining:
         written = os.writev(descriptor, _limit(WRITE_BYTES, remaining[:MAX_PARTS]))
-        fs.start_writeback(descriptor, offset, written)
+        fs.files.start_writeback(descriptor, offset, written)
         offset += written
         while remaining and written >= len(remaining[0]):
             written -= len(remaining.pop(0))

@@ -42,7 +42,7 @@ def open_root(root: str, options: Mapping[str, Any]) -> Backend:
             f"{root} is a folder: --option {next(iter(options))} is for a store at a URL.",
         )
     try:
-        backend = open_backend(root, **options)
+        backend = open_backend(root, options)
     except (CheckpointError, TypeError) as error:
         # A store's package refuses an option that it does not know by TypeError.
         raise InspectionError(INVALID, f"{error}.") from error

@@ -34,7 +34,7 @@ RUN = {
     "rank-stuck": Rule(
         FAIL,
         "a rank fell behind the others and did not catch up before the deadline",
-        "its Python stack is in rank*.stuck.json",
+        "its Python stack is in rank*.last-state.json",
     ),
     "deadline-passed": Rule(
         FAIL,
@@ -46,7 +46,7 @@ RUN = {
         FAIL,
         "a rank skipped a collective that the other ranks are in",
         "every rank must take the same path through the program; the stacks are in"
-        " rank*.stuck.json",
+        " rank*.last-state.json",
     ),
     "collective-mismatch": Rule(
         FAIL,

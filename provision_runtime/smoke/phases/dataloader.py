@@ -7,7 +7,6 @@ where /dev/shm is too small) or hangs, the loader raises an error within its tim
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ from collections import Counter
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
+from ...comm import processes
 from ...report.text import format_count
 from ..outcome import Finding, Outcome, describe_error
 from ..watchdog import SIGNALS
@@ -39,7 +39,6 @@ BATCH = 4
 # 64 KiB per sample: the batches in flight overflow a /dev/shm that is much too small, and fit into
 # any other.
 NUMBERS = 16 << 10
-PR_SET_PDEATHSIG = 1
 # Process numbers differ between ranks that have the same problem.
 PIDS = re.compile(r" ?\(pid(\(s\))? [\d, ]+\)")
 
@@ -234,7 +233,7 @@ class _PrepareWorker:
 
     def __call__(self, worker: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        processes.death_signal(signal.SIGKILL)()
         if os.getppid() != self._parent:
             os._exit(1)
         problem = socket_problem()

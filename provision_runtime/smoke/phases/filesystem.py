@@ -277,7 +277,7 @@ def _has_content(path: Path, content: bytes) -> bool:
     try:
         return fs.is_visible(path) and fs.read_bytes(path) == content
     except OSError as error:
-        if error.errno not in fs.TRANSIENT:
+        if error.errno not in fs.files.TRANSIENT:
             raise
         return False
 

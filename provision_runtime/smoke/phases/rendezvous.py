@@ -7,12 +7,12 @@ through the store.
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ...checks.releases import device_id_hangs, numbers
 from ...comm import listeners
 from ...comm.addresses import interfaces
 from ...comm.store import StoreAllGather, StoreClient
@@ -32,10 +32,8 @@ GROUP_TIMEOUT = timedelta(seconds=900)
 # then write the reason before the others stop waiting. In some releases the store takes seconds
 # longer than its time-out.
 BEFORE_DEADLINE_S = 5.0
-# device_id makes NCCL connect at once and barriers use the right GPU; in these releases it hangs
-# (pytorch#153960).
+# device_id makes NCCL connect at once and barriers use the right GPU.
 DEVICE_ID_SINCE = (2, 3)
-DEVICE_ID_HANGS = ((2, 6, 0), (2, 7, 1))
 INJECTED_SKEW_S = 30.0
 NAME_PAUSE_S = 0.5
 
@@ -214,9 +212,8 @@ def _start_group(context: RankContext) -> str:
 
 
 def takes_device_id(version: str) -> bool:
-    release = tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
-    hangs_since, works_since = DEVICE_ID_HANGS
-    return release[:2] >= DEVICE_ID_SINCE and not hangs_since <= release < works_since
+    release = numbers(version)
+    return release >= DEVICE_ID_SINCE and not device_id_hangs(release)
 
 
 # The wall clocks are compared through the store, with an error bound. The other ranks ask rank 0

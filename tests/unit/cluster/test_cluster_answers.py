@@ -97,7 +97,7 @@ def test_what_is_no_answer(text: str) -> None:
         ("smoke-run", {**RANKS, "statuses": {"first": 0}}),
         ("smoke-run", {**RANKS, "logs": {"../../.bashrc": "x"}}),
         ("smoke-run", {**RANKS, "logs": {"rank0.log/../x": "x"}}),
-        ("smoke-run", {**RANKS, "states": {"rank0.stuck.json": {"rank": 0}}}),
+        ("smoke-run", {**RANKS, "states": {"rank0.last-state.json": {"rank": 0}}}),
         ("smoke-run", {**RANKS, "report": []}),
         ("drift-facts", {"facts": {"cpus": ["8"]}, "unread": {}, "settings": {}, "started": 1, "ended": 1}),
         ("drift-facts", {"facts": {"distribution:torch": "2"}, "unread": {}, "settings": {}, "started": 1, "ended": 1}),

@@ -80,7 +80,7 @@ def test_an_image_is_streamed_behind_the_program(tmp_path: Path) -> None:
     )
     assert answer.failure is None
     assert answer.result == {"received": len(toy.image), "source": "caller"}
-    image = Store(str(tmp_path / "n1")).image(toy.pack)
+    image = Store(str(tmp_path / "n1")).image(toy.parsed)
     assert Path(image).read_bytes() == toy.image
 
 

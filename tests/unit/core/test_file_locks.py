@@ -139,11 +139,11 @@ def test_nfs_locks_work_and_missing_lock_support_is_named(
 
 def test_a_link_in_place_of_a_lock_file_is_refused(folders: Folders, tmp_path: Path) -> None:
     """In a folder that others may write to, it would make or open any file of ours."""
-    (folders.data / "held").mkdir()
+    (folders.data / "locks").mkdir()
     victim = tmp_path / "authorized_keys"
-    (folders.data / "held" / "lab").symlink_to(victim)
+    (folders.data / "locks" / "lab").symlink_to(victim)
     with (
-        pytest.raises(SystemRefused, match="held/lab is a link"),
+        pytest.raises(SystemRefused, match="locks/lab is a link"),
         environment_lock(folders, "lab", Recorder()),
     ):
         pass
@@ -161,7 +161,7 @@ def test_data_folder_that_all_may_write_to_is_warned_of(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert recorder.messages == []
-    assert {path.stat().st_mode & 0o777 for path in (data, data / "held")} == {0o755}
+    assert {path.stat().st_mode & 0o777 for path in (data, data / "locks")} == {0o755}
     data.chmod(0o777)
     with environment_lock(folders, "lab", recorder):
         pass

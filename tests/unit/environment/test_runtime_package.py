@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from provision import __version__
 from provision.core import atomic
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.paths import Folders
@@ -18,6 +17,7 @@ from provision.core.types import Prefix
 from provision.environment import activation, install_record, runtime_package
 from provision.workflow.context import Context
 from provision.workflow.ensure import ensure_runtime
+from provision_runtime import __version__
 from tests.unit.image.test_image_build import Quiet
 
 
@@ -80,7 +80,7 @@ def test_python_imports_it_and_reads_its_metadata(prefix: Path) -> None:
     site = runtime_package.site_packages(prefix)
     (distribution,) = metadata.distributions(path=[str(site)])
     assert (distribution.metadata["Name"], distribution.version) == (
-        "provision_runtime",
+        "provision-runtime",
         __version__,
     )
     assert distribution.read_text("INSTALLER") == "provision\n"
@@ -200,7 +200,7 @@ def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path)
     assert not folders.data.exists()
     (runtime_package.site_packages(prefix) / "provision_runtime" / "cli.py").unlink()
     ensure_runtime(context, environment)
-    assert (folders.data / "held" / "lab").exists()
+    assert (folders.data / "locks" / "lab").exists()
     assert runtime_package.is_current(prefix, runtime_package.load())
 
 

@@ -329,7 +329,7 @@ def test_a_copied_layout_is_hashed_once(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"made_of": 1, "mark": [1]}}']
+    "text", ["", "[]", "null", '{"sha256:0": 1}', '{"sha256:0": {"cache_key": 1, "stat": [1]}}']
 )
 def test_an_invalid_layers_json_is_ignored(lab: Lab, text: str) -> None:
     image = lab.build("toy", FIRST)

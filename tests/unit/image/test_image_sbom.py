@@ -223,8 +223,8 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
     assert {"libc6", "libgcc-s1", "numpy", "torch"} <= parts.keys() and len(parts) == len(
         sound()["package"]
     ) + 3
-    assert parts["provision_runtime"]["version"] == RUNTIME.version  # no lock names it
-    assert parts["provision_runtime"]["purl"].startswith("pkg:generic/provision")
+    assert parts["provision-runtime"]["version"] == RUNTIME.version  # no lock names it
+    assert parts["provision-runtime"]["purl"].startswith("pkg:generic/provision")
     assert parts["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
     assert "compositions" not in sbom_document
 

@@ -19,7 +19,7 @@ from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unrea
 from provision.image.registry import client, push
 from provision.image.registry.client import RegistryClient
 from provision.image.registry.reference import parse_registry_reference
-from provision_runtime.smoke.launcher import free_port
+from provision_runtime.comm.addresses import free_port
 
 Reply = tuple[int, dict[str, str]]
 

@@ -61,7 +61,7 @@ def missing_layer(layout: Path, manifest: LayoutManifest) -> None:
 
 
 def invalid_record(layout: Path, manifest: LayoutManifest) -> None:
-    (layout / layer_cache.FILE).write_text('{"sha256:0": {"made_of": 1}}')
+    (layout / layer_cache.FILE).write_text('{"sha256:0": {"cache_key": 1}}')
 
 
 @pytest.mark.parametrize("harm", [corrupt_layer, corrupt_manifest, missing_layer, invalid_record])

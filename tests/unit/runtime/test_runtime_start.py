@@ -64,3 +64,24 @@ def test_syntax_fits_the_oldest_python(path: Path) -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__"
     ]
     assert future or all(isinstance(node, ast.Expr) for node in tree.body)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER))
+)
+def test_only_annotations_subscript_builtins(path: Path) -> None:
+    """Elsewhere it is evaluated, and Python 3.8 cannot: `Names = dict[str, str]`."""
+    tree = ast.parse(path.read_text())
+    unevaluated: set[int] = set()
+    for node in ast.walk(tree):
+        for field in ("annotation", "returns"):
+            annotation = getattr(node, field, None)
+            if annotation is not None:
+                unevaluated.update(map(id, ast.walk(annotation)))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            unevaluated.update(map(id, ast.walk(node)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and id(node) not in unevaluated:
+            assert ast.unparse(node.value) not in ("dict", "list", "tuple", "set", "type"), (
+                f"line {node.lineno}"
+            )

@@ -134,9 +134,9 @@ def test_what_a_killed_build_left_goes_unless_the_build_still_runs(context: Cont
     leftover.mkdir()
     items = clean.removable(context)
     assert [(item.kind, item.name) for item in items] == [("unfinished", "lab")]
-    held = context.folders.data / "held"
-    held.mkdir()
-    with (held / "lab").open("w") as lock:
+    locks = context.folders.data / "locks"
+    locks.mkdir()
+    with (locks / "lab").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert clean.clean(context, items) == []
         assert leftover.exists()
@@ -148,9 +148,9 @@ def test_what_a_killed_build_left_goes_unless_the_build_still_runs(context: Cont
 
 def test_caches_stay_while_a_build_reads_them(context: Context) -> None:
     context.folders.packages.mkdir(parents=True)
-    held = context.folders.data / "held"
-    held.mkdir(parents=True)
-    with (held / "lab").open("w") as lock:
+    locks = context.folders.data / "locks"
+    locks.mkdir(parents=True)
+    with (locks / "lab").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert clean.clean(context, clean.removable(context)) == []
     assert context.folders.packages.exists()

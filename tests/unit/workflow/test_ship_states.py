@@ -32,7 +32,7 @@ from provision.workflow.ship.states import (
     state_of_failure,
 )
 from provision.workflow.ship.waves import plan_wave
-from provision_runtime.node.store import Store
+from provision_runtime.node.store import Pack, Store
 from tests.node_stores import pack_toy
 from tests.ship_runs import Notes, SimulatedNodes, shipment, write_image
 
@@ -97,7 +97,8 @@ def test_the_lock_file_has_one_name() -> None:
 
 def test_host_and_node_agree_where_an_image_arrives() -> None:
     pack = {"key": "toy-0123456789ab", "sha256": "f" * 64, "format": "squashfs"}
-    assert part_path("/opt/provision", pack) == Store("/opt/provision").part(pack)
+    parsed = Pack(name="toy", size=1, root="", **pack)
+    assert part_path("/opt/provision", pack) == Store("/opt/provision").part(parsed)
 
 
 def test_a_wave_uses_all_servers_and_no_more_clients_than_allowed() -> None:

@@ -122,7 +122,9 @@ def test_rank_that_does_not_reach_the_store_says_why() -> None:
     """Rank 0 knows only that it is missing."""
     missing = answer("n1", failing_report("rank-missing", [1]), status=1)
     blocked = answer(
-        "n2", status=1, states={"rank1.stuck.json": last_state(1, "store-filtered", "store-lost")}
+        "n2",
+        status=1,
+        states={"rank1.last-state.json": last_state(1, "store-filtered", "store-lost")},
     )
     result = judge(missing, blocked)
     assert [(each.id, each.nodes) for each in result.findings] == [

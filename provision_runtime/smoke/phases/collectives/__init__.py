@@ -383,7 +383,7 @@ def _write_nccl_tests(
         context.on_gpu,
     )
     for old in context.options.out.glob("nccl-tests*.json"):
-        fs.remove_if_exists(old)
+        fs.files.remove_if_exists(old)
     indices: dict[tuple[str, str], list[int]] = {}
     for index, row in enumerate(rows):
         indices.setdefault((row.collective, row.dtype), []).append(index)

@@ -890,13 +890,13 @@ def test_root_is_fixed_when_the_working_directory_changes(
 
 
 def test_slow_rank_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Meetings go on while rank 0 publishes: far more of them than without."""
-    meetings: list[str] = []
+    """Exchanges go on while rank 0 publishes: far more of them than without."""
+    beats: list[str] = []
     publish = FileBackend.commit
 
     def slowly(self: FileBackend, folder: str, step: int, content: bytes) -> str:
-        before = len(meetings)
-        while len(meetings) < before + 3:  # until the others were heard three times more
+        before = len(beats)
+        while len(beats) < before + 3:  # until the others were heard three times more
             threading.Event().wait(0.01)
         return publish(self, folder, step, content)
 
@@ -904,7 +904,7 @@ def test_slow_rank_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.Mon
 
     def counted(ranks: Ranks) -> Ranks:
         def exchange(name: str, payload: Any) -> list[Any]:
-            meetings.append(name)
+            beats.append(name)
             return ranks.exchange(name, payload)
 
         return Ranks(ranks.rank, ranks.world_size, exchange)

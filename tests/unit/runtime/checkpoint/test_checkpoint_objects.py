@@ -425,7 +425,7 @@ def test_unopenable_root_names_what_is_missing(
     with pytest.raises(CheckpointError, match="chained"):
         open_root("simplecache::s3://bucket/run")
     with pytest.raises(TypeError, match="is a folder: it takes no deadlin_s"):
-        open_root(tmp_path, deadlin_s=1)
+        open_root(tmp_path, {"deadlin_s": 1})
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(CheckpointError, match="s3://bucket/run: Install s3fs to access S3"):
         open_root("s3://bucket/run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import threading
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.job import channel
+from provision_runtime.job import channel, connection
 from provision_runtime.job.channel import Head, Member
+from provision_runtime.job.connection import Connection, Message
 from provision_runtime.job.errors import JobError, Stopped
 
 NAMES = ("n1", "n2", "n3")
@@ -23,7 +25,7 @@ KEY = b"a key of this job"
 
 @contextlib.contextmanager
 def listening(job: str, names: Sequence[str] = NAMES) -> Iterator[tuple[Head, list[int]]]:
-    ports = channel.candidate_ports(KEY, f"{job}-{threading.get_ident()}")
+    ports = connection.candidate_ports(KEY, f"{job}-{threading.get_ident()}")
     with contextlib.closing(Head(job, names, ports, KEY)) as head:
         yield head, ports
 
@@ -52,7 +54,7 @@ class InThread:
     def _run(self) -> None:
         try:
             self._result = self._call()
-        except (JobError, Stopped, channel._WrongKey) as error:
+        except (JobError, Stopped, connection.WrongKey) as error:
             self._result = error
 
     def result(self) -> Any:
@@ -149,11 +151,11 @@ def test_other_programs_on_the_port_do_no_harm() -> None:
         talking.sendall(b"GET / HTTP/1.1\r\n\r\n")
         silent = socket.create_connection(("127.0.0.1", port))
         other_job = InThread(
-            lambda: channel._greeted({"job": "other", "node": 1}, "127.0.0.1", port, KEY)
+            lambda: connection.greet(Message(job="other", node=1), "127.0.0.1", port, KEY)
         )
         head_thread = InThread(lambda: head.exchange("test", 0, list, WAIT_S))
         # Node 0 stops listening when every node is there.
-        assert isinstance(other_job.result(), channel._WrongKey)
+        assert isinstance(other_job.result(), connection.WrongKey)
         with contextlib.closing(joined("strangers", ports, 1, nodes=2)) as member:
             assert member.exchange("test", 1, list, WAIT_S) == [0, 1]
         assert head_thread.result() == [0, 1]
@@ -162,22 +164,24 @@ def test_other_programs_on_the_port_do_no_harm() -> None:
 
 
 def test_where_a_port_is_taken_the_next_one_is_used() -> None:
-    ports = channel.candidate_ports(KEY, "taken")
-    with contextlib.closing(channel._listen(ports[:1])) as first:
-        with contextlib.closing(channel._listen(ports)) as second:
+    ports = connection.candidate_ports(KEY, "taken")
+    with contextlib.closing(connection.listen(ports[:1])) as first:
+        with contextlib.closing(connection.listen(ports)) as second:
             assert second.getsockname()[1] == ports[1]
         with pytest.raises(JobError, match=f"cannot listen on port {ports[0]}: Address already"):
-            channel._listen(ports[:1])
+            connection.listen(ports[:1])
         first.close()
 
 
 def test_ports_follow_from_the_job_and_its_key() -> None:
-    assert channel.candidate_ports(KEY, "4711.0") != channel.candidate_ports(b"other", "4711.0")
-    assert channel.candidate_ports(KEY, "4711.0") == channel.candidate_ports(KEY, "4711.0")
-    assert channel.candidate_ports(KEY, "4711.0") != channel.candidate_ports(KEY, "4711.1")
-    assert channel.candidate_ports(KEY, "4711.0", 29500) == [29500]
-    ports = channel.candidate_ports(KEY, "job")
-    assert len(set(ports)) == channel.CANDIDATES
+    assert connection.candidate_ports(KEY, "4711.0") != connection.candidate_ports(
+        b"other", "4711.0"
+    )
+    assert connection.candidate_ports(KEY, "4711.0") == connection.candidate_ports(KEY, "4711.0")
+    assert connection.candidate_ports(KEY, "4711.0") != connection.candidate_ports(KEY, "4711.1")
+    assert connection.candidate_ports(KEY, "4711.0", 29500) == [29500]
+    ports = connection.candidate_ports(KEY, "job")
+    assert len(set(ports)) == connection.CANDIDATES
     assert all(20000 <= port < 30000 for port in ports)
 
 
@@ -188,7 +192,7 @@ def test_an_unresolvable_head_is_named() -> None:
 
 def test_a_head_that_resolves_to_loopback_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "LOOPBACK_S", 0.0)
-    ports = channel.candidate_ports(KEY, "nobody listens")[:1]
+    ports = connection.candidate_ports(KEY, "nobody listens")[:1]
     with pytest.raises(
         JobError, match=r"n2 resolves node 0's name, localhost, to its own loopback"
     ):
@@ -203,8 +207,8 @@ def test_a_machine_that_lost_its_power_ends_its_connection(number: int) -> None:
         def recv(self, *_: int) -> bytes:
             raise OSError(number, os.strerror(number))
 
-    with contextlib.closing(channel.Connection(DeadSocket(), KEY, channel.HEAD)) as connection:
-        assert connection.receive() is False
+    with contextlib.closing(Connection(DeadSocket(), KEY, connection.HEAD)) as dead:
+        assert dead.receive() is False
 
 
 # Strangers
@@ -373,9 +377,9 @@ def test_who_stands_between_can_change_nothing() -> None:
                 member = node.result()
                 assert isinstance(member, Member)
                 with contextlib.closing(member):
-                    member.tell({"topic": "t", "payload": 1})
+                    member.tell(Message(topic="t", payload=1))
                     payload = of_node.line()
-                    head.tell({"topic": "t", "payload": 1})
+                    head.tell(Message(topic="t", payload=1))
                     wrong = {
                         "changed": payload.replace(b'"payload": 1', b'"payload": 7'),
                         "repeated": greeting,
@@ -389,7 +393,7 @@ def test_who_stands_between_can_change_nothing() -> None:
 def test_a_message_of_another_shape_ends_its_connection(message: Any) -> None:
     def speak() -> None:
         with contextlib.closing(joined("shapes", ports, 1, nodes=2)) as member:
-            member.tell(message)
+            member._connection._send_line(json.dumps(message).encode())
             member._connection.socket.recv(1)  # until node 0 has closed it
 
     with listening("shapes", ("n1", "n2")) as (head, ports):

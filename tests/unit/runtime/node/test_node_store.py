@@ -91,7 +91,7 @@ def test_wrong_bytes_never_reach_the_images_and_the_next_transfer_begins_anew(
 
 def test_bytes_that_arrived_without_us_are_verified_too(store: Store, toy: PackedToy) -> None:
     Path(store.path, "staging").mkdir(parents=True)
-    Path(store.part(toy.pack)).write_bytes(toy.image)
+    Path(store.part(toy.parsed)).write_bytes(toy.image)
     transfer.verify(store.path, toy.pack, toy.pack, RUN)
     assert status(store, toy)["verified"]
 
@@ -100,7 +100,7 @@ def test_an_image_that_was_copied_with_the_whole_store_is_verified_in_place(
     store: Store, toy: PackedToy
 ) -> None:
     Path(store.path, "images").mkdir(parents=True)
-    Path(store.image(toy.pack)).write_bytes(toy.image)
+    Path(store.image(toy.parsed)).write_bytes(toy.image)
     assert status(store, toy)["has_image"]
     transfer.verify(store.path, toy.pack, toy.pack, RUN)
     assert status(store, toy)["verified"]
@@ -110,9 +110,9 @@ def test_an_image_that_changed_after_its_verification_is_not_verified(
     store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receive(store, toy, monkeypatch)
-    with Path(store.image(toy.pack)).open("r+b") as file:
+    with Path(store.image(toy.parsed)).open("r+b") as file:
         file.write(b"other")
-    os.utime(store.image(toy.pack), ns=(0, 0))
+    os.utime(store.image(toy.parsed), ns=(0, 0))
     assert not status(store, toy)["verified"]
     with pytest.raises(NodeError) as error:
         install.install(store.path, NAME, toy.key, RUN)
@@ -202,7 +202,7 @@ def test_the_last_three_are_kept_and_one_that_is_staged(
     results = [ship(store, toy, monkeypatch) for toy in toys[:4]]
     assert [result["removed"] for result in results] == [[], [], [], [toys[0].key]]
     assert stores.installed_keys(store, NAME) == sorted(toy.key for toy in toys[1:])
-    assert not Path(store.image(toys[0].pack)).exists()
+    assert not Path(store.image(toys[0].parsed)).exists()
     assert not Path(store.environment(toys[0].key)).exists()
 
 
@@ -400,7 +400,7 @@ def test_links_in_the_place_of_our_files_are_not_written_through(
 ) -> None:
     victim = tmp_path / "victim"
     victim.write_text("years")
-    part = Path(store.part(toy.pack)).name
+    part = Path(store.part(toy.parsed)).name
     link = Path(store.path, place.replace("KEY", toy.key).replace("PART", part))
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(victim)
@@ -653,7 +653,7 @@ def test_a_second_name_of_another_file_is_not_written_through(
 ) -> None:
     victim = tmp_path / "victim"
     victim.write_text("years")
-    name = Path(store.path, place.replace("PART", Path(store.part(toy.pack)).name))
+    name = Path(store.path, place.replace("PART", Path(store.part(toy.parsed)).name))
     name.parent.mkdir(parents=True, exist_ok=True)
     name.hardlink_to(victim)
     with pytest.raises(NodeError) as error:

@@ -60,13 +60,13 @@ def test_each_file_is_on_the_disk_before_its_name_and_the_name_before_what_follo
 def test_a_copied_image_of_the_right_size_with_other_bytes_is_refused(
     store: Store, toy: PackedToy
 ) -> None:
-    image = Path(store.image(toy.pack))
+    image = Path(store.image(toy.parsed))
     image.parent.mkdir(parents=True)
     image.write_bytes(bytes([toy.image[0] ^ 1]) + toy.image[1:])
     with pytest.raises(NodeError) as error:
         transfer.verify(store.path, toy.pack, toy.pack, RUN)
     assert error.value.reason == "wrong-bytes"
-    assert not stores.is_verified(store, toy.pack)
+    assert not stores.is_verified(store, toy.parsed)
 
 
 def test_nothing_is_removed_from_a_store_that_other_nodes_use(
