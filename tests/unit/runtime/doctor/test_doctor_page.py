@@ -36,7 +36,7 @@ def modes() -> list[Mode]:
 
 def sources(folder: str) -> str:
     """The text of all tests in a folder."""
-    return "".join(path.read_text() for path in sorted((ROOT / "tests" / folder).glob("*.py")))
+    return "".join(path.read_text() for path in sorted((ROOT / "tests" / folder).rglob("*.py")))
 
 
 def ids_by_proof(word: str) -> list[str]:

@@ -613,14 +613,14 @@ def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, s
             0,
             1,
             ["--backend", "gloo", "--device", "cuda"],
-            ("gloo", "cuda:1", "--device cuda needs a GPU for local rank 1; torch sees 0"),
+            ("gloo", "cuda:1", "the setting device=cuda needs a GPU for local rank 1; torch sees 0"),
         ),
         (8, 3, ["--device", "cpu"], ("gloo", "cpu", "")),
         (
             8,
             3,
             ["--backend", "nccl", "--device", "cpu"],
-            ("nccl", "cpu", "NCCL needs tensors on a GPU, but --device is cpu"),
+            ("nccl", "cpu", "NCCL needs tensors on a GPU, but the setting device is cpu"),
         ),
     ],
 )
