@@ -52,7 +52,7 @@ def with_settings(request: SmokeRequest, texts: Iterable[str]) -> SmokeRequest:
         try:
             values[field] = read(value)
         except (ValueError, KeyError) as error:
-            form = FORMS[read]  # type: ignore[index]
+            form = FORMS[read]
             raise InvalidSpec(f"The setting {name} is {form}, not `{value}`.") from error
     for declared in dataclasses.fields(request):
         value = getattr(request, declared.name)
