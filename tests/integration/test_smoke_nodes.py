@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
 from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork
 from tests.integration.waiting import eventually
+from tests.results import parse_result
 
 pytestmark = pytest.mark.torch
 
@@ -39,7 +39,7 @@ def smoke(home: Home, variables: dict[str, str], on: str, *options: str) -> tupl
         **variables,
     )
     assert result.returncode in (0, 1), result.stderr
-    document = json.loads(result.stdout)
+    document = parse_result(result.stdout)
     assert schema_error(document, "smoke-nodes") is None
     return result.returncode, document
 
