@@ -40,7 +40,6 @@ def smoke(home: Home, variables: dict[str, str], on: str, *options: str) -> tupl
     )
     assert result.returncode in (0, 1), result.stderr
     document = parse_result(result.stdout)
-    assert schema_error(document, "smoke-nodes") is None
     return result.returncode, document
 
 
