@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import provision_runtime
-from provision.core.schema import schema_error
 from tests.integration.conftest import Home, environment_folder, first_in_ci
 from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.smoke_process import PYTHON
