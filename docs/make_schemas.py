@@ -111,7 +111,8 @@ class SchemaWriter:
         name = shape.__name__
         if name not in self._shapes:
             self._shapes[name] = shape
-            definition = self.definitions[name] = {}
+            definition: Schema = {}
+            self.definitions[name] = definition
             description = " ".join((inspect.getdoc(shape) or "").split())
             if not description.startswith(f"{name}("):  # what dataclass writes
                 definition["description"] = re.sub(r"\bNone\b", "null", description)
