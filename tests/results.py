@@ -32,6 +32,6 @@ def _validator(name: str) -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(json.loads(text), retriever=_schema_of_file)
 
 
-def _schema_of_file(urn: str) -> Any:
-    name = urn.removeprefix("urn:provision:").rpartition(":")[0]
+def _schema_of_file(uri: str) -> Any:
+    name = uri.removeprefix("urn:provision:").rpartition(":")[0]
     return json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8"))
