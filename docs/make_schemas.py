@@ -87,7 +87,7 @@ class SchemaWriter:
             if "*" in hint:
                 return {"type": "object", "additionalProperties": self._value(hint["*"])}
             return self._fields(hint)
-        if dataclasses.is_dataclass(hint):
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return self._reference(hint)
         return self._generic(typing.get_origin(hint), typing.get_args(hint))
 

@@ -136,9 +136,9 @@ def test_one_command_from_an_empty_home_to_passed_jobs(
         f"{joined.name} passed a job on desks",
     ]
     # The test is the member's own, and nothing of it lies in the clone.
-    shown = parse_result(joined.member.run("passport", "show", joined.name, "--json").stdout)
-    assert shown["outdated"] == "" and shown["smoke"]["prefix"]["elsewhere"] == ""
-    assert shown["smoke_nodes"]["verdict"] in ("pass", "warn")
+    passport = parse_result(joined.member.run("passport", "show", joined.name, "--json").stdout)
+    assert passport["outdated"] == "" and passport["smoke"]["prefix"]["elsewhere"] == ""
+    assert passport["smoke_nodes"]["verdict"] in ("pass", "warn")
     # Another machine with the same home has not passed.
     result = subprocess.run(
         [

@@ -307,13 +307,12 @@ def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path
     for part in document.unread:
         console.say(f"{name}: not read: {part}")
     text = sboms.sbom_text(document, kind)
+    result: dict[str, Any] = {"path": output, "text": text, "unread": document.unread}
     if output is None:
-        result = {"path": None, "text": text, "unread": document.unread}
         console.document("image-sbom", result, text)
         return
     atomic_write(output, text)
-    result = {"path": output, "text": None, "unread": document.unread}
-    console.result("image-sbom", result, f"wrote {output}")
+    console.result("image-sbom", {**result, "text": None}, f"wrote {output}")
 
 
 @image.command("contract")
