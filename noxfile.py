@@ -103,6 +103,7 @@ def docs(session: nox.Session) -> None:
     """Check that the references match the code and that links resolve. `-- --write` rewrites the references."""
     session.install("-e", ".")
     session.run("python", "docs/make_cli.py", *session.posargs or ["--check"])
+    session.run("python", "docs/make_schemas.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_spec.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_findings.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_doctor.py", *session.posargs or ["--check"])

@@ -21,6 +21,7 @@ def write_or_check(path: Path, text: str) -> int:
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return 0
     script = Path(sys.argv[0]).name
-    message = f"docs/{path.name} is out of date: run python docs/{script} --write"
+    name = path.relative_to(Path(__file__).parent.parent)
+    message = f"{name} is out of date: run python docs/{script} --write"
     print(message, file=sys.stderr)
     return 1

@@ -13,7 +13,8 @@ from provision.cli.main import cli
 
 PAGE = Path(__file__).parent / "cli.md"
 HEAD = (
-    "# Command line\n\nMade from the commands by `python docs/make_cli.py`; a test compares it.\n"
+    "# Command line\n\nMade from the commands by `python docs/make_cli.py`; a test compares it. What `--json` prints "
+    "is in [JSON](json.md).\n"
 )
 
 

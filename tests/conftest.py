@@ -19,6 +19,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from provision.cli import console
+from tests.results import check_result
+
 # A busy machine is no counterexample. CI tries the same examples in each run, so that it judges the
 # change alone; runs of developers try others, and those that failed become `@example`.
 settings.register_profile(
@@ -72,6 +75,19 @@ def pytest_sessionstart() -> None:
     """Run in the background of a script, we were started with Ctrl-C ignored, and so would be every child that a test interrupts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def results_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test's own process prints with --json is valid by its schema."""
+    make_object = console.json_object
+
+    def checked_object(name: str, value: object) -> dict[str, Any]:
+        document = make_object(name, value)
+        check_result(document)
+        return document
+
+    monkeypatch.setattr(console, "json_object", checked_object)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,8 @@
 """Results as text or JSON on standard output; narrative and progress on standard error.
 
 The only module that styles output. Colors and bars appear only on a terminal, and rich respects
-NO_COLOR. `--json` prints the same values that the text shows. What the text says is in `format/`.
+NO_COLOR. `--json` prints the same values that the text shows, as one object whose schema is in
+provision/schemas/results and docs/json.md. What the text says is in each verb's `output.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from provision.cli import streams
 from provision.core.credentials import public_document, without_credentials
 from provision.core.errors import ProvisionError
-from provision.core.system_errors import from_system
 from provision.core.types import MeterContext
 from provision_runtime.report.text import escape_terminal
 
@@ -35,6 +34,7 @@ NARROWEST_COLUMN = 20
 if TYPE_CHECKING:
     import rich.console
     import rich.progress
+    from _typeshed import DataclassInstance
 
 
 def to_json(value: Any) -> Any:
@@ -48,6 +48,12 @@ def to_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def json_object(name: str, value: object) -> dict[str, Any]:
+    """A mapping or dataclass as the object that --json prints, with its schema first."""
+    schema = {"schema": f"provision.{name}/1"}
+    return {**schema, **to_json(value), **schema}
 
 
 class Bar:
@@ -90,8 +96,8 @@ class Bar:
 class Console:
     """The output of one command.
 
-    With --json only results and errors are printed, unless -v is given; with -q results, warnings
-    and errors. On a terminal, paths in the user's home folder begin with `~`. Credentials in
+    With --json one object is printed, the result or the error, unless -v is given; with -q results,
+    warnings and errors. On a terminal, paths in the user's home folder begin with `~`. Credentials in
     addresses are taken out, but for the token of a server that we start (`shows_token`).
     """
 
@@ -100,6 +106,7 @@ class Console:
     ) -> None:
         self.as_json, self.verbose, self.quiet = as_json, verbose, quiet
         self._bar: Bar | None = None
+        self._has_printed_object = False
 
     @property
     def is_narrating(self) -> bool:
@@ -146,43 +153,49 @@ class Console:
             self._bar = bar
         return bar
 
-    def error(self, error: ProvisionError, *, as_object: bool = True) -> None:
-        """Print an error, its lists on lines of their own; a tool's own output only if verbose.
-
-        as_object: with --json print an object too; not to be done after a result was printed.
-        """
-        if self.as_json and as_object:
-            document = {
-                "error": type(error).__name__,
-                "message": error.message,
-                "advice": error.advice,
-            }
-            print(json.dumps(public_document(document)))
+    def error(self, error: ProvisionError) -> None:
+        """Print an error, its lists on lines of their own; a tool's own output only if verbose."""
+        self.error_object(type(error).__name__, error.message, error.exit_code, error.advice)
         text = _wrapped(for_stream(_tidy(str(error)), sys.stderr), len("error: "))
         self._rich().print(f"[red]error:[/red] {_escape(text)}")
         if self.verbose and error.details:
             print(for_stream(error.details, sys.stderr), file=sys.stderr)
 
-    def system_error(self, error: OSError) -> int:
-        """Print an error of the operating system in our terms; returns its exit code."""
-        system_error = from_system(error)
-        self.error(system_error, as_object=error.filename != streams.STANDARD_OUTPUT)
-        return system_error.exit_code
+    def error_object(self, kind: str, message: str, exit_code: int, advice: str = "") -> None:
+        """Print how a command ends, with --json and before any result; nothing otherwise."""
+        if self.as_json and not self._has_printed_object:
+            error = {"kind": kind, "message": message, "advice": advice, "exit_code": exit_code}
+            self._print_object("error", error)
 
-    def result(self, value: Any, text: str | Iterable[str], *, shows_token: bool = False) -> None:
-        """Print a result: its value as JSON, or the text that describes it."""
+    def result(
+        self,
+        name: str,
+        value: Mapping[str, Any] | DataclassInstance,
+        text: str | Iterable[str],
+        *,
+        shows_token: bool = False,
+    ) -> None:
+        """Print a result: its value as a JSON object, or the text that describes it.
+
+        name: of the object's schema, `provision.NAME/1`. It stands for the schema that a document
+        has as a file.
+        """
         if self.as_json:
-            document = to_json(value)
-            print(json.dumps(document if shows_token else public_document(document), indent=1))
+            self._print_object(name, value, shows_token=shows_token)
             return
         lines = text if isinstance(text, str) else "\n".join(text)
         if lines:
             print(for_stream(lines, sys.stdout, shows_token=shows_token))
 
-    def document(self, value: Any, text: str) -> None:
+    def _print_object(self, name: str, value: object, *, shows_token: bool = False) -> None:
+        document = json_object(name, value)
+        self._has_printed_object = True
+        print(json.dumps(document if shows_token else public_document(document), indent=1))
+
+    def document(self, name: str, value: Mapping[str, Any] | DataclassInstance, text: str) -> None:
         """Print a result whose text is a file: byte for byte, unless a terminal shows it."""
         if self.as_json or sys.stdout.isatty():
-            self.result(value, text.rstrip("\n"))
+            self.result(name, value, text.rstrip("\n"))
             return
         assert isinstance(sys.stdout, io.TextIOWrapper)
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")

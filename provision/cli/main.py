@@ -128,22 +128,28 @@ def _run() -> int:
         shown = io.StringIO()
         error.show(shown)
         sys.stderr.write(without_credentials(shown.getvalue()))
-        if "--json" in sys.argv:
-            import json
-
-            message = without_credentials(error.format_message())
-            print(json.dumps({"error": "UsageError", "message": message, "advice": ""}))
+        _print_error_object("UsageError", error.format_message(), error.exit_code)
         return error.exit_code
     except click.exceptions.Abort:
-        from provision.cli.options import INTERRUPTED
+        from provision.cli.options import INTERRUPT, INTERRUPTED
 
+        _print_error_object(INTERRUPT, "interrupted", INTERRUPTED)
         return INTERRUPTED
     except OSError as error:  # of a help text, say
         if "--debug" in sys.argv:
             raise
         from provision.cli.console import Console
+        from provision.core.system_errors import from_system
 
-        return Console().system_error(error)
+        system_error = from_system(error)
+        Console().error(system_error)
+        return system_error.exit_code
+
+
+def _print_error_object(kind: str, message: str, exit_code: int) -> None:
+    from provision.cli.console import Console
+
+    Console(as_json="--json" in sys.argv).error_object(kind, message, exit_code)
 
 
 class VerbGroup(GroupWithOtherWords):

@@ -19,6 +19,7 @@ from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, QUERY_KEYS, SPEC_KE
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
+    from provision.core.errors import ProvisionError
     from provision.core.mirrors import MirrorSetting
     from provision.core.types import EnvironmentOutcome
     from provision.workflow.context import Context
@@ -29,6 +30,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # All that ends a line in YAML, a shell or systemd, or moves the cursor.
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPT = "Interrupted"  # as `kind` of an error
 
 
 def option_group(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -339,31 +341,33 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
             status = command(console, **options) or 0
             sys.stdout.flush()
             sys.exit(status)
-        except ProvisionError as error:
-            if debug:
-                raise
-            console.error(error)
-            sys.exit(error.exit_code)
         except KeyboardInterrupt:
+            console.error_object(INTERRUPT, "interrupted", INTERRUPTED)
             console.warn("interrupted")
             sys.exit(INTERRUPTED)
-        except (OSError, MemoryError, RuntimeError) as error:
-            system_error = _system_error(error)
-            if debug or system_error is None:
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise  # main prints it
+        except Exception as error:
+            known = error if isinstance(error, ProvisionError) else _system_error(error)
+            if debug or known is None:
+                console.error_object(type(error).__name__, str(error), 1)
                 raise
-            sys.exit(console.system_error(system_error))
+            console.error(known)
+            sys.exit(known.exit_code)
 
     return run
 
 
-def _system_error(error: OSError | MemoryError | RuntimeError) -> OSError | None:
-    """The error of the system that this is, or that it comes from."""
+def _system_error(error: Exception) -> ProvisionError | None:
+    """The error of the system that this is, or that it comes from, in our terms."""
+    from provision.core.system_errors import from_system
+
     if isinstance(error, OSError):
-        return error
+        return from_system(error)
     if isinstance(error, MemoryError):
-        return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "memory")
-    if str(error) == "can't start new thread":
-        return OSError(errno.EAGAIN, str(error), "a thread")
+        return from_system(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "memory"))
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return from_system(OSError(errno.EAGAIN, str(error), "a thread"))
     return None
 
 
@@ -495,7 +499,7 @@ def print_outcomes(console: Console, outcomes: Sequence[EnvironmentOutcome]) -> 
     """Print a summary of many environments; returns 1 if any of them failed or differs."""
     from provision.cli.smoke_output import outcome_lines
 
-    console.result(outcomes, outcome_lines(outcomes))
+    console.result("outcomes", {"environments": outcomes}, outcome_lines(outcomes))
     return int(any(outcome.exit_code for outcome in outcomes))
 
 
@@ -508,4 +512,5 @@ def print_steps(console: Console, steps: Sequence[PlanStep]) -> None:
         # The lines of one step stay together on a terminal.
         first, *rest = wrap(f"{step.stage}: {step.would}", output_width(), indent=2)
         lines += [first, *rest]
-    console.result([{"stage": step.stage, "would": step.would} for step in steps], lines)
+    actions = [{"stage": step.stage, "would": step.would} for step in steps]
+    console.result("plan", {"steps": actions}, lines)

@@ -126,8 +126,8 @@ def ship_json(report: ShipReport) -> dict[str, Any]:
             row["message"] = state.failure.message
         if name in report.notes:
             row["note"] = report.notes[name]
-        row["removed"] = list(report.removed.get(name, ()))
-        row["in_use"] = list(report.in_use.get(name, ()))
+        row["removed"] = report.removed.get(name, ())
+        row["in_use"] = report.in_use.get(name, ())
         nodes[name] = row
     return {
         "verb": report.verb,
@@ -142,7 +142,7 @@ def ship_json(report: ShipReport) -> dict[str, Any]:
         "sent_bytes": report.sent_bytes,
         "copies_between_nodes": report.copies_between_nodes,
         "stopped": report.stopped.failure.reason if report.stopped else None,
-        "journal": str(report.journal) if report.journal else None,
+        "journal": report.journal,
         "nodes": nodes,
     }
 

@@ -19,6 +19,8 @@ from provision.core.schema import schema_error
 
 PASSPORT, REPORT, NODES = "passport", "smoke-report", "drift"
 SCHEMA_VERSIONS = {PASSPORT: 1, REPORT: 2, NODES: 1}
+# As --json prints them.
+PRINTED = {"provision.passport-show/1": PASSPORT, "provision.drift/1": NODES}
 OTHER_FILE_ADVICE = (
     "Name a passport.json or a smoke test's report.json; "
     "`provision build` replaces a damaged passport."
@@ -102,6 +104,8 @@ def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
         raise IntegrityError(f"{path} is not JSON: {error}.", advice=advice) from error
     if not isinstance(document, dict) or "schema" not in document:
         raise IntegrityError(f"{path} is not {description}.", advice=advice)
+    if str(document["schema"]) in PRINTED:
+        document["schema"] = SCHEMA_VERSIONS[PRINTED[document["schema"]]]
     return document
 
 

@@ -24,6 +24,7 @@ from tests.integration.shared_parts import exclusively
 from tests.integration.short_folders import short_path  # noqa: F401
 from tests.integration.slurm_cluster import slurm_cluster, slurm_session  # noqa: F401
 from tests.integration.ssh_hosts import ssh_hosts  # noqa: F401
+from tests.results import parse_result
 
 BASE = "provision-test-base:bookworm"
 MAIN = "torch2.3-cuda12.1-py311"
@@ -106,10 +107,10 @@ class Home:
             stderr=subprocess.PIPE,
         )
 
-    def json(self, *arguments: str) -> object:
+    def json(self, *arguments: str) -> dict[str, Any]:
         result = self.run(*arguments, "--json")
         assert result.returncode in (0, 1), result.stderr
-        return json.loads(result.stdout)
+        return parse_result(result.stdout)
 
 
 def environment_folder(prefix: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.conftest import SHARED_RECORDS
 from tests.integration.conftest import Home, make_home
+from tests.results import parse_result
 
 pytestmark = pytest.mark.conda
 
@@ -34,7 +34,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Home:
 def rows(home: Home, *arguments: str) -> dict[str, dict[str, object]]:
     result = home.run(*arguments, "--json")
     assert result.returncode in (0, 1), result.stderr
-    return {row["name"]: row for row in json.loads(result.stdout)}
+    return {row["name"]: row for row in parse_result(result.stdout)["environments"]}
 
 
 def write_spec(home: Home, name: str, text: str) -> Path:

@@ -27,6 +27,7 @@ from tests import evidence
 from tests.conftest import ROOT
 from tests.faulty import Server, served
 from tests.integration.conftest import Home, make_home, on_terminal
+from tests.results import parse_result
 from tests.small import write_index, write_wheel
 from tests.unit.cli.test_quickstart import quick_start
 
@@ -89,13 +90,13 @@ def passport_file(lab: Home) -> Path:
 def passport(lab: Home) -> dict[str, Any]:
     result = lab.run("passport", "show", NAME, "--json")
     assert result.returncode == 0, result.stderr
-    document: dict[str, Any] = json.loads(result.stdout)
+    document: dict[str, Any] = parse_result(result.stdout)
     return document
 
 
 def row(lab: Home) -> dict[str, Any]:
     """What `env list` says."""
-    (listed,) = json.loads(lab.run("env", "list", "--json").stdout)
+    (listed,) = parse_result(lab.run("env", "list", "--json").stdout)["environments"]
     environment: dict[str, Any] = listed
     return environment
 
@@ -179,7 +180,7 @@ def test_add_and_remove_change_nothing_else(lab: Home, folder: Path, world: Serv
 
     result = lab.run("remove", NAME, "toy", "--json")
     assert result.returncode == 0, result.stderr
-    differences = json.loads(result.stdout)["diff"]["differences"]
+    differences = parse_result(result.stdout)["diff"]["differences"]
     assert [row["package"] for row in differences] == ["toy", "toyparts"]
     assert contents(lab) == before
     assert not imports(lab, "toy") and not imports(lab, "toyparts") and imports(lab, "torch")
@@ -376,7 +377,7 @@ def test_a_new_lock_makes_the_passport_one_of_another_lock(lab: Home, folder: Pa
     assert lab.run("lock", NAME, "--pip", "six", "--relock").returncode == 0
     assert "of another lock" in passport(lab)["outdated"]
     assert "of another lock" in lab.run("passport", "show", NAME).stdout
-    page = json.loads(lab.run("report", NAME, "--json").stdout)
+    page = parse_result(lab.run("report", NAME, "--json").stdout)
     assert page["verdict"] == "unknown" and "of another lock" in page["environments"][0]["outdated"]
     assert row(lab)["state"] == "stale"
     assert lab.run("env", "create", NAME).returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.smoke_process import PYTHON, environment
+from tests.results import parse_result
 
 pytestmark = pytest.mark.torch
 
@@ -79,7 +79,7 @@ def provision(*arguments: object) -> subprocess.CompletedProcess[str]:
 def run_json(*arguments: object, code: int = 0) -> Any:
     result = provision(*arguments, "--json")
     assert result.returncode == code, result.stdout + result.stderr
-    return json.loads(result.stdout)
+    return parse_result(result.stdout)
 
 
 def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:

@@ -20,6 +20,7 @@ from tests.integration.ssh_hosts import SshHosts
 from tests.integration.test_doctor_causes import DOCTOR
 from tests.integration.test_nodes_slurm import use_srun
 from tests.integration.test_nodes_ssh import mounted
+from tests.results import parse_result
 
 pytestmark = pytest.mark.slurm
 
@@ -87,7 +88,7 @@ def test_nodes_over_ssh_and_srun(
                     check=False,
                 )
                 assert child.returncode == 1, child.stderr
-                reports[letter] = json.loads(child.stdout)
+                reports[letter] = parse_result(child.stdout)
     finally:
         ssh_hosts.start_sshd(ssh_hosts["h3"])
     assert _reasons(reports["h"]) == {"h3": "refused"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import pytest
 
 from tests.integration.conftest import Home, make_home
 from tests.integration.short_folders import short_folder
+from tests.results import parse_result
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_findings_of_nodes_are_folded(user: Home) -> None:
     assert "n3  refused: " in result.stdout
     assert "n[1,4]  no findings" in lines
     assert lines[-1] == "4 nodes: 2 without findings, 1 not examined"
-    document = json.loads(user.run(*words, "--json").stdout)
+    document = parse_result(user.run(*words, "--json").stdout)
     assert sorted(document["nodes"]) == ["n1", "n2", "n4"]
     assert document["failures"]["n3"]["reason"] == "refused"
 

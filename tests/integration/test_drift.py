@@ -23,6 +23,7 @@ from provision_runtime.facts.digests import prefix_digests
 from tests import evidence
 from tests.elf_files import write_library
 from tests.integration.ssh_hosts import SshHosts
+from tests.results import parse_result
 from tests.simulated_nodes import (
     OTHER_DRIVER,
     OTHER_PLUGIN,
@@ -156,7 +157,7 @@ def test_command_names_the_outlier_and_ends_with_1(nodes: SimulatedNodes) -> Non
     assert "n0002: flash-attn 2.5.8" in result.output
     assert "on 4 nodes: not installed" in result.output
     result = run(*place, "--json")
-    record = json.loads(result.stdout)
+    record = parse_result(result.stdout)
     assert record["nodes"] == json.loads(file.read_text())["nodes"]
 
 
@@ -231,7 +232,7 @@ def test_copies_of_a_real_prefix_on_eight_hosts(ssh_hosts: SshHosts, tmp_path: P
             text=True,
         )
         assert process.returncode in (0, 1), process.stderr
-        record: dict[str, Any] = json.loads(process.stdout)
+        record: dict[str, Any] = parse_result(process.stdout)
         assert (record["verdict"] == "same") == (process.returncode == 0)
         return record
 
@@ -309,7 +310,7 @@ def test_expected_pack_overrules_the_majority(nodes: SimulatedNodes) -> None:
     place = ("train", "--on", nodes.on, "--prefix", nodes.prefix, "--expect", str(pack))
     result = run(*place)
     assert result.exit_code == 1
-    facts = {fact["name"]: fact for fact in json.loads(run(*place, "--json").stdout)["facts"]}
+    facts = {fact["name"]: fact for fact in parse_result(run(*place, "--json").stdout)["facts"]}
     assert facts["driver"]["deviations"][0]["is_below"]
     assert facts["environment"]["deviations"] == facts["lock"]["deviations"] == []
     assert not [name for name in facts if name.startswith("distribution:")]

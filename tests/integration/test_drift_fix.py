@@ -14,6 +14,7 @@ from tests.integration.shipped_packs import write_pack
 from tests.integration.test_drift import PACK_FIELDS, differences, run
 from tests.integration.test_ship_hosts import NAME, STORE, Lab, lab  # noqa: F401
 from tests.node_stores import PackedToy, pack_toy
+from tests.results import parse_result
 
 # As few as have a majority when one deviates.
 HOSTS = ("h1", "h2", "h3")
@@ -34,7 +35,7 @@ class Stores:
         return run("toy", *place, "--deep", *arguments)
 
     def differences(self) -> dict[str, set[str]]:
-        return differences(json.loads(self.drift("--json").stdout))
+        return differences(parse_result(self.drift("--json").stdout))
 
     def version(self, name: str) -> Path:
         """A file of a node's environment."""

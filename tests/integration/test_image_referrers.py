@@ -22,6 +22,7 @@ from provision.workflow.image import registry as image_registry
 from tests import evidence
 from tests.integration.registries import Line, answer, host, make_image, refuse
 from tests.integration.test_image import Watching
+from tests.results import parse_result
 from tests.unit.image.test_image_sbom import folder
 
 __all__ = ["folder", "host"]
@@ -112,7 +113,7 @@ def test_push_attaches_verdicts_and_sboms(
             cli, ["image", "push", "lab", place, "--compression", method, "--json"]
         )
         assert result.exit_code == 0, result.output
-        pushed = json.loads(result.stdout)
+        pushed = parse_result(result.stdout)
         assert (pushed["sent"] > 0) == sent
         assert pushed["attached"] == [
             "smoke (prefix): warn",
@@ -125,7 +126,7 @@ def test_push_attaches_verdicts_and_sboms(
     (bill,) = image.list_referrers(at, digest, BILLS[0], pytest.fail)
     content = json.loads(image.referrer_content(at, digest, bill, BILLS[0]))
     assert content["metadata"]["component"]["version"] == digest
-    output = json.loads(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
+    output = parse_result(CliRunner().invoke(cli, ["image", "show", place, "--json"]).stdout)
     assert (output["reference"], [verdict["verdict"] for verdict in output["verdicts"]]) == (
         pushed["reference"],
         ["pass", "warn"],
@@ -153,7 +154,7 @@ def test_registry_without_referrers_still_gets_the_image(
             cli, ["image", "push", "lab", f"{registry}/lab/strict:1", "--json"]
         )
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["attached"] == []
+    assert parse_result(result.stdout)["attached"] == []
     assert "not all documents were attached to the image" in result.stderr
 
 

@@ -34,6 +34,7 @@ from tests.integration.test_mirrors import NAME, WHEELS
 from tests.integration.test_mirrors import locked as locked
 from tests.integration.test_mirrors import world as world
 from tests.node_stores import pack_record
+from tests.results import parse_result
 
 pytestmark = [pytest.mark.index, pytest.mark.needs("git")]
 
@@ -101,7 +102,7 @@ class Member:
         """The exit code and the report."""
         result = self.run("join", *arguments, "--json", **variables)
         assert result.stdout, result.stderr
-        return result.returncode, json.loads(result.stdout)
+        return result.returncode, parse_result(result.stdout)
 
     def listing(self) -> dict[str, tuple[int, int, int]]:
         """Every file and folder of home and scratch: mode, size, time of change."""
@@ -235,8 +236,8 @@ def test_from_an_empty_home_to_a_second_run_that_changes_nothing(
     assert member.listing() == before
 
     # Other verbs know the lab from anywhere.
-    listed = json.loads(member.run("env", "list", "--json").stdout)
-    assert [row["name"] for row in listed] == [NAME]
+    listed = parse_result(member.run("env", "list", "--json").stdout)
+    assert [row["name"] for row in listed["environments"]] == [NAME]
     assert member.run("env", "diff", NAME).returncode == 0
 
 
@@ -383,7 +384,9 @@ def test_a_full_scratch(member: Member, address_to_install: str) -> None:
             note.startswith(f"open: {NAME}: The packages need at least ") and "Free now: " in note
         )
         assert not list(member.scratch.glob("*/data/prefixes/*"))
-        assert json.loads(member.run("join", "--status", "--json").stdout)["open"] == report["open"]
+        assert (
+            parse_result(member.run("join", "--status", "--json").stdout)["open"] == report["open"]
+        )
         remount(member.scratch, "size=2g")
         status, report = member.join()
         assert (status, report["open"]) == (0, []), report
@@ -458,8 +461,8 @@ def test_a_lock_that_is_not_portable(
     assert status == 1
     [note] = notes(report, "environments")
     assert "its lock is not portable: it holds " in note and "Tell the admins" in note
-    check = json.loads(admin.run("lab", "check", str(lab_to_install), "--json").stdout)
-    [row] = [row for row in check if row["subject"] == f"environments.{NAME}"]
+    check = parse_result(admin.run("lab", "check", str(lab_to_install), "--json").stdout)
+    [row] = [row for row in check["checks"] if row["subject"] == f"environments.{NAME}"]
     assert row["verdict"] == "fail" and "not portable" in row["message"]
 
 
@@ -540,8 +543,8 @@ def test_an_image_by_its_digest(member: Member, tmp_path: Path) -> None:
         assert (status, report["open"]) == (0, []), report
         [row] = [row for row in report["steps"] if row["step"] == "environments"]
         assert "no container engine answers here" in row["notes"][0]["message"]
-        checked = json.loads(member.run("lab", "check", str(lab), "--probe", "--json").stdout)
-        assert [row["verdict"] for row in checked] == ["pass", "pass"]
+        checked = parse_result(member.run("lab", "check", str(lab), "--probe", "--json").stdout)
+        assert [row["verdict"] for row in checked["checks"]] == ["pass", "pass"]
         engine, _ = image.connect_engine()
         if engine is None:
             return

@@ -24,6 +24,7 @@ from tests.integration.ssh_hosts import SshHosts
 from tests.integration.test_git import run_git
 from tests.integration.test_join import PROVISION, Member, make_member, notes
 from tests.node_stores import pack_record
+from tests.results import parse_result
 
 pytestmark = [pytest.mark.torch, pytest.mark.slurm, pytest.mark.sshd, pytest.mark.needs("git")]
 
@@ -135,9 +136,9 @@ def test_one_command_from_an_empty_home_to_passed_jobs(
         f"{joined.name} passed a job on desks",
     ]
     # The test is the member's own, and nothing of it lies in the clone.
-    shown = json.loads(joined.member.run("passport", "show", joined.name, "--json").stdout)
-    assert shown["outdated"] == "" and shown["smoke"]["prefix"]["elsewhere"] == ""
-    assert shown["smoke_nodes"]["verdict"] in ("pass", "warn")
+    passport = parse_result(joined.member.run("passport", "show", joined.name, "--json").stdout)
+    assert passport["outdated"] == "" and passport["smoke"]["prefix"]["elsewhere"] == ""
+    assert passport["smoke_nodes"]["verdict"] in ("pass", "warn")
     # Another machine with the same home has not passed.
     result = subprocess.run(
         [
@@ -149,7 +150,7 @@ def test_one_command_from_an_empty_home_to_passed_jobs(
         capture_output=True,
         text=True,
     )
-    pending = notes(json.loads(result.stdout), "first-job")
+    pending = notes(parse_result(result.stdout), "first-job")
     assert any("would run `provision smoke" in note for note in pending)
 
 
@@ -249,13 +250,13 @@ def test_a_draft_of_a_lab_from_this_cluster(joined: JoinedLab, tmp_path: Path) -
     assert written.returncode == 0, written.stderr
     inventory = (tmp_path / "new" / "nodes.yml").read_text()
     assert "n[1-4]: 2 x GPU, 4 cores" in inventory and "partition: pair" in inventory
-    checked = json.loads(admin.run("lab", "check", str(tmp_path / "new"), "--json").stdout)
-    assert {row["subject"]: row["verdict"] for row in checked} == {
+    checked = parse_result(admin.run("lab", "check", str(tmp_path / "new"), "--json").stdout)
+    assert {row["subject"]: row["verdict"] for row in checked["checks"]} == {
         "lab.yml": "pass",
         "clusters.main.nodes": "pass",
         "clusters.main.login": "unknown",
         "environments.train": "pass",
     }
-    probed = json.loads(admin.run("lab", "check", str(joined.folder), "--probe", "--json").stdout)
-    logins = [row for row in probed if row["subject"] == "clusters.main.login"]
+    probed = parse_result(admin.run("lab", "check", str(joined.folder), "--probe", "--json").stdout)
+    logins = [row for row in probed["checks"] if row["subject"] == "clusters.main.login"]
     assert [row["verdict"] for row in logins] == ["pass", "pass"], logins

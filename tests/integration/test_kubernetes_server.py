@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from provision.cli.main import cli
 from provision.launch.kubernetes_rules import violations
 from tests.integration.kubernetes_server import KubernetesServer, kubernetes_server
+from tests.results import parse_result
 from tests.unit.launch import test_launch_kubernetes_rules as rules
 from tests.unit.launch.test_launch_contract import TRAIN, text
 from tests.unit.verbs.test_launch_verbs import SPEC
@@ -142,7 +143,7 @@ def test_an_empty_volume_is_one_that_lives_with_the_pod(server: KubernetesServer
 def test_nodes(server: KubernetesServer, lab: Path) -> None:
     result = run("nodes", "list", "--on", "k8s:pool=h100", "--json")
     assert result.exit_code == 0, result.output
-    first, second = json.loads(result.stdout)["nodes"]
+    first, second = parse_result(result.stdout)["nodes"]
     assert (first["name"], first["state"], first["gpus"]) == ("node1", "Ready", 8), first
     assert (second["name"], second["state"]) == ("node2", "NotReady"), second
     one = run("nodes", "list", "--on", "k8s:kubernetes.io/hostname in (gpu2.lab)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from provision.environment import runtime_package
 from tests.integration.conftest import Home, make_home
 from tests.integration.ssh_hosts import SshHosts
 from tests.integration.waiting import eventually
+from tests.results import parse_result
 
 pytestmark = pytest.mark.sshd
 
@@ -59,7 +59,7 @@ def states(lab: Home, on: str, job: str) -> dict[str, str]:
     """The state of each host's part of a job."""
     result = lab.run("jobs", "list", "--on", on, "--json")
     assert result.returncode == 0, result.stderr
-    rows = json.loads(result.stdout)["hosts"]
+    rows = parse_result(result.stdout)["hosts"]
     return {row["host"]: row["state"] for row in rows if row["id"] == job}
 
 
@@ -126,7 +126,7 @@ def test_a_host_that_does_not_start_ends_the_others(
         ssh_hosts.start_sshd(ssh_hosts["h8"])
     assert (result.returncode, result.stdout) == (1, "")
     assert "The job did not start on h8: " in result.stderr
-    rows = json.loads(lab.run("jobs", "list", "--on", "ssh:h[6-7]", "--json").stdout)["hosts"]
+    rows = parse_result(lab.run("jobs", "list", "--on", "ssh:h[6-7]", "--json").stdout)["hosts"]
     ours = [row["id"] for row in rows if row["id"].startswith("sleep-")]
     eventually(
         lambda: all("running" not in states(lab, "ssh:h[6-7]", job).values() for job in ours),

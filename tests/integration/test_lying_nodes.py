@@ -18,6 +18,7 @@ from provision_runtime.comm import processes
 from tests.integration.conftest import Home, first_in_ci, make_home
 from tests.lying_nodes import MALFORMED, with_result, write_python
 from tests.node_stores import NAME, pack_toy
+from tests.results import parse_result
 from tests.ship_runs import SOURCE, Notes, SimulatedNodes, shipment, write_image
 
 # One of each kind, for verbs that other lies cannot tell apart.
@@ -52,7 +53,7 @@ def run(user: Home, nodes: Mapping[str, str], *words: str) -> subprocess.Complet
 
 def test_no_answer_but_a_right_one_is_fit(user: Home) -> None:
     nodes = lying(user, MALFORMED)
-    document = json.loads(run(user, nodes, "nodes", "check", "--json").stdout)
+    document = parse_result(run(user, nodes, "nodes", "check", "--json").stdout)
     verdicts = {each["name"]: each["verdict"] for each in document["nodes"]}
     assert verdicts == {**dict.fromkeys(HONEST, "fit"), **dict.fromkeys(nodes, "unknown")}
     for each in document["nodes"]:
@@ -70,21 +71,21 @@ def test_every_verb_keeps_the_others(user: Home, lies: tuple[str, ...]) -> None:
     nodes = lying(user, {lie: MALFORMED[lie] for lie in lies})
     reasons = dict.fromkeys(nodes, "bad-answer")
 
-    doctor = json.loads(run(user, nodes, "doctor", "--only", "nccl-setting", "--json").stdout)
+    doctor = parse_result(run(user, nodes, "doctor", "--only", "nccl-setting", "--json").stdout)
     assert tuple(doctor["nodes"]) == HONEST
     assert {node: each["reason"] for node, each in doctor["failures"].items()} == reasons
 
     prefix = user.root / "prefix"
     (prefix / "bin").mkdir(parents=True)
     words = ("drift", "lab", "--prefix", str(prefix), "--json")
-    drift = json.loads(run(user, nodes, *words).stdout)
+    drift = parse_result(run(user, nodes, *words).stdout)
     assert {each["name"]: each.get("failure") for each in drift["nodes"]} == {
         **dict.fromkeys(HONEST),
         **reasons,
     }
 
     jobs = run(user, nodes, "jobs", "list", "--json")
-    assert json.loads(jobs.stdout) == {"hosts": []}
+    assert parse_result(jobs.stdout)["hosts"] == []
     assert all(f"{node}: " in jobs.stderr for node in nodes)
 
 
@@ -94,13 +95,13 @@ def test_what_a_node_leaves_out_is_unknown(user: Home) -> None:
     nodes = lying(user, {"nothing": with_result(nothing)})
     prefix = user.root / "prefix"
     (prefix / "bin").mkdir(parents=True)
-    drift = json.loads(run(user, nodes, "drift", "lab", "--prefix", str(prefix), "--json").stdout)
+    drift = parse_result(run(user, nodes, "drift", "lab", "--prefix", str(prefix), "--json").stdout)
     [said_nothing] = [each for each in drift["nodes"] if each["name"] == "n03"]
     assert said_nothing["verdict"] == "drift"  # of its clock
     assert {"environment", "files", "driver", "kernel"} <= set(said_nothing["unread"])
 
     nodes = lying(user, {"nothing": with_result('{"unread": {}, "time": 1}')})
-    check = json.loads(run(user, nodes, "nodes", "check", "--json").stdout)
+    check = parse_result(run(user, nodes, "nodes", "check", "--json").stdout)
     [unfit] = [each for each in check["nodes"] if each["name"] == "n03"]
     problems = [problem["reason"] for problem in unfit["problems"]]
     assert problems == ["clock-skew", "unread", "unread", "unread"]
@@ -179,7 +180,7 @@ def test_a_smoke_test_of_nodes_that_lie_is_no_success(user: Home) -> None:
     (user.envs / "lab" / "spec.yml").write_text("torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n")
     nodes = lying(user, {lie: MALFORMED[lie] for lie in SOME_LIES})
     result = run(user, nodes, "smoke", "lab", "--json")
-    rows = {row["node"]: row for row in json.loads(result.stdout)["nodes"]}
+    rows = {row["node"]: row for row in parse_result(result.stdout)["nodes"]}
     assert set(rows) == {*HONEST, *nodes}
     for node in nodes:
         assert rows[node]["state"] == "untested"

@@ -21,6 +21,7 @@ from provision.environment import runtime_package
 from provision.environment.marker import printed_warnings
 from tests.integration.conftest import MAIN, MAIN_REQUEST, Home, on_terminal
 from tests.integration.test_docs_examples import first_example, run_ranks
+from tests.results import parse_result
 
 pytestmark = pytest.mark.index
 
@@ -269,7 +270,7 @@ def test_smoke_test_can_fail_in_the_prefix(
         "smoke", MAIN, "--quick", "--set", f"only={phase}", "--inject", fault, "--json"
     )
     assert completed.returncode == 1, completed.stdout + completed.stderr
-    (result,) = json.loads(completed.stdout)
+    (result,) = parse_result(completed.stdout)["results"]
     assert result["verdict"] == "fail"
     assert phase in [
         failed_phase["name"]
@@ -397,9 +398,9 @@ def test_image_of_a_second_environment_is_tested_and_removed(
         passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
     )
     measured = ("--in", "both", "--quick", "--set", "only=collectives", "--baseline", "compare")
-    output: Any = home.json(
+    output = home.json(
         "smoke", "imaged", *measured, f"--set=expect={_curves(home.root / 'much', 1e6)}"
-    )
+    )["results"]
     assert _compared(output) == {
         "prefix": 3,
         "image": 3,
@@ -464,7 +465,7 @@ def test_reachable_channel_provides_python(
         False,
     )  # its files lie on this machine's disk
     again = home.run("channel", "bootstrap", "--json")
-    assert json.loads(again.stdout)["path"] == str(channel_folder)
+    assert parse_result(again.stdout)["path"] == str(channel_folder)
 
 
 @pytest.mark.exhaustive

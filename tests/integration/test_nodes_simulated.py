@@ -5,7 +5,6 @@ Each node is a process on this machine; a script in place of its Python makes th
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from provision.cluster.inventory import select_nodes
 from provision.verbs.nodes import nodes as command
 from tests.integration.conftest import Home, first_in_ci, make_home
 from tests.integration.short_folders import short_folder
+from tests.results import parse_result
 
 NODES = 24
 MANY_NODES = 1000
@@ -71,7 +71,7 @@ def write_inventory(user: Home, faults: Mapping[str, str]) -> None:
 
 def check(user: Home, on: str, *arguments: str) -> dict[str, Any]:
     result = user.run("nodes", "check", *arguments, "--on", on, "--json")
-    document = json.loads(result.stdout)
+    document = parse_result(result.stdout)
     assert isinstance(document, dict), result.stderr
     return document
 

@@ -17,6 +17,7 @@ from provision_runtime.node.program import MARK
 from tests.integration.conftest import Home, make_home
 from tests.integration.slurm_cluster import GPUS, SlurmCluster
 from tests.integration.test_nodes_ssh import reasons
+from tests.results import parse_result
 from tests.unit.cli.test_quickstart import quick_start
 
 pytestmark = pytest.mark.slurm
@@ -45,7 +46,7 @@ def check_in_allocation(
         capture_output=True,
         text=True,
     )
-    return {each["name"]: each for each in json.loads(result.stdout)["nodes"]}
+    return {each["name"]: each for each in parse_result(result.stdout)["nodes"]}
 
 
 def test_partition_with_states_and_gpus(user: Home, slurm_cluster: SlurmCluster) -> None:

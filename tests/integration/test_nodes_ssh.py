@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from tests.integration.conftest import Home, make_home
 from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.ssh_hosts import HOSTS, SshHosts
+from tests.results import parse_result
 
 pytestmark = pytest.mark.sshd
 CONNECT_S = 3
@@ -32,7 +32,7 @@ def check(user: Home, hosts: SshHosts, on: str = "h[1-8]") -> dict[str, dict[str
     result = user.run(
         "nodes", "check", "--on", on, "--json", "--connect-timeout", str(CONNECT_S), PATH=path
     )
-    document = json.loads(result.stdout)
+    document = parse_result(result.stdout)
     assert result.returncode == (0 if document["is_fit"] else 1)
     return {each["name"]: each for each in document["nodes"]}
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from provision.environment import prefix as prefixes
+from tests.results import parse_result
 from tests.unit.cli.test_quickstart import quick_start
 
 pytestmark = pytest.mark.index
@@ -79,7 +80,7 @@ def test_jupyterlab_asks_for_a_token_and_starts_our_kernels(tmp_path: Path) -> N
                 lines.append(line)
                 if line == "}\n":
                     break
-            started = json.loads("".join(lines))
+            started = parse_result("".join(lines))
             address, token = started["address"], started["address"].rpartition("=")[2]
             assert token != "of-another-server"
             assert request(address, "/api/kernelspecs")[0] == 403

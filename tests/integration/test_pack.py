@@ -22,6 +22,7 @@ from provision.cluster import pack as packs
 from provision.cluster.pack import Pack
 from tests.faulty import Server, served
 from tests.integration.conftest import Home, make_home
+from tests.results import parse_result
 from tests.small import write_index
 
 NAME = "small"
@@ -67,7 +68,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, world: 
 def run_pack(lab: Home, world: Server, *options: str) -> dict[str, Any]:
     result = lab.run("pack", NAME, "--json", *behind(world.url), *options)
     assert result.returncode == 0, result.stderr
-    answer: dict[str, Any] = json.loads(result.stdout)
+    answer: dict[str, Any] = parse_result(result.stdout)
     return answer
 
 
@@ -125,7 +126,7 @@ def test_two_runs_give_the_same_bytes(
         cwd=root / "work", env={**lab.env, **variables}, umask=0o077, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    other = json.loads(result.stdout)
+    other = parse_result(result.stdout)
     assert Path(one.pop("image")).read_bytes() == Path(other.pop("image")).read_bytes()
     assert one == other
 
@@ -371,6 +372,6 @@ def test_two_packs_at_once_wait_for_each_other(lab: Home, world: Server, tmp_pat
     for child in children:
         out, err = child.communicate(timeout=PACK_TIMEOUT_S)
         assert child.returncode == 0, err
-        answers.append(json.loads(out))
+        answers.append(parse_result(out))
     assert sorted(answer["made"] for answer in answers) == [False, True]
     assert answers[0]["sha256"] == answers[1]["sha256"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import time
@@ -15,6 +14,7 @@ import pytest
 from tests.integration.conftest import Home, make_home
 from tests.integration.shipped_packs import write_pack
 from tests.integration.ssh_hosts import HOSTS, SshHosts
+from tests.results import parse_result
 
 pytestmark = [pytest.mark.sshd, pytest.mark.needs("mksquashfs")]
 STORE = PurePosixPath("/opt/provision")
@@ -44,7 +44,7 @@ class Lab:
     def report(self, *arguments: str) -> dict[str, Any]:
         result = self.run(*arguments, "--json")
         assert result.returncode in (0, 1), result.stderr
-        document = json.loads(result.stdout)
+        document = parse_result(result.stdout)
         assert isinstance(document, dict)
         return document
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.integration.conftest import make_home
 from tests.integration.registries import host as host
+from tests.results import parse_result
 
 pytestmark = [pytest.mark.docker, pytest.mark.needs("docker", "docker-registry")]
 
@@ -37,7 +37,7 @@ def test_nodes_pull_by_digest_and_name_the_image(
     command = ["ship", "toy", "--on", "exec:n[1-2]", "--inventory", str(inventory)]
     try:
         result = home.run(*command, "--to", f"registry:{tag}", "--json", PATH=path)
-        report = json.loads(result.stdout)
+        report = parse_result(result.stdout)
         assert report["succeeded"], report
         assert report["key"].startswith(f"{host}/toy@sha256:")
         assert {row["way"] for row in report["nodes"].values()} == {"docker"}

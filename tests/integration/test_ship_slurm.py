@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
@@ -12,6 +11,7 @@ import pytest
 from tests.integration.conftest import make_home
 from tests.integration.shipped_packs import write_pack
 from tests.integration.slurm_cluster import NODES, SlurmCluster
+from tests.results import parse_result
 
 STORE = PurePosixPath("/opt/provision")
 NAME = "small"
@@ -43,7 +43,7 @@ def test_an_allocation_gets_its_environment_without_ssh(
             capture_output=True,
             text=True,
         )
-        report = json.loads(result.stdout)
+        report = parse_result(result.stdout)
         assert isinstance(report, dict), result.stderr
         return report
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 
 import provision_runtime
-from provision.core.schema import schema_error
 from tests.integration.conftest import Home, environment_folder, first_in_ci
 from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
 from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork
 from tests.integration.waiting import eventually
+from tests.results import parse_result
 
 pytestmark = pytest.mark.torch
 
@@ -39,8 +38,7 @@ def smoke(home: Home, variables: dict[str, str], on: str, *options: str) -> tupl
         **variables,
     )
     assert result.returncode in (0, 1), result.stderr
-    document = json.loads(result.stdout)
-    assert schema_error(document, "smoke-nodes") is None
+    document = parse_result(result.stdout)
     return result.returncode, document
 
 

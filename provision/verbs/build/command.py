@@ -89,12 +89,12 @@ def build(
     result = command.build(context, request)
     brief = console.shows_all_on_terminal
     lines = build_lines(result, this_machine(), width=output_width(), brief=brief)
-    console.result(result, lines)
+    console.result("build", result, lines)
     if not result.failed:
         return 0
     error = CheckFailed(
         f"The smoke test failed. {' '.join(result.failed)}",
         advice=f"The evidence is in {result.folder / 'passport.json'}.",
     )
-    console.error(error, as_object=False)
+    console.error(error)
     return 1

@@ -149,4 +149,4 @@ def update(
 def _print(console: Console, result: ChangeResult, dry_run: bool) -> None:
     from provision.verbs.change.output import change_lines
 
-    console.result(result, change_lines(result, dry_run=dry_run))
+    console.result("change", result, change_lines(result, dry_run=dry_run))

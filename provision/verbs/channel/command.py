@@ -47,11 +47,11 @@ def bootstrap(
     if dry_run:
         python = read_host_python()
         text = f"would package Python {python.version} ({python.executable}) into {channels}"
-        console.result(python, text)
+        console.result("channel-bootstrap-preview", python, text)
         return
     host_channel = ensure_host_channel(context, channels, rebuild=again)
     text = f"Python {host_channel.python} in {host_channel.url} (needs glibc {host_channel.glibc})"
-    console.result(host_channel, text)
+    console.result("channel-bootstrap", host_channel, text)
 
 
 @channel.command("mirror")
@@ -92,4 +92,4 @@ def mirror(
     context = context_of(console, envs, options)
     work = command.preview if dry_run else command.mirror
     result = work(context, targets, folder, platforms=platforms, prune=prune)
-    console.result(result, mirror_lines(result))
+    console.result("channel-mirror", result, mirror_lines(result))

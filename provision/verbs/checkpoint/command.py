@@ -87,7 +87,7 @@ def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
     from provision.verbs.checkpoint.output import list_lines
 
     inventory = inspect("list", root, store_options, [], console)
-    console.result(inventory, list_lines(inventory))
+    console.result("checkpoint-list", inventory, list_lines(inventory))
 
 
 @checkpoint.command()
@@ -104,7 +104,7 @@ def show(console: Console, root: str, store_options: dict[str, Any], step: int |
     from provision.verbs.checkpoint.output import show_lines
 
     contents = inspect("show", root, store_options, ["--step", str(step)], console)
-    console.result(contents, show_lines(contents, width=output_width()))
+    console.result("checkpoint-show", contents, show_lines(contents, width=output_width()))
 
 
 @checkpoint.command()
@@ -134,7 +134,7 @@ def verify(
         )
     which = ["--all"] if all_steps else ["--step", str(step)]
     audit = inspect("verify", root, store_options, which, console)
-    console.result(audit, verify_lines(audit))
+    console.result("checkpoint-verify", audit, verify_lines(audit))
     is_whole = all(row["verdict"] == "whole" for row in audit["checkpoints"])
     return 0 if is_whole else 1
 
@@ -194,5 +194,5 @@ def prune(
     if dry_run:
         arguments.append("--dry-run")
     cleanup = inspect("prune", root, store_options, arguments, console)
-    console.result(cleanup, prune_lines(cleanup))
+    console.result("checkpoint-prune", cleanup, prune_lines(cleanup))
     return SystemRefused.exit_code if cleanup["problems"] else 0

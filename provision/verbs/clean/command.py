@@ -63,12 +63,13 @@ def clean(
     items = command.removable(context, kinds)
     lines = removable_lines(items, width=output_width())
     if dry_run or not items:
-        console.result({"removed": items, "dry_run": dry_run}, lines)
+        console.result("clean", {"removed": items, "dry_run": dry_run}, lines)
         return 0
     if not confirm("Remove all this?", lines, yes=yes):
         console.say("nothing was removed")
+        console.result("clean", {"removed": [], "dry_run": False}, "")
         return 1
     removed = command.clean(context, items)
     lines = removable_lines(removed, width=output_width())
-    console.result({"removed": removed, "dry_run": False}, lines)
+    console.result("clean", {"removed": removed, "dry_run": False}, lines)
     return 0

@@ -73,7 +73,7 @@ def doctor(
 
     command.check_ids([*only, *([explain] if explain else [])])
     if explain:
-        console.result(text.explain_json(explain), text.explain_lines(explain))
+        console.result("doctor-explain", text.explain_json(explain), text.explain_lines(explain))
         return 0
     request = examination.DoctorRequest(only=only, is_deep=deep)
     name = _name(subject)
@@ -87,10 +87,10 @@ def doctor(
     else:
         document = command.examine_here(context_of(console, envs), name, prefix, request)
     if nagios:
-        console.result(document, diagnosis.nagios_line(document))
+        console.result("doctor", document, diagnosis.nagios_line(document))
         return diagnosis.nagios_code(document["verdict"])
     lines = diagnosis.fix_lines(document["findings"]) if fix else text.lines(document)
-    console.result(document, lines)
+    console.result("doctor", document, lines)
     return diagnosis.exit_code(document["verdict"])
 
 
@@ -117,5 +117,5 @@ def _examine_nodes(
 
     selection = selection_of(envs, options)
     result = command.examine_nodes(context_of(console, envs), selection, name, request)
-    console.result(text.nodes_json(result), text.nodes_lines(result))
+    console.result("doctor-nodes", text.nodes_json(result), text.nodes_lines(result))
     return result.exit_code

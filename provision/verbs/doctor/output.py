@@ -58,7 +58,4 @@ def nodes_lines(result: NodesDiagnosis) -> list[str]:
 
 
 def nodes_json(result: NodesDiagnosis) -> dict[str, Any]:
-    return {
-        "nodes": dict(result.documents),
-        "failures": {node: asdict(failure) for node, failure in result.failures.items()},
-    }
+    return {"nodes": result.documents, "failures": result.failures}

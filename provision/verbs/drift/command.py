@@ -108,5 +108,5 @@ def drift(
     if output is not None:
         command.write_record(output, record)
     lines = drift_lines(record, verbose=console.verbose, width=output_width())
-    console.result(record, lines)
+    console.result("drift", record, lines)
     return 0 if record["verdict"] == "same" else 1

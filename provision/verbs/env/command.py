@@ -66,7 +66,8 @@ def create(
         print_steps(console, [s for s in steps if s.stage in ("render", "lock", "prefix")])
         return
     installed, is_new = create_prefix(context, request)
-    console.result(installed, f"{'created' if is_new else 'already exists'}: {installed.path}")
+    status = "created" if is_new else "already exists"
+    console.result("env-create", installed, f"{status}: {installed.path}")
 
 
 @env.command("list")
@@ -82,7 +83,8 @@ def list_(console: Console, envs: Path | None) -> None:
     from provision.workflow.environments import environments
 
     listed = environments(context_of(console, envs))
-    console.result(listed, environment_lines(listed, width=output_width()))
+    lines = environment_lines(listed, width=output_width())
+    console.result("env-list", {"environments": listed}, lines)
 
 
 @env.command("show")
@@ -96,7 +98,7 @@ def show(console: Console, name: str, envs: Path | None) -> None:
 
     details = show_environment(context_of(console, envs), name)
     lines = details_lines(details, width=output_width(), sources=console.verbose)
-    console.result(details, lines)
+    console.result("env-show", details, lines)
 
 
 @env.command("tree")
@@ -118,7 +120,8 @@ def tree(
     from provision.verbs.env.show import package_tree
 
     roots = package_tree(context_of(console, envs), name, package, depth=depth)
-    console.result(roots, tree_lines(roots, width=output_width()))
+    lines = tree_lines(roots, width=output_width())
+    console.result("env-tree", {"packages": roots}, lines)
 
 
 @env.command("remove")
@@ -141,8 +144,8 @@ def remove(
     context = context_of(console, envs, options)
     if dry_run:
         listed = command.products(context, name)
-        result = {"removed": listed, "dry_run": True}
-        console.result(result, product_lines(listed, "would remove", width=output_width()))
+        lines = product_lines(listed, "would remove", width=output_width())
+        console.result("env-remove", {"removed": listed, "dry_run": True}, lines)
         return 0
 
     def ask(products: Sequence[Product]) -> bool:
@@ -152,9 +155,10 @@ def remove(
     removed = command.remove(context, name, confirm=ask)
     if not removed:
         console.say("nothing was removed")
+        console.result("env-remove", {"removed": [], "dry_run": False}, "")
         return 1
     lines = product_lines(removed, "removed", width=output_width())
-    console.result({"removed": removed, "dry_run": False}, lines)
+    console.result("env-remove", {"removed": removed, "dry_run": False}, lines)
     return 0
 
 
@@ -169,5 +173,5 @@ def diff(console: Console, name: str, envs: Path | None, files: bool, prefix: Pa
 
     differences = drift(context_of(console, envs), name, files=files, path=prefix)
     lines = [f"{drift.kind:8} {drift.name}: {drift.detail}" for drift in differences]
-    console.result(differences, lines or "no difference")
+    console.result("env-diff", {"differences": differences}, lines or "no difference")
     return 1 if differences else 0

@@ -164,7 +164,7 @@ def build(console: Console, name: str, envs: Path | None, dry_run: bool, **optio
         lines += [f"tagged {tag}" for tag in tags]
         argv = command.run_argv(context, plan, launch.RunOptions(), (), terminal=True)
         lines.append(shlex.join(argv))
-    console.result(built, lines)
+    console.result("image-build", built, lines)
 
 
 def _check_compression(compression: Compression, outputs: tuple[Output, ...]) -> None:
@@ -228,7 +228,7 @@ def push(
     )
     lines = [f"pushed {pushed.tag}: {sizes}"]
     lines += [f"attached {title}" for title in pushed.attached]
-    console.result(pushed, [*lines, pushed.reference])
+    console.result("image-push", pushed, [*lines, pushed.reference])
 
 
 @image.command("pull")
@@ -250,7 +250,7 @@ def pull(
     context = context_of(console, envs, options)
     pulled = pull_image(context, place, tuple(map(parse_output, outputs)))
     lines = [f"pulled to {place}" for place in pulled.places]
-    console.result(pulled, [*lines, pulled.reference])
+    console.result("image-pull", pulled, [*lines, pulled.reference])
 
 
 @image.command("show")
@@ -273,7 +273,7 @@ def show(console: Console, place: str, envs: Path | None) -> None:
     if not summary.verdicts:
         lines.append("smoke     no verdict is attached")
     # Whoever may push there wrote these values.
-    console.result(summary, map(escape_line, lines))
+    console.result("image-show", summary, map(escape_line, lines))
 
 
 @image.command("sbom")
@@ -301,11 +301,12 @@ def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path
     for part in document.unread:
         console.say(f"{name}: not read: {part}")
     text = sboms.sbom_text(document, kind)
+    result: dict[str, Any] = {"path": output, "text": text, "unread": document.unread}
     if output is None:
-        console.document({"text": text, "unread": document.unread}, text)
+        console.document("image-sbom", result, text)
         return
     atomic_write(output, text)
-    console.result({"path": output, "unread": document.unread}, f"wrote {output}")
+    console.result("image-sbom", {**result, "text": None}, f"wrote {output}")
 
 
 @image.command("contract")
@@ -361,7 +362,7 @@ def contract(
     )
     request = build_request(name, {})
     text = image_contract(context, request, format, run_options, size, command, remake)
-    console.document({"format": format, "text": text}, text)
+    console.document("image-contract", {"format": format, "text": text}, text)
 
 
 @image.command("run")
@@ -407,7 +408,7 @@ def run(
         context, plan, run_options, command, terminal=terminal, server=server, folder=folder
     )
     if options["dry_run"]:
-        console.document(argv, f"{shlex.join(argv)}\n")
+        console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
         return
     if not server and all(mount.mode == "ro" for mount in run_options.mounts):
         console.say(

@@ -77,7 +77,7 @@ def _offer(console: Console, proposal: Proposal, *, yes: bool, dry_run: bool) ->
     from provision.verbs.init.output import proposal_lines, written_lines
 
     if dry_run:
-        console.result(proposal, proposal_lines(proposal))
+        console.result("init", proposal, proposal_lines(proposal))
         return
     if not yes:
         if console.as_json or not sys.stdin.isatty():
@@ -89,7 +89,7 @@ def _offer(console: Console, proposal: Proposal, *, yes: bool, dry_run: bool) ->
         if not click.confirm(f"Write {home_path(proposal.path)}?", default=True):
             return
         command.write(proposal)
-        console.result(proposal, written_lines(proposal))
+        console.result("init", proposal, written_lines(proposal))
         return
     command.write(proposal)
-    console.result(proposal, [*proposal_lines(proposal), *written_lines(proposal)])
+    console.result("init", proposal, [*proposal_lines(proposal), *written_lines(proposal)])

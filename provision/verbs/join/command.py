@@ -47,5 +47,5 @@ def join(
         source=source, act=not (dry_run or status), make_key=make_key, wait=not no_wait
     )
     report = command.join(request, console)
-    console.result(join_json(report), join_lines(report))
+    console.result("join", join_json(report), join_lines(report))
     return 1 if report.open_steps else 0

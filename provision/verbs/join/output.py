@@ -39,25 +39,21 @@ def join_lines(report: JoinReport) -> list[str]:
 def join_json(report: JoinReport) -> dict[str, Any]:
     steps = []
     for result in report.steps:
-        notes = [
-            {"status": note.status, "message": note.message, "advice": note.advice}
-            for note in result.notes
-        ]
         steps.append(
             {
                 "step": result.step,
                 "status": result.status,
                 "changed": result.changed,
-                "notes": notes,
+                "notes": result.notes,
             }
         )
     return {
         "lab": report.lab,
         "source": report.source,
         "acted": report.acted,
-        "open": list(report.open_steps),
+        "open": report.open_steps,
         "steps": steps,
-        "have": [{"kind": each.kind, "text": each.text} for each in report.possessions],
+        "have": report.possessions,
         "commands": [command for _, command in report.commands],
     }
 

@@ -47,11 +47,13 @@ def add(
     request = build_request(name, options, prefix=prefix)
     if dry_run:
         kernel_json = kernel.preview_kernel(context, request)
-        console.result(kernel_json, json.dumps(kernel_json, indent=1))
+        text = json.dumps(kernel_json, indent=1)
+        console.result("kernel-add-preview", {"kernel": kernel_json}, text)
         return
     registered, is_new = kernel.add_kernel(context, request)
     status = "registered" if is_new else "already registered"
-    console.result(registered, f"{status}: {registered.display_name} ({registered.path})")
+    text = f"{status}: {registered.display_name} ({registered.path})"
+    console.result("kernel-add", registered, text)
 
 
 @kernel.command("list")
@@ -64,7 +66,7 @@ def list_(console: Console, envs: Path | None) -> None:
     kernels = list_kernels()
     rows = [(kernel.name, kernel.display_name, str(kernel.prefix)) for kernel in kernels]
     text = table(rows, ("name", "shown as", "prefix")) if rows else "no kernels"
-    console.result(kernels, text)
+    console.result("kernel-list", {"kernels": kernels}, text)
 
 
 @kernel.command("remove")
@@ -77,4 +79,5 @@ def remove(console: Console, name: str, envs: Path | None, dry_run: bool) -> Non
 
     path = kernels.find(name).path if dry_run else kernels.remove(name)
     verb_form = "would remove" if dry_run else "removed"
-    console.result({"removed": path, "dry_run": dry_run}, f"{verb_form} {path}")
+    document = {"removed": path, "dry_run": dry_run}
+    console.result("kernel-remove", document, f"{verb_form} {path}")

@@ -46,17 +46,16 @@ def init(
 
     files = command.draft_lab(folder.absolute(), console, name, contact)
     texts = {str(path): text for path, text in files.texts.items()}
+    document = {"files": texts, "existing": files.existing, "dry_run": dry_run}
     if dry_run:
         lines = [f"# {path}\n{text}" for path, text in texts.items()]
-        console.result({"files": texts, "existing": files.existing}, lines)
+        console.result("lab-init", document, lines)
         return
     command.write_draft(files)
     lines = [f"wrote {path}" for path in texts]
     lines += [f"kept {path}, which exists" for path in files.existing]
-    console.result(
-        {"files": texts, "existing": files.existing},
-        [*lines, "next: edit lab.yml, then provision lab check"],
-    )
+    lines.append("next: edit lab.yml, then provision lab check")
+    console.result("lab-init", document, lines)
 
 
 @lab.command("check")
@@ -79,5 +78,5 @@ def check(console: Console, folder: Path, probe: bool) -> int:
     folder = folder.absolute()
     context = context_of(console, folder / "envs")
     checks = command.check(context, folder, probe=probe)
-    console.result(checks, check_lines(checks))
+    console.result("lab-check", {"checks": checks}, check_lines(checks))
     return 1 if any(each.verdict == "fail" for each in checks) else 0

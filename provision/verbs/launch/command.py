@@ -164,14 +164,14 @@ def launch(
         console.say(f"wrote {out}")
     if dry_run:
         result = {"engine": planned.engine, "format": planned.format, "text": planned.text}
-        console.document(result, planned.text)
+        console.document("launch-preview", result, planned.text)
         return
     job = command.submit(planned)
     on = f" --on '{request.selection.text}'" if job.engine == "hosts" else ""
     lines = [f"submitted: job {job.id}", f"log: provision jobs log {job.id}{on}"]
     if job.log:
         lines[-1] += f" ({job.log})"
-    console.result(job, lines)
+    console.result("launch", job, lines)
 
 
 def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: bool) -> LaunchRequest:
@@ -260,7 +260,7 @@ def list_(console: Console, envs: Path | None, namespace: str | None, **options:
         lines += kubernetes_lines(result["kubernetes"], width)
     for problem in problems:
         console.warn(problem)
-    console.result(result, lines or ["no jobs"])
+    console.result("jobs-list", result, lines or ["no jobs"])
     return 1 if problems else 0
 
 
@@ -283,7 +283,8 @@ def log(
     for problem in problems:
         console.warn(problem)
     # A notebook server in the job prints its token there.
-    console.result({"job": job, "log": text}, text.rstrip("\n"), shows_token=True)
+    document = {"job": job, "log": text}
+    console.result("jobs-log", document, text.rstrip("\n"), shows_token=True)
     return 1 if problems else 0
 
 
@@ -305,7 +306,8 @@ def cancel(
     for problem in problems:
         console.warn(f"{problem}; the job's part there may go on")
     where = " where hosts answered" if problems else ""
-    console.result({"job": job, "canceled": not problems}, f"canceled: {job}{where}")
+    document = {"job": job, "canceled": not problems}
+    console.result("jobs-cancel", document, f"canceled: {job}{where}")
     return 1 if problems else 0
 
 

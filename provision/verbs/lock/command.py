@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,7 @@ def make_lock(
     request = build_request(name, options, relock=relock, solver=solver)
     if dry_run:
         preview = command.preview(context, request)
-        console.result(preview, preview_lines(preview))
+        console.result("lock-preview", preview, preview_lines(preview))
         return None
     lock, is_new = command.lock(context, request)
     counts = command.package_counts(lock)
@@ -134,7 +135,7 @@ def make_lock(
     packages_per_platform = [f"{count} packages for {name}" for name, count in counts.items()]
     line = f"{'locked' if is_new else 'already locked'}: {', '.join(packages_per_platform)}"
     portability = "" if lock.portable else " (not portable)"
-    console.result(document, f"{line} in {lock.path}{portability}")
+    console.result("lock", document, f"{line} in {lock.path}{portability}")
     return None
 
 
@@ -155,7 +156,7 @@ def _update(
         )
     request = build_request(name, options)
     diff = command.update(context, request, options["update"], dry_run=dry_run)
-    console.result(diff, describe_diff(diff))
+    console.result("lock-diff", diff, describe_diff(diff))
 
 
 lock = DefaultCommandGroup(make_lock)
@@ -188,7 +189,7 @@ def verify(
     for report in reports:
         for note in report.notes:
             console.say(f"{report.lock}: {note}")
-    console.result(reports, verify_lines(reports))
+    console.result("lock-verify", {"locks": reports}, verify_lines(reports))
     return int(any(report.findings for report in reports))
 
 
@@ -203,7 +204,7 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
     from provision.verbs.lock.inspection import diff_locks
 
     result = diff_locks(context_of(console, envs), before, after)
-    console.result(result, describe_diff(result))
+    console.result("lock-diff", result, describe_diff(result))
     return int(exit_code and not result.same)
 
 
@@ -245,9 +246,9 @@ def export(
     exported = export_lock(context_of(console, envs), target, **options)
     for note in exported.notes:
         console.say(f"{target}: {note}")
-    document = {"left_out": exported.left_out, "notes": exported.notes}
+    document = {"path": output, **asdict(exported)}
     if output is None:
-        console.document({"text": exported.text, **document}, exported.text)
+        console.document("lock-export", document, exported.text)
         return
     atomic_write(output, exported.text)
-    console.result({"path": output, **document}, f"wrote {output}")
+    console.result("lock-export", {**document, "text": None}, f"wrote {output}")

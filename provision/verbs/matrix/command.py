@@ -66,7 +66,7 @@ def _show(console: Console, envs: Path | None, format: str, **options: Any) -> i
 
     console.as_json = console.as_json or format == "json"
     table = show(options)
-    console.result(table, "" if console.as_json else table_text(table, format))
+    console.result("matrix", table, "" if console.as_json else table_text(table, format))
     return 0
 
 
@@ -84,7 +84,7 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
     from provision.verbs.matrix.output import explanation_lines
 
     explanation = command.explain(default_folders(envs).envs, name, spec_options(options))
-    console.result(explanation, explanation_lines(explanation))
+    console.result("matrix-explain", explanation, explanation_lines(explanation))
 
 
 @matrix.command("lock")
@@ -237,17 +237,17 @@ def ci(
         text = command.jobs_text(context, request, assignments)
         if summary is not None:
             command.append_summary(summary, request, assignments)
-        console.document(_document(assignments, text, None), text)
+        console.document("matrix-ci", _document(assignments, text, None), text)
         return 0
     workflow = command.workflow(context, request)
     if check and output is not None:
         diff = command.diff(output, workflow)
         text = diff.rstrip("\n") or f"{output} is current"
-        console.result({"differs": bool(diff), "diff": diff}, text)
+        console.result("matrix-ci-check", {"differs": bool(diff), "diff": diff}, text)
         return 1 if diff else 0
     document = _document(workflow.assignments, workflow.text, output)
     if output is None or dry_run:
-        console.document({**document, "path": None}, workflow.text)
+        console.document("matrix-ci", {**document, "path": None}, workflow.text)
         return 0
     is_changed = command.write(request, workflow)
     lines = []
@@ -256,7 +256,7 @@ def ci(
             lines.append(f"{job.target.name} ({job.target.platform}): {_place(job)}")
         lines += [f"  {line}" for line in assignment.untested]
     lines.append(f"wrote {output}" if is_changed else f"unchanged: {output}")
-    console.result(document, lines)
+    console.result("matrix-ci", document, lines)
     return 0
 
 

@@ -34,7 +34,8 @@ def list_(console: Console, envs: Path | None, **options: Any) -> None:
     from provision.verbs.nodes.output import selection_json, selection_lines
 
     selection = selection_of(envs, options)
-    console.result(selection_json(selection), selection_lines(selection, output_width()))
+    lines = selection_lines(selection, output_width())
+    console.result("nodes-list", selection_json(selection), lines)
 
 
 @nodes.command("check")
@@ -62,5 +63,5 @@ def check(console: Console, name: str | None, envs: Path | None, **options: Any)
     if name is not None:
         needs = command.environment_needs(context_of(console, envs), name)
     report = command.check(selection, console, needs)
-    console.result(check_json(report), check_lines(report, output_width()))
+    console.result("nodes-check", check_json(report), check_lines(report, output_width()))
     return 0 if report.is_fit else 1

@@ -66,8 +66,7 @@ def check_json(report: NodesReport) -> dict[str, Any]:
     for each in report.nodes:
         row = _node_json(each.node)
         row["verdict"] = each.verdict
-        row["problems"] = [_failure_json(failure) for failure in each.problems]
-        row["warnings"] = [_failure_json(failure) for failure in each.warnings]
+        row["problems"], row["warnings"] = each.problems, each.warnings
         row["facts"] = each.facts
         rows.append(row)
     return {"environment": report.environment, "is_fit": report.is_fit, "nodes": rows}
@@ -151,12 +150,7 @@ def _count_line(report: NodesReport) -> str:
 def _node_json(node: Node) -> dict[str, Any]:
     return {
         "name": node.name,
-        "names": {
-            "slurm": node.names.slurm,
-            "host": node.names.host,
-            "ssh": node.names.ssh,
-            "kubernetes": node.names.kubernetes,
-        },
+        "names": node.names,
         "engine": node.engine,
         "address": node.address,
         "state": node.state,
@@ -164,7 +158,3 @@ def _node_json(node: Node) -> dict[str, Any]:
         "partition": node.partition,
         "context": node.context,
     }
-
-
-def _failure_json(failure: NodeFailure) -> dict[str, str]:
-    return {"stage": failure.stage, "reason": failure.reason, "message": failure.message}

@@ -58,7 +58,8 @@ def notebook(
             number = urlsplit(server.address).port
             tunnel = f"ssh -N -L {number}:127.0.0.1:{number} {platform.node()}"
             lines.append(f"from your own machine, first: {tunnel}")
-        console.result(server, [*lines, "Ctrl-C stops it."], shows_token=True)
+        lines.append("Ctrl-C stops it.")
+        console.result("notebook", server, lines, shows_token=True)
 
     def log(line: str) -> None:
         if console.verbose:

@@ -76,8 +76,8 @@ def pack(
     pack_options = command.PackOptions(format=options["format"], fast=options["fast"], store=store)
     if options["dry_run"]:
         steps = command.preview(context, name, pack_options)
-        document = [{"stage": stage, "would": would} for stage, would in steps]
-        console.result(document, [f"{stage}: {would}" for stage, would in steps])
+        document = {"steps": [{"stage": stage, "would": would} for stage, would in steps]}
+        console.result("plan", document, [f"{stage}: {would}" for stage, would in steps])
         return
     image, is_new = command.pack(context, name, pack_options, output, options["inventory"])
-    console.result(pack_json(image, is_new), pack_lines(image, is_new))
+    console.result("pack", pack_json(image, is_new), pack_lines(image, is_new))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pack_json(pack: Pack, is_new: bool) -> dict[str, Any]:
-    return {"image": str(pack.image), "made": is_new, **pack.sidecar}
+    return {"image": pack.image, "made": is_new, **pack.sidecar}
 
 
 def pack_lines(pack: Pack, is_new: bool) -> list[str]:

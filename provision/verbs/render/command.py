@@ -68,9 +68,11 @@ def render(
     request = build_request(name, options, force=force)
     if dry_run:
         texts = make_plan(context, request).texts
-        console.document(texts, "\n".join(texts.values()))
+        console.document("render-preview", {"files": texts}, "\n".join(texts.values()))
         return None
     written = command.render(context, request)
     lines = [f"wrote {file}" for file in written]
-    console.result({"written": written}, lines or ["nothing to write: all files are as rendered"])
+    if not written:
+        lines = ["nothing to write: all files are as rendered"]
+    console.result("render", {"written": written}, lines)
     return None

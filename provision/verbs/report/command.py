@@ -32,7 +32,7 @@ def show(console: Console, name: str, envs: Path | None) -> None:
     document = judged_passport(default_folders(envs), name)
     width = output_width()
     lines = passport_lines(document, width=width, sources=console.verbose or width is None)
-    console.result(document, lines)
+    console.result("passport-show", document, lines)
 
 
 @click.command()
@@ -91,19 +91,21 @@ def report(
     if output:
         remake += ["-o", str(output)]
     page: Page | NodesPage
+    name = "report-nodes" if nodes else "report"
     if nodes:
         page, text = command.render_nodes(nodes, remake)
     else:
         page = command.gather(default_folders(envs), targets)
         if format == "markdown":
-            console.document(page, command.markdown(page))
+            console.document("report", page, command.markdown(page))
             return
         text = "" if console.as_json and output is None else command.render_page(page, remake)
     if output is None:
-        console.document(page, text)
+        console.document(name, page, text)
         return
     command.write(output, text, force=force)
-    console.result(page, f"wrote {output}: {page.title}, {page.verdict}, {_extent(page)}")
+    text = f"wrote {output}: {page.title}, {page.verdict}, {_extent(page)}"
+    console.result(name, page, text)
 
 
 def _extent(page: Page | NodesPage) -> str:

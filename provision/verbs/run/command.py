@@ -85,7 +85,7 @@ def run(
     installed = command_run.find_prefix(default_folders(envs), name, prefix)
     launch = command_run.run_launch(installed, command)
     if dry_run:
-        console.document(launch.argv, f"{shlex.join(launch.argv)}\n")
+        console.document("command", {"command": launch.argv}, f"{shlex.join(launch.argv)}\n")
         return
     exec_command(launch.argv, env=launch.variables)
 
@@ -107,7 +107,7 @@ def _run_in_image(
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     argv = run_argv(context, plan, RunOptions(), command, terminal=terminal, folder=Path.cwd())
     if dry_run:
-        console.document(argv, f"{shlex.join(argv)}\n")
+        console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
         return
     exec_command(argv)
 

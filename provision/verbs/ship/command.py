@@ -162,7 +162,7 @@ def ship(
         report = command.ship_from_registry(
             context, name, selection, place, ship_options, dry_run=dry_run
         )
-        console.result(ship_json(report), ship_lines(report, output_width()))
+        console.result("ship", ship_json(report), ship_lines(report, output_width()))
         return 0 if report.succeeded else 1
     report = command.ship(
         context,
@@ -173,7 +173,7 @@ def ship(
         resume=resume,
         dry_run=dry_run,
     )
-    console.result(ship_json(report), ship_lines(report, output_width()))
+    console.result("ship", ship_json(report), ship_lines(report, output_width()))
     return 0 if report.succeeded else 1
 
 
@@ -247,7 +247,7 @@ def _switch(
     )
     context = context_of(console, envs, options)
     report = switch(context, name, selection, stage_options, options["key"], options["dry_run"])
-    console.result(ship_json(report), ship_lines(report, output_width()))
+    console.result("ship", ship_json(report), ship_lines(report, output_width()))
     return 0 if report.succeeded else 1
 
 

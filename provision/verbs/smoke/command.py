@@ -156,7 +156,7 @@ def smoke(
     lines = []
     for result in results:
         lines += smoke_lines(result, brief=console.shows_all_on_terminal)
-    console.result(results, lines)
+    console.result("smoke", {"results": results}, lines)
     return 1 if failures(results) else 0
 
 
@@ -190,7 +190,7 @@ def _print_health_check(
     from provision.verbs.smoke.health_check import health_check_script
 
     script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
-    console.result({"script": script}, script.splitlines())
+    console.result("smoke-health-check", {"script": script}, script.splitlines())
     return 0
 
 
@@ -214,5 +214,6 @@ def _smoke_nodes(
     from provision_runtime.report.model import succeeded
 
     result = smoke_nodes.smoke_nodes(context, request, nodes)
-    console.result(smoke_nodes_report.document(result), smoke_nodes_lines(result, output_width()))
+    lines = smoke_nodes_lines(result, output_width())
+    console.result("smoke-nodes", smoke_nodes_report.document(result), lines)
     return 0 if succeeded(result.verdict) else 1

@@ -22,4 +22,4 @@ def status(console: Console, envs: Path | None) -> None:
     from provision.verbs.status.status import machine_status
 
     machine = machine_status(context_of(console, envs))
-    console.result(machine, status_lines(machine, width=output_width()))
+    console.result("status", machine, status_lines(machine, width=output_width()))

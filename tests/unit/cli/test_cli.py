@@ -234,11 +234,6 @@ def test_bad_input_gives_one_line_and_an_exit_code(
         assert len([line for line in result.output.splitlines() if line.startswith("error:")]) == 1
 
 
-def test_errors_as_json() -> None:
-    result = invoke("build", "--json", "--torch", "9.9", "--cuda", "12.1")
-    assert json.loads(result.stdout)["error"] == "NoSuchBuild"
-
-
 def test_render_writes_nothing_the_second_time(tmp_path: Path) -> None:
     request = [
         "render",

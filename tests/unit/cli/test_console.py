@@ -54,7 +54,7 @@ def test_piped_rows_findings_and_advice_are_single_lines() -> None:
 def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     output = console.Console(verbose=True)
     evil = "a\x1b]0;title\x07\x9b2J\u202eb\rc"
-    output.result({}, f"{evil}\n\tthe next line")
+    output.result("clean", {}, f"{evil}\n\tthe next line")
     output.say(evil)
     output.warn(evil)
     output.error(ProvisionError(evil, details=f"{evil}\r\nmore"))
@@ -105,11 +105,11 @@ def test_paths_in_the_home_folder_are_short_on_a_terminal_only(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     text = "see /home/ann/lab, (/home/ann/x), /home/anna/y, '/home/ann/a b', /mnt/home/ann/z"
-    console.Console().result({}, text)
+    console.Console().result("clean", {}, text)
     assert capsys.readouterr().out == f"{text}\n"
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
-    console.Console().result({}, text)
+    console.Console().result("clean", {}, text)
     # A quoted `~` would be no home folder to a shell.
     assert terminal.getvalue() == (
         "see ~/lab, (~/x), /home/anna/y, '/home/ann/a b', /mnt/home/ann/z\n"
@@ -120,7 +120,7 @@ def test_quiet_prints_results_warnings_and_errors(capsys: pytest.CaptureFixture[
     output = console.Console(quiet=True)
     output.say("solving")
     output.warn("hot")
-    output.result({}, "done")
+    output.result("clean", {}, "done")
     assert capsys.readouterr() == ("done\n", "warning: hot\n")
 
 
@@ -222,7 +222,7 @@ def test_a_document_is_printed_byte_for_byte(
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     text = "a\r\n\x1b[31mb\u00e9\udcff\n\n"
-    console.Console().document({}, text)
+    console.Console().document("clean", {}, text)
     sys.stdout.flush()
     assert raw.getvalue() == text.encode("utf-8", "surrogateescape")
 
@@ -232,6 +232,6 @@ def test_a_document_on_a_terminal_is_safe(monkeypatch: pytest.MonkeyPatch) -> No
     stream = io.TextIOWrapper(raw, encoding="utf-8")
     monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stdout", stream)
-    console.Console().document({}, "a\x1b[31mb\r\n")
+    console.Console().document("clean", {}, "a\x1b[31mb\r\n")
     stream.flush()
     assert b"\x1b" not in raw.getvalue() and b"\r" not in raw.getvalue()

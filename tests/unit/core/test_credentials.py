@@ -235,12 +235,13 @@ def test_errors_and_output_hold_none(capsys: pytest.CaptureFixture[str]) -> None
         console.error(error)
         console.say(address)
         console.warn(address)
-        console.result({"address": [address]}, address)
+        console.result("jobs-log", {"job": "1", "log": address}, address)
     printed = "".join(capsys.readouterr())
     assert "https://h.example/x" in printed and SECRET not in printed
     # The token of a server that we start is for the user.
-    console.result({"url": "http://127.0.0.1/?token=new"}, "", shows_token=True)
-    assert json.loads(capsys.readouterr().out) == {"url": "http://127.0.0.1/?token=new"}
+    server = {"name": "lab", "address": "http://127.0.0.1/?token=new", "kernel": "lab"}
+    console.result("notebook", server, "", shows_token=True)
+    assert json.loads(capsys.readouterr().out) == {"schema": "provision.notebook/1", **server}
 
 
 def test_a_traceback_holds_none(

@@ -85,6 +85,11 @@ def test_damaged_report_in_a_passport_is_refused_naming_the_field(
         page_of(tmp_path, passport(broken))
 
 
+def test_a_passport_is_also_read_as_json_prints_it(tmp_path: Path) -> None:
+    printed = {**passport(), "schema": "provision.passport-show/1", "outdated": ""}
+    assert page_of(tmp_path, printed).environments == page_of(tmp_path, passport()).environments
+
+
 def test_missing_file_and_folder_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="does not exist"):
         report.load(tmp_path / "nothing.json")

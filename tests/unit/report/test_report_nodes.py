@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provision import render, report
+from provision.cli import console
 from provision.cli.main import cli
 from provision.report.nodes import MIN_MARK, ChartRow, NodeChart, draw
 from provision.verbs.drift.comparison import NodeFacts
@@ -122,6 +123,9 @@ def test_command_draws_a_record(tmp_path: Path) -> None:
     assert result.stdout == f"wrote {out}: train on a100, drift, {summary}\n"
     assert f"provision report --nodes {source} -o {out}" in out.read_text()
     assert json.loads(run("--nodes", str(source), "--json").stdout)["verdict"] == "drift"
+    printed = console.json_object("drift", json.loads(source.read_text()))
+    source.write_text(json.dumps(printed))
+    assert run("--nodes", str(source), "-o", str(out)).stdout == result.stdout
 
 
 def test_command_refuses_other_files(tmp_path: Path) -> None:

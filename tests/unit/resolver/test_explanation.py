@@ -164,7 +164,8 @@ def test_text_and_json_agree() -> None:
         invoke(*arguments_given).stdout,
         json.loads(invoke(*arguments_given, "--json").stdout),
     )
-    assert set(data) == {field.name for field in dataclasses.fields(resolver.Explanation)}
+    fields = {field.name for field in dataclasses.fields(resolver.Explanation)}
+    assert set(data) == fields | {"schema"}
     for part in ("choices", "pins", "rules", "warnings", "not_chosen"):
         for row in data[part]:
             assert (

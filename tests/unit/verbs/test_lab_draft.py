@@ -127,9 +127,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def check(*words: str) -> tuple[Result, dict[str, str]]:
     result = CliRunner().invoke(cli, ["lab", "check", *words, "--json"])
-    rows = json.loads(result.stdout)
-    if isinstance(rows, dict):
-        return result, {}
+    rows = json.loads(result.stdout).get("checks", [])
     return result, {row["subject"]: f"{row['verdict']}: {row['message']}" for row in rows}
 
 

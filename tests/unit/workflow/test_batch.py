@@ -45,7 +45,8 @@ def run(*command_line: str) -> Result:
 
 
 def outcomes(result: Result) -> Mapping[str, tuple[str, str]]:
-    return {row["name"]: (row["status"], row["detail"]) for row in json.loads(result.stdout)}
+    rows = json.loads(result.stdout)["environments"]
+    return {row["name"]: (row["status"], row["detail"]) for row in rows}
 
 
 def texts(folder: Path) -> dict[str, str]:
@@ -163,9 +164,8 @@ def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
     assert run("passport", "show", "rendered").exit_code == 0
     result = run("passport", "show", "copy")
     assert result.exit_code == 3 and "passport.json belongs to another environment" in result.stderr
-    verdicts = {
-        row["name"]: row["smoke"] for row in json.loads(run("env", "list", "--json").stdout)
-    }
+    listed = json.loads(run("env", "list", "--json").stdout)["environments"]
+    verdicts = {row["name"]: row["smoke"] for row in listed}
     assert (
         verdicts["rendered"].startswith("prefix: pass on a machine called")
         and verdicts["copy"] == ""

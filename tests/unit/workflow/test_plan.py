@@ -314,8 +314,8 @@ def test_a_finished_environment_keeps_prefix_and_kernel(
 
 def test_dry_run_prints_the_steps(folders: Folders) -> None:
     output = json.loads(invoke("build", "lab", "--no-image", "--dry-run", "--json"))
-    assert [sorted(step) for step in output] == [["stage", "would"]] * 6
-    by_stage = {step["stage"]: step["would"] for step in output}
+    assert [sorted(step) for step in output["steps"]] == [["stage", "would"]] * 6
+    by_stage = {step["stage"]: step["would"] for step in output["steps"]}
     assert by_stage["image"] == "skip (--no-image)"
     assert by_stage["prefix"] == f"make {folders.prefixes / 'lab'}"
 
@@ -323,7 +323,7 @@ def test_dry_run_prints_the_steps(folders: Folders) -> None:
 def test_dry_run_solves_and_says_what_the_lock_holds(folders: Folders) -> None:
     by_stage = {
         step["stage"]: step["would"]
-        for step in json.loads(invoke("build", "lab", "--dry-run", "--json"))
+        for step in json.loads(invoke("build", "lab", "--dry-run", "--json"))["steps"]
     }
     assert by_stage["lock"] == (
         "lock 2 conda packages and 0 wheels (python 3.11.9, ipykernel 6.29), with Python from "
@@ -339,7 +339,7 @@ def test_dry_run_solves_again_only_if_the_lock_is_replaced(folders: Folders) -> 
     invoke("lock", "lab")
     for options, begin in (((), "nothing: 2 packages"), (("--relock",), "lock 2 conda packages")):
         output = invoke("build", "lab", *options, "--no-image", "--dry-run", "--json")
-        lock_step = next(step for step in json.loads(output) if step["stage"] == "lock")
+        lock_step = next(step for step in json.loads(output)["steps"] if step["stage"] == "lock")
         assert lock_step["would"].startswith(begin)
 
 
@@ -359,7 +359,7 @@ def test_dry_run_names_every_file_that_build_would_write(folders: Folders) -> No
     invoke("lock", "lab")
     (folders.envs / "lab" / "Dockerfile").unlink()
     output = json.loads(invoke("build", "lab", "--no-image", "--dry-run", "--json"))
-    assert output[0]["would"] == f"write Dockerfile in {folders.envs / 'lab'}"
+    assert output["steps"][0]["would"] == f"write Dockerfile in {folders.envs / 'lab'}"
 
 
 def test_naming_a_request_twice_changes_nothing(folders: Folders) -> None:

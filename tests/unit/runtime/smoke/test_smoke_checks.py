@@ -613,7 +613,11 @@ def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, s
             0,
             1,
             ["--backend", "gloo", "--device", "cuda"],
-            ("gloo", "cuda:1", "the setting device=cuda needs a GPU for local rank 1; torch sees 0"),
+            (
+                "gloo",
+                "cuda:1",
+                "the setting device=cuda needs a GPU for local rank 1; torch sees 0",
+            ),
         ),
         (8, 3, ["--device", "cpu"], ("gloo", "cpu", "")),
         (
