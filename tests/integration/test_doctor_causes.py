@@ -10,12 +10,14 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import provision_runtime
+from provision_runtime.facts import limits
 from tests.integration import doctor_causes
 from tests.integration.doctor_causes import CASES, Case, Run
 
@@ -53,9 +55,14 @@ def ids(document: dict[str, Any]) -> set[str]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path) -> Iterator[Run]:
+    """In a cgroup of its own where ours has had processes killed for memory, as doctor would say."""
     (tmp_path / "home").mkdir()
-    return Run(tmp_path)
+    with contextlib.ExitStack() as stack:
+        group = None
+        if any(each["oom_kills"] for each in limits.memory_groups()):
+            group = stack.enter_context(doctor_causes.cgroup("memory", {}, {}))
+        yield Run(tmp_path, group=group)
 
 
 def test_a_clean_machine_gives_no_finding(run: Run) -> None:
@@ -100,6 +107,7 @@ def test_a_null_device_that_cannot_be_opened_is_named_once(run: Run, is_verb: bo
         stdin=subprocess.PIPE,
         capture_output=True,
         text=True,
+        preexec_fn=run.set_limits,
         check=False,
     )
     document = json.loads(child.stdout)
