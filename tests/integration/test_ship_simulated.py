@@ -104,7 +104,7 @@ def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     faults = {**FAULTS, "hung": f"echo >>{shlex.quote(str(calls))}; {FAULTS['hung']}"}
     nodes = nodes_of(small_disks, monkeypatch, ",".join([*REACHED, "ok[1-4]"]), **faults)
     run = shipment(
-        nodes, write_image(small_disks, toy), minimum="4", retries=1, tree=0, deadline_s=10
+        nodes, write_image(small_disks, toy), minimum="4", retries=1, tree=0, deadline_s=25
     )
     run.ship()
     reached = states(run)
