@@ -139,9 +139,10 @@ def test_ctrl_c_while_a_host_starts_ends_the_others(
 ) -> None:
     """The environment of the last host is on a file system that hangs."""
     on, prefix, others = "ssh:h[6-8]", "/opt/hanging/toy", "ssh:h[6-7]"
+    python = shlex.quote(str(plain_prefix / "bin" / "python"))
     for name in ("h6", "h7", "h8"):
         hangs = 'case "$*" in *--detach*) sleep 600;; esac\n' if name == "h8" else ""
-        program = f'#!/bin/sh\n{hangs}exec {plain_prefix}/bin/python "$@"\n'
+        program = f'#!/bin/sh\n{hangs}exec {python} "$@"\n'
         script = f"mkdir -p {prefix}/bin; printf %s {shlex.quote(program)} > {prefix}/bin/python"
         ssh_hosts[name].run("sh", "-c", f"{script}; chmod 755 {prefix}/bin/python")
     words = ("--prefix", prefix, "--job-name", "held", "--", "sleep", "600")
