@@ -323,7 +323,7 @@ def test_a_python_that_is_too_old_says_so(
 ) -> None:
     if not PYTHON36.exists():
         pytest.skip("there is no Python 3.6")
-    old = f'[ ${{0##*/}} = sh ] || {{ shift; exec {PYTHON36} "$@"; }}'
+    old = f'[ ${{0##*/}} = sh ] || {{ shift; exec {shlex.quote(str(PYTHON36))} "$@"; }}'
     nodes = nodes_of(tmp_path, monkeypatch, "n1,old", old=old)
     run = shipment(nodes, write_image(tmp_path, toy), minimum="1")
     run.ship()
