@@ -23,7 +23,8 @@ def build_wheel(project: Path, folder: Path, *, python: str, mirrors: Mirrors = 
     if it cannot be built.
 
     setuptools puts all of the project's `build` folder into the wheel: modules that are gone from
-    the project, and the newer copy of a file that is older again. So it builds in an empty folder.
+    the project, and the newer copy of a file that is older again. So it builds in an empty folder
+    (65.7 does, and 65.0 does not know the variable).
     """
     own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
     interpreter = sys.executable if python == own_version else python
