@@ -75,7 +75,7 @@ def write_python(path: Path, lies: Iterable[tuple[str, str]]) -> None:
     """A command for `python:` in nodes.yml, as `PATH %h`. lies: nodes with what they run instead."""
     cases = "\n".join(f"{node}) {lie}; exit 0;;" for node, lie in lies)
     path.write_text(
-        f"#!/bin/bash\nNODE=$1; shift\nPYTHON={sys.executable}\ncase $NODE in\n{cases}\nesac\n"
+        f"#!/bin/bash\nNODE=$1; shift\nPYTHON={shlex.quote(sys.executable)}\ncase $NODE in\n{cases}\nesac\n"
         'exec "$PYTHON" "$@"\n'
     )
     path.chmod(0o755)

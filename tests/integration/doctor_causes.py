@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,26 +22,30 @@ import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 
 from tests.integration.short_folders import short_folder
+from tests.integration.waiting import eventually
 
 FILES = Path(__file__).parent.parent / "captures" / "healthy-8gpu"
 
 
 @dataclass
 class Run:
-    """folder: of the test; its `home` is the user's. wrap: a command that runs doctor. shell: what
-    to do first in mount, host name and network namespaces of its own."""
+    """folder: of the test; its `home` is the user's. shell: what to do first in mount, host name and
+    network namespaces of its own. group: a cgroup for doctor."""
 
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     shell: str = ""
     limits: dict[int, int] = field(default_factory=dict)
+    group: Path | None = None
 
     @property
     def home(self) -> Path:
         return self.folder / "home"
 
     def set_limits(self) -> None:
+        if self.group is not None:
+            (self.group / "cgroup.procs").write_text("0")
         for kind, value in self.limits.items():
             resource.setrlimit(kind, (value, value))
 
@@ -268,15 +273,22 @@ def cgroup(
     settings = first_version
     if not top.is_dir():
         top, settings = Path("/sys/fs/cgroup"), second_version
-    group = top / f"provision-doctor-{os.getpid()}"
-    group.mkdir()
+    group = Path(tempfile.mkdtemp(prefix="provision-doctor-", dir=top))
     try:
         for name, value in settings.items():
             (group / name).write_text(value)
         yield group
     finally:
-        with contextlib.suppress(OSError):
-            group.rmdir()
+        eventually(lambda: is_removed(group))
+
+
+def is_removed(group: Path) -> bool:
+    """It can be removed when its last process is gone."""
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
 
 
 def many_threads(run: Run, stack: contextlib.ExitStack) -> None:

@@ -1,5 +1,4 @@
-"""What build code sees of the user's variables. In an environment of its own: the other tests install
-packages of the same names."""
+"""What build code sees of the user's variables."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 from rattler.shell import ActivationVariables, Shell, activate
 
+from provision.adapters import uv
 from provision.core import host
 from provision.environment.marker import MARKER
 from provision.render import file_state
@@ -639,6 +641,60 @@ def test_project_becomes_a_wheel_next_to_spec_yml(lab: Home, project: Path) -> N
     (lab.root / "data" / "elsewhere.json").unlink()
     assert lab.run("remove", NAME, "mine").returncode == 0
     assert not wheel.parent.exists()
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize("form", ["folder", "wheel"])
+def test_the_same_version_with_other_code_is_installed(
+    lab: Home, project: Path, tmp_path: Path, form: str
+) -> None:
+    """Of another project, and of a changed one after `remove`: with the times of the first."""
+    other = tmp_path / "other" / "mine"
+    shutil.copytree(project, other)
+    for source, version in ((project, "one"), (other, "two"), (project, "six")):
+        if version == "six":
+            assert lab.run("remove", NAME, "mine").returncode == 0
+            assert not imports(lab, "mine")
+        module = source / "mine.py"
+        module.write_text(f"VERSION = {version!r}\n")
+        os.utime(module, (1e9, 1e9))
+        path = source
+        if form == "wheel":
+            backend = "import backend; print(backend.build_wheel('.'))"
+            wheel = subprocess.run(
+                [sys.executable, "-c", backend], cwd=source, capture_output=True, text=True
+            )
+            path = source / wheel.stdout.strip()
+            os.utime(path, (1e9, 1e9))
+        result = lab.run("add", NAME, str(path))
+        assert result.returncode == 0, result.stderr
+        assert version_in(lab) == version
+    assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+
+
+def test_nothing_of_an_earlier_build_is_in_a_wheel(tmp_path: Path) -> None:
+    """With setuptools itself: a module that is gone, and one whose old version is back."""
+    project = tmp_path / "mine"
+    package = project / "mine"
+    package.mkdir(parents=True)
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "mine"\nversion = "1.0"\n[tool.setuptools]\npackages = ["mine"]\n'
+    )
+    (package / "__init__.py").write_text("VERSION = 'new'\n")
+    (package / "gone.py").write_text("")
+    # Of a build that somebody else started.
+    shutil.copytree(package, project / "build" / "lib" / "mine")
+    before = set(project.rglob("build/**/*"))
+    (package / "gone.py").unlink()
+    (package / "__init__.py").write_text("VERSION = 'old'\n")
+    os.utime(package / "__init__.py", (1e9, 1e9))
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    with zipfile.ZipFile(uv.build_wheel(project, tmp_path, python=python)) as wheel:
+        modules = {name for name in wheel.namelist() if name.endswith(".py")}
+        assert modules == {"mine/__init__.py"}
+        assert wheel.read("mine/__init__.py") == b"VERSION = 'old'\n"
+    assert set(project.rglob("build/**/*")) == before
 
 
 @pytest.mark.needs("git")

@@ -415,17 +415,18 @@ def caller(work: Path) -> Iterator[tuple[Path, list[str]]]:
     if os.geteuid() != 0:
         yield work, []
         return
-    socket_path = urllib.parse.urlsplit(os.environ.get("DOCKER_HOST", "")).path
-    group = Path(socket_path or "/var/run/docker.sock").stat().st_gid
+    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    socket_path = Path(urllib.parse.urlsplit(address).path)
+    group = socket_path.stat().st_gid
+    user = ["setpriv", f"--reuid={OTHER_USER}", f"--regid={OTHER_USER}", f"--groups={group}"]
+    if subprocess.run([*user, "test", "-w", socket_path]).returncode:
+        absence("docker", f"other users cannot reach the engine at {socket_path}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "a folder"
         shutil.copytree(work, folder)
         for path in (Path(name), folder, *folder.rglob("*")):
             os.chown(path, OTHER_USER, OTHER_USER)
-        yield (
-            folder,
-            ["setpriv", f"--reuid={OTHER_USER}", f"--regid={OTHER_USER}", f"--groups={group}"],
-        )
+        yield folder, user
 
 
 @pytest.mark.index

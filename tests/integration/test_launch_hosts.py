@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +132,35 @@ def test_a_host_that_does_not_start_ends_the_others(
     eventually(
         lambda: all("running" not in states(lab, "ssh:h[6-7]", job).values() for job in ours),
     )
+
+
+def test_ctrl_c_while_a_host_starts_ends_the_others(
+    lab: Home, plain_prefix: Path, ssh_hosts: SshHosts
+) -> None:
+    """The environment of the last host is on a file system that hangs."""
+    on, prefix, others = "ssh:h[6-8]", "/opt/hanging/toy", "ssh:h[6-7]"
+    python = shlex.quote(str(plain_prefix / "bin" / "python"))
+    for name in ("h6", "h7", "h8"):
+        hangs = 'case "$*" in *--detach*) sleep 600;; esac\n' if name == "h8" else ""
+        program = f'#!/bin/sh\n{hangs}exec {python} "$@"\n'
+        script = f"mkdir -p {prefix}/bin; printf %s {shlex.quote(program)} > {prefix}/bin/python"
+        ssh_hosts[name].run("sh", "-c", f"{script}; chmod 755 {prefix}/bin/python")
+    words = ("--prefix", prefix, "--job-name", "held", "--", "sleep", "600")
+    child = lab.start("launch", "toy", "--on", on, *words)
+    try:
+        running = dict.fromkeys(("h6", "h7"), "running")
+        eventually(lambda: states(lab, others, "held") == running, daemons=[child])
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        for name in ("h6", "h7", "h8"):
+            ssh_hosts[name].run("pkill", "-f", f"^/bin/sh {prefix}/bin/python", check=False)
+            ssh_hosts[name].run("rm", "-r", "/opt/hanging")
+    assert (child.returncode, out) == (130, ""), err
+    canceled = dict.fromkeys(("h6", "h7"), "canceled")
+    eventually(lambda: states(lab, others, "held") == canceled)
+    assert states(lab, on, "held") == canceled
 
 
 def test_an_environment_that_a_host_lacks_is_named(lab: Home) -> None:

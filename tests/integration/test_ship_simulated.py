@@ -104,7 +104,7 @@ def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     faults = {**FAULTS, "hung": f"echo >>{shlex.quote(str(calls))}; {FAULTS['hung']}"}
     nodes = nodes_of(small_disks, monkeypatch, ",".join([*REACHED, "ok[1-4]"]), **faults)
     run = shipment(
-        nodes, write_image(small_disks, toy), minimum="4", retries=1, tree=0, deadline_s=10
+        nodes, write_image(small_disks, toy), minimum="4", retries=1, tree=0, deadline_s=25
     )
     run.ship()
     reached = states(run)
@@ -323,7 +323,7 @@ def test_a_python_that_is_too_old_says_so(
 ) -> None:
     if not PYTHON36.exists():
         pytest.skip("there is no Python 3.6")
-    old = f'[ ${{0##*/}} = sh ] || {{ shift; exec {PYTHON36} "$@"; }}'
+    old = f'[ ${{0##*/}} = sh ] || {{ shift; exec {shlex.quote(str(PYTHON36))} "$@"; }}'
     nodes = nodes_of(tmp_path, monkeypatch, "n1,old", old=old)
     run = shipment(nodes, write_image(tmp_path, toy), minimum="1")
     run.ship()

@@ -114,7 +114,7 @@ def health_check(home: Home, slurm_cluster: SlurmCluster) -> Iterator[Path]:
     yield script
     slurm_cluster.set_options()
     for host in slurm_cluster.nodes:
-        host.run("umount", str(site))
+        host.run("umount", "--lazy", str(site))  # a process of the last job may not be gone yet
 
 
 # What the environment's interpreter prints on a node that lost its GPU.

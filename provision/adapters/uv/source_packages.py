@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,18 +21,31 @@ def build_wheel(project: Path, folder: Path, *, python: str, mirrors: Mirrors = 
 
     python: the environment's minor version, for which compiled parts are built. Raises InvalidSpec
     if it cannot be built.
+
+    setuptools puts all of the project's `build` folder into the wheel: modules that are gone from
+    the project, and the newer copy of a file that is older again. So it builds in an empty folder
+    (65.7 does, and 65.0 does not know the variable).
     """
     own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
     interpreter = sys.executable if python == own_version else python
     command: list[str | Path] = [uv_executable(), "build", "--wheel", "--quiet"]
     command += ["--out-dir", folder, "--no-python-downloads", "--python", interpreter]
+    # From the project on: a package that is built for its build has its own.
+    build_base = f"build/provision-{secrets.token_hex(8)}"
+    setup_cfg = folder / "setup.cfg"
+    setup_cfg.write_text(f"[build]\nbuild_base = {build_base}\n", encoding="utf-8")
+    variables = {"DIST_EXTRA_CONFIG": str(setup_cfg)}
     try:
-        run_uv([*command, project], index_settings(mirrors=mirrors))
+        run_uv([*command, project], index_settings(mirrors=mirrors), build_variables=variables)
     except ToolFailed as error:
         raise InvalidSpec(
             f"{project} cannot be built as a wheel: {error.message}",
             advice="-v shows what its build printed; `-e` installs it as an editable instead.",
         ) from error
+    finally:
+        shutil.rmtree(project / build_base, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (project / "build").rmdir()  # if that was all
     (wheel,) = folder.glob("*.whl")
     return wheel
 

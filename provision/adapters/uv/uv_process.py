@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.adapters.http import (
@@ -73,8 +73,16 @@ def uv_executable() -> str:
         ) from error
 
 
-def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool = False) -> str:
+def run_uv(
+    command: Sequence[str | Path],
+    indexes: IndexSettings,
+    *,
+    show: bool = False,
+    build_variables: Mapping[str, str] | None = None,
+) -> str:
     """Run uv and return what it printed. Raises its failures as our errors.
+
+    build_variables: more variables for code that builds packages, unless the user chose others.
 
     uv runs in a folder of ours and reads one configuration file of ours: neither the working folder
     nor variables that we do not know can change what it does. Addresses of indexes may hold
@@ -89,7 +97,7 @@ def run_uv(command: Sequence[str | Path], indexes: IndexSettings, *, show: bool 
             file.write(indexes.to_toml())
         try:
             command = [*command, "--config-file", settings]
-            variables = _uv_variables()
+            variables = {**(build_variables or {}), **_uv_variables()}
             write_wrappers(folder, clean_environment(), variables)
             variables["PATH"] = f"{folder}:{variables.get('PATH', os.defpath)}"
             # uv's cache is what later environments are made of.

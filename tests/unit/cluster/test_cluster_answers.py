@@ -198,15 +198,16 @@ def test_a_wrong_answer_is_the_failure_of_its_node(
 
 
 def test_nothing_is_read_beyond_the_limit(tmp_path: Path) -> None:
-    """Of a node that prints without end; the others go on."""
+    """Of a node that prints 64 MiB; the others go on."""
     script = tmp_path / "python"
-    script.write_text('#!/bin/sh\n[ $1 = n1 ] && exec yes\nshift\nexec python3 "$@"\n')
+    flood = "if [ $1 = n1 ]; then yes | head -c 67108864; exit; fi"
+    script.write_text(f'#!/bin/sh\n{flood}\nshift\nexec python3 "$@"\n')
     script.chmod(0o755)
     (tmp_path / "nodes.yml").write_text(f"schema: 1\ndefaults: {{python: '{script} %h'}}\n")
     selection = select_nodes("exec:n[1-2]", tmp_path / "nodes.yml")
-    flood, other = run_action(selection, "job-list", {}, stage="jobs", timeout_s=60)
-    assert flood.failure is not None
-    assert (flood.failure.reason, flood.failure.message) == (
+    flooding, other = run_action(selection, "job-list", {}, stage="jobs", timeout_s=60)
+    assert flooding.failure is not None
+    assert (flooding.failure.reason, flooding.failure.message) == (
         "bad-answer",
         "it printed more than 1 MiB",
     )

@@ -133,7 +133,7 @@ def test_a_nodes_own_name_is_its_own_where_hosts_were_exchanged(
         for node, host in (("gpu-01", "gpu-02"), ("gpu-02", "gpu-01"))
     ]
     (tmp_path / "rows").write_text("\n".join(rows) + "\n")
-    script = f'case "$*" in *%N*) cat {tmp_path}/rows;; *) echo gpu;; esac'
+    script = f'case "$*" in *%N*) cat "{tmp_path}/rows";; *) echo gpu;; esac'
     (tmp_path / "bin" / "sinfo").write_text(f"#!/bin/sh\n{script}\n")
     nodes = select_nodes("slurm:gpu!gpu-02", inventory).nodes
     assert [(node.name, node.names.host) for node in nodes] == [("gpu-01", "gpu-02")]

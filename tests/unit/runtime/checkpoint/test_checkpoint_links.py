@@ -257,9 +257,9 @@ def test_read_only_step_of_an_ordinary_user_stays_visible() -> None:
 
 @pytest.mark.mounts
 def test_mounted_step_stays(root: Path) -> None:
-    script = f'mount -t tmpfs none {root}/{STEPS[2]} && exec {sys.executable} -c "$0" {root}'
+    script = f'mount -t tmpfs none "$2/{STEPS[2]}" && exec "$0" -c "$1" "$2"'
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, PRUNE],
+        ["unshare", "--mount", "sh", "-c", script, sys.executable, PRUNE, root],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -297,6 +297,14 @@ def test_who_does_not_greet_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) 
         assert stranger.is_closed()
 
 
+def test_who_greets_with_more_than_a_greeting_is_dropped() -> None:
+    with listening("long", ("n1", "n2")) as (head, _), peers(head, 1) as [stranger]:
+        stranger.socket.sendall(b"0" * (channel.LONGEST_GREETING + 1))
+        with pytest.raises(JobError, match="no answer from n2"):
+            head.exchange("test", 0, list, 0.5)
+        assert sum(head._dropped.values()) == 1
+
+
 def test_nobody_is_heard_when_all_nodes_are_there() -> None:
     with listening("closed", ("n1", "n2")) as (head, ports):
         thread = InThread(lambda: joined("closed", ports, 1, nodes=2))
