@@ -53,7 +53,6 @@ TEXT_TESTS = (
     "test_isolation",
     "test_launch_contract",
     "test_launch_jobs",
-    "test_launch_kubernetes_rules",
     "test_lock_verify",
     "test_named_options",
     "test_quickstart",
