@@ -33,7 +33,6 @@ TEST_TOOLS = [
     "jsonschema",  # a second opinion on our schemas
     "zizmor",
     "cyclonedx-python-lib[json-validation]>=11",
-    "spdx-tools>=0.8",
 ]
 # A worker that dies ends the run: xdist gives its file to others again, and may then wait for ever.
 NO_RESTART = "--max-worker-restart=0"

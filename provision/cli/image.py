@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    SbomFormat,
     build_request,
     common_options,
     context_of,
@@ -201,7 +202,7 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
     "--attach/--no-attach",
     default=True,
     show_default=True,
-    help="Attach smoke verdicts and SBOMs to the image.",
+    help="Attach smoke verdicts and the SBOM to the image.",
 )
 @no_wait_option
 @common_options
@@ -218,7 +219,7 @@ def push(
     """Push an environment's image to a registry.
 
     Uses the credentials of `docker login`. Sends only the layers that the registry lacks, and
-    attaches smoke verdicts and SBOMs to the image's digest (OCI referrers).
+    attaches smoke verdicts and the SBOM to the image's digest (OCI referrers).
     """
     from provision.commands.image_registry import push_image
     from provision_runtime.report.text import format_bytes
@@ -285,9 +286,10 @@ def show(console: Console, place: str, envs: Path | None) -> None:
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["cyclonedx", "spdx"]),
-    required=True,
-    help="CycloneDX 1.6 or SPDX 2.3, as JSON.",
+    type=SbomFormat(["cyclonedx"]),
+    default="cyclonedx",
+    show_default=True,
+    help="CycloneDX 1.6, as JSON.",
 )
 @output_file_option
 @common_options
@@ -299,13 +301,13 @@ def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path
     bytes. Reports parts of the base image that could not be read; the SBOM lists them too.
     """
     from provision.commands.image_sbom import image_sbom
-    from provision.core import sbom as sboms
     from provision.core.atomic import atomic_write
+    from provision.core.sbom import sbom_text
 
     document = image_sbom(context_of(console, envs), name)
     for part in document.unread:
         console.say(f"{name}: not read: {part}")
-    text = sboms.sbom_text(document, kind)
+    text = sbom_text(document)
     if output is None:
         console.document({"text": text, "unread": document.unread}, text)
         return

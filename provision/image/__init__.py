@@ -77,11 +77,7 @@ from provision.image.registry.referrers import (
     list_referrers,
     referrer_content,
 )
-from provision.image.sbom import (
-    image_sbom,
-    read_packages,
-    sbom_documents,
-)
+from provision.image.sbom import image_sbom, read_packages
 
 __all__ = [
     "COMPRESSIBLE",
@@ -138,7 +134,6 @@ __all__ = [
     "repository",
     "require_engine",
     "run_smoke",
-    "sbom_documents",
     "send_image",
     "source_date_epoch",
     "tag_image",
