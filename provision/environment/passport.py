@@ -9,7 +9,6 @@ provision/schemas/passport.schema.json defines its content.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,6 +22,7 @@ from provision.core import host, prefix_registry
 from provision.core.credentials import public_document
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
+from provision.core.package_names import package_name
 from provision.core.paths import Folders
 from provision.core.schema import schema_error
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
@@ -35,7 +35,6 @@ SCHEMA = 1
 SMOKE_MEDIA_TYPE = "application/vnd.provision.smoke.v1+json"
 SMOKE_SCHEMA = 1
 STARTED_AT = "%Y-%m-%dT%H:%M:%SZ"  # as the smoke report has it
-_PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def compose(
@@ -108,10 +107,7 @@ def compose(
 
 def locked_version(pin: Pin, lock: Lock) -> str | None:
     """The version of a pin's package in the lock. A pin like `numpy` does not say it."""
-    match = _PACKAGE_NAME.match(pin.requirement.rpartition("::")[2])
-    if match is None:
-        return None
-    name = canonicalize_name(match[0])
+    name = package_name(pin.requirement)
     for package in lock.packages:
         if canonicalize_name(package.name) == name:
             return package.version

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from provision.core.credentials import public_document, without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.package_names import archive_stem, url_filename
 from provision.core.paths import ENVIRONMENT, LOCK
 from provision.core.platforms import PLATFORMS, Platform, host_platform
 from provision.core.requirement_urls import EDITABLE, GIT, absolute_url, is_commit, relative_url
@@ -76,7 +77,7 @@ class LockEntry:
 
     @property
     def filename(self) -> str:
-        return self.url.partition("#")[0].partition("?")[0].rsplit("/", 1)[-1]
+        return url_filename(self.url)
 
     @property
     def build_string(self) -> str:
@@ -308,8 +309,7 @@ def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platfor
         )
     build = ""
     if entry["manager"] == "conda":
-        filename = url.rsplit("/", 1)[-1]
-        build = entry.get("build") or _build_in_filename(filename, name, version)
+        build = entry.get("build") or _build_in_filename(url_filename(url), name, version)
     depends = []
     for dependency, constraint in (entry.get("dependencies") or {}).items():
         depends.append(f"{dependency} {constraint or ''}".strip())
@@ -340,8 +340,7 @@ def is_pep440(version: str) -> bool:
 
 def _build_in_filename(filename: str, name: str, version: str) -> str:
     """The build string in a file name like `name-version-build.conda`."""
-    stem = filename.removesuffix(".conda").removesuffix(".tar.bz2")
-    return stem.removeprefix(f"{name}-{version}-")
+    return archive_stem(filename).removeprefix(f"{name}-{version}-")
 
 
 def _document(

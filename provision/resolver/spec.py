@@ -15,6 +15,7 @@ from typing import Any
 from provision import sources
 from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
+from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
 from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml, read_source
@@ -41,14 +42,6 @@ def check_name(name: str) -> str:
             f"{NAME_LENGTH} characters at most.",
         )
     return name
-
-
-def package_name(requirement: str) -> str:
-    """The canonical name in a requirement of conda or pip."""
-    from packaging.utils import canonicalize_name
-
-    without_channel = requirement.rpartition("::")[2].strip()
-    return canonicalize_name(re.split(r"[^A-Za-z0-9._-]", without_channel, maxsplit=1)[0])
 
 
 def read(path: Path) -> dict[str, Any]:

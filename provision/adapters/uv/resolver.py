@@ -19,6 +19,7 @@ from provision.catalog import version_key
 from provision.core.credentials import without_credentials
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import EDITABLE, GIT
 from provision.core.tempdirs import temporary_directory
@@ -87,7 +88,7 @@ def resolve_versions(request: ResolveRequest) -> dict[str, str]:
     for line in _requirement_lines(_remote_then_local(request, _compile_versions)):
         _, separator, version = line.partition("==")
         if separator:
-            versions[_requirement_name(line)] = version.split()[0]
+            versions[package_name(line)] = version.split()[0]
     return versions
 
 
@@ -137,7 +138,7 @@ def _compile_new_requirements(
         return None
     new_lines = set(_requirement_lines(of_new))
     for line in _requirement_lines(annotated):
-        is_locked = line == accepted.get(_requirement_name(line))
+        is_locked = line == accepted.get(package_name(line))
         if not (is_locked or line in new_lines or " @ " in line):
             return None
     return annotated
@@ -194,7 +195,7 @@ def _compile_files(
     needed = _needed_wheels(request, dependencies)
     exact = folder / "exact.in"
     exact.write_text(
-        _lines(line for line in _requirement_lines(annotated) if _requirement_name(line) in needed)
+        _lines(line for line in _requirement_lines(annotated) if package_name(line) in needed)
     )
     output = folder / "pylock.toml"
     command = [*_compile_command(request), exact, "--no-deps", "--format", "pylock.toml"]
@@ -214,7 +215,7 @@ def _needed_wheels(request: ResolveRequest, dependencies: Dependencies) -> set[s
     NVIDIA wheels)."""
     provided = {canonicalize_name(name) for name in request.provided}
     needed: set[str] = set()
-    pending = [_requirement_name(text) for text in request.requirements]
+    pending = [package_name(text) for text in request.requirements]
     while pending:
         name = pending.pop()
         if name not in provided and name not in needed:
@@ -283,17 +284,13 @@ def _requirement_lines(annotated: str) -> list[str]:
     return [line for line in annotated.splitlines() if _is_requirement(line)]
 
 
-def _requirement_name(line: str) -> str:
-    return canonicalize_name(re.split(r"[=<>!~ @\[;]", line, maxsplit=1)[0])
-
-
 def _parse_dependencies(annotated: str) -> Dependencies:
     """From uv's `# via` comments, which name the packages that require the one above."""
     dependencies: dict[str, set[str]] = {}
     name = ""
     for line in annotated.splitlines():
         if _is_requirement(line):
-            name = _requirement_name(line)
+            name = package_name(line)
             continue
         comment = line.strip().removeprefix("#").strip()
         parent = comment.removeprefix("via").strip()
