@@ -203,7 +203,7 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
         canonical = package_name(name)
         needed_by = []
         for package in plan.lock.packages:
-            if canonical in map(specs.package_name, package.depends):
+            if canonical in map(package_name, package.depends):
                 needed_by.append(package.name)
         reason = f"spec.yml does not request `{name}`"
         if needed_by:
