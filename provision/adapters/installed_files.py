@@ -100,6 +100,12 @@ def record_text(rows: Iterable[Sequence[str]]) -> bytes:
     return text.getvalue().encode()
 
 
+def write_record(record: Path, rows: Iterable[Sequence[str]]) -> None:
+    """Replace a RECORD, which may be a hard link into uv's cache."""
+    record.unlink()
+    record.write_bytes(record_text(rows))
+
+
 def without_host_paths(text: str) -> bytes:
     """A conda-meta record without this host's package cache and local channels, and without
     credentials of channels."""

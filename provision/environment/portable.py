@@ -16,9 +16,9 @@ from typing import Any
 
 from provision.adapters.installed_files import (
     HOST_FILES,
-    record_text,
     wheel_records,
     without_host_paths,
+    write_record,
 )
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import NO_MIRRORS, Mirrors
@@ -69,8 +69,7 @@ def _remove_host_files(tree: Path) -> None:
             if listed.name not in HOST_FILES and listed.parent.name != "__pycache__":
                 remaining.append(row)
         if remaining != rows:
-            record.unlink()  # it may be a hard link into uv's cache
-            record.write_bytes(record_text(sorted(remaining)))
+            write_record(record, sorted(remaining))
 
 
 def _remove_host_paths(tree: Path) -> None:

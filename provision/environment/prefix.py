@@ -21,9 +21,9 @@ from provision.adapters.installed_files import (
     INSTALL_RECORD,
     interpreter_lines,
     record_hash,
-    record_text,
     script_body,
     wheel_records,
+    write_record,
 )
 from provision.core.atomic import (
     atomic_write,
@@ -346,8 +346,7 @@ def _rewrite_scripts(staging: Path, path: Path, unchanged: Collection[str] = ())
                 row[1:] = [record_hash(content), str(len(content))]
                 has_changed = True
         if has_changed:
-            record.unlink()  # it may be a hard link into uv's cache
-            record.write_bytes(record_text(rows))
+            write_record(record, rows)
 
 
 def _rewrite_script(script: Path, old: bytes, new: bytes) -> bytes | None:
