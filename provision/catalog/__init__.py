@@ -32,6 +32,7 @@ from provision.catalog.nccl import (
 from provision.catalog.releases import (
     Build,
     IndexDefault,
+    Library,
     Release,
     covers_minor,
     matching_releases,
@@ -50,6 +51,7 @@ __all__ = [
     "CondaForgeNccl",
     "Gpu",
     "IndexDefault",
+    "Library",
     "Release",
     "Toolkit",
     "architectures",

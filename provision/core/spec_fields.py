@@ -319,6 +319,10 @@ class Spec:
         ),
     )
 
+    def library(self, name: Literal["nccl", "cudnn"]) -> str | None:
+        """The requested version of a library."""
+        return self.nccl if name == "nccl" else self.cudnn
+
 
 # The only key without a field: in a Spec it is `cuda=None`.
 CPU = SpecKey(
