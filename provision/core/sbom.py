@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from packaging.utils import canonicalize_name
 
@@ -74,7 +74,7 @@ def sbom_text(sbom: Sbom) -> str:
         needed_purls = sorted(purls[key] for key in package.needs)
         dependencies.append({"ref": package.purl, "dependsOn": needed_purls})
     serial_number = uuid.uuid5(uuid.NAMESPACE_URL, f"provision:{sbom.identity}")
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -89,7 +89,7 @@ def sbom_text(sbom: Sbom) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _license(name: str) -> dict[str, Any]:
+def _license(name: str) -> dict[str, object]:
     """As an SPDX expression if it is one, else by the name that the package gives it."""
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
@@ -99,8 +99,8 @@ def _license(name: str) -> dict[str, Any]:
         return {"license": {"name": name}}
 
 
-def _metadata(sbom: Sbom) -> dict[str, Any]:
-    subject: dict[str, Any] = {
+def _metadata(sbom: Sbom) -> dict[str, object]:
+    subject: dict[str, object] = {
         "type": sbom.kind,
         "bom-ref": sbom.reference,
         "name": sbom.name,
@@ -113,7 +113,7 @@ def _metadata(sbom: Sbom) -> dict[str, Any]:
     properties = [{"name": name, "value": value} for name, value in sbom.properties]
     for description in sbom.unread:
         properties.append({"name": "provision:unread", "value": description})
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         "tools": {"components": [{"type": "application", "name": "provision"}]},
         "component": subject,
         "properties": properties,
@@ -124,8 +124,8 @@ def _metadata(sbom: Sbom) -> dict[str, Any]:
     return metadata
 
 
-def _component(package: SbomPackage) -> dict[str, Any]:
-    component: dict[str, Any] = {
+def _component(package: SbomPackage) -> dict[str, object]:
+    component: dict[str, object] = {
         "type": "library",
         "bom-ref": package.purl,
         "name": package.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
@@ -196,7 +196,7 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
 
     wheels = _wheels(lock, entries)
     names = {canonicalize_name(entry.name) for entry in wheels}
-    document: dict[str, Any] = {"lock-version": "1.0"}
+    document: dict[str, object] = {"lock-version": "1.0"}
     if platform in PLATFORM_MACHINE:
         system = "linux" if platform.startswith("linux") else "darwin"
         machine = PLATFORM_MACHINE[platform]
@@ -216,8 +216,8 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
         raise refusal(lock, "pylock", error) from error
 
 
-def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, Any]:
-    package: dict[str, Any] = {"name": canonicalize_name(entry.name), "version": entry.version}
+def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, object]:
+    package: dict[str, object] = {"name": canonicalize_name(entry.name), "version": entry.version}
     dependencies = {canonicalize_name(name) for name, _ in entry.depends}
     locked = sorted(dependencies.intersection(names))
     if locked:

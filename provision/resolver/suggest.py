@@ -14,7 +14,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from provision import catalog, sources
 from provision.catalog import Library, minor, version_key
@@ -108,13 +107,11 @@ def _with_leading_options(
     """The neighbor with options that lead to its candidate: as they are, or with its source, its
     exact release, or both."""
     candidate = neighbor.candidate
-    source = {"source": candidate.source.name}
-    release = {"torch": candidate.release.version}
-    attempts: tuple[dict[str, Any], ...] = ({}, source, release, {**source, **release})
-    for changes in attempts:
-        offered = dataclasses.replace(neighbor.spec, **changes)
-        if leads_to(offered) is candidate:
-            return dataclasses.replace(neighbor, spec=offered)
+    for torch in (neighbor.spec.torch, candidate.release.version):
+        for source in (neighbor.spec.source, candidate.source.name):
+            offered = dataclasses.replace(neighbor.spec, torch=torch, source=source)
+            if leads_to(offered) is candidate:
+                return dataclasses.replace(neighbor, spec=offered)
     return None
 
 
@@ -207,8 +204,9 @@ def _change_library(library: Library, candidate: Candidate, spec: Spec) -> Chang
     versions = list(_possible_versions(library, candidate, spec))
     closest = min(versions, key=lambda version: _distance(version, requested, scale), default=None)
     distance = _distance(closest, requested, scale) if closest else ACROSS
-    changes: dict[str, Any] = {library: closest}
-    return dataclasses.replace(spec, **changes), distance
+    if library == "nccl":
+        return dataclasses.replace(spec, nccl=closest), distance
+    return dataclasses.replace(spec, cudnn=closest), distance
 
 
 def _possible_versions(library: Library, candidate: Candidate, spec: Spec) -> Iterator[str]:

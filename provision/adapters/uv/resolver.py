@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from packaging.utils import canonicalize_name
 
+from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
-from provision.adapters.uv.source_packages import parse_toml, static_version
+from provision.adapters.uv.source_packages import static_version
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import version_key
 from provision.core.credentials import without_credentials
@@ -45,6 +46,26 @@ UV_MACHINE: Mapping[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aa
 T = TypeVar("T")
 # Package name -> the names that it requires.
 Dependencies = Mapping[str, tuple[str, ...]]
+
+
+class PylockFile(TypedDict, total=False):
+    """A file of a package in pylock.toml (PEP 751), as uv writes it."""
+
+    url: str
+    path: str
+    hashes: dict[str, str]
+
+
+class PylockPackage(TypedDict, total=False):
+    """A package in pylock.toml: its files, or the repository or folder that it is built from."""
+
+    name: str
+    version: str
+    wheels: list[PylockFile]
+    sdist: PylockFile
+    archive: PylockFile
+    vcs: dict[str, str]
+    directory: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +206,7 @@ def _pip_compile(
 
 def _compile_files(
     request: ResolveRequest, indexes: IndexSettings, folder: Path
-) -> tuple[list[dict[str, Any]], Dependencies]:
+) -> tuple[list[PylockPackage], Dependencies]:
     """The entries of a pylock file, and the dependencies.
 
     uv writes these in two formats, so the versions are resolved first and then their files.
@@ -236,7 +257,7 @@ def _compile_command(request: ResolveRequest) -> list[str | Path]:
     return command
 
 
-def _require_upload_times(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
+def _require_upload_times(entries: Iterable[PylockPackage], as_of: str) -> None:
     """uv 0.13 holds back what an index gives no date for, but not what lies in a folder of
     find-links (tried)."""
     undated = []
@@ -299,18 +320,15 @@ def _parse_dependencies(annotated: str) -> Dependencies:
     return {parent: tuple(sorted(names)) for parent, names in dependencies.items()}
 
 
-def _file_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+def _file_entry(entry: PylockPackage) -> PylockFile:
     """The one file of a pylock entry: a wheel if one fits the platform."""
-    file: Mapping[str, Any] = {}
     if entry.get("wheels"):
-        file = entry["wheels"][0]
-    else:
-        file = entry.get("sdist") or entry.get("archive") or {}
-    return file
+        return entry["wheels"][0]
+    return entry.get("sdist") or entry.get("archive") or {}
 
 
 def _locked_package(
-    entry: Mapping[str, Any], dependencies: Dependencies, request: ResolveRequest
+    entry: PylockPackage, dependencies: Dependencies, request: ResolveRequest
 ) -> LockedPackage:
     if "vcs" in entry or "directory" in entry:
         return _source_package(entry, dependencies, request)
@@ -321,7 +339,7 @@ def _locked_package(
             "this platform, so it cannot be locked.",
             advice="Pin another version of it, or take it from conda.",
         )
-    sha256: str = file["hashes"]["sha256"]
+    sha256 = file["hashes"]["sha256"]
     url = file.get("url") or Path(file["path"]).absolute().as_uri()
     return LockedPackage(
         manager="pip",
@@ -336,7 +354,7 @@ def _locked_package(
 
 
 def _source_package(
-    entry: Mapping[str, Any], dependencies: Dependencies, request: ResolveRequest
+    entry: PylockPackage, dependencies: Dependencies, request: ResolveRequest
 ) -> LockedPackage:
     """A git repository at a commit, or a folder that is installed as an editable."""
     version = entry.get("version")
