@@ -33,7 +33,6 @@ TEST_TOOLS = [
     "jsonschema",  # a second opinion on our schemas
     "zizmor",
     "cyclonedx-python-lib[json-validation]>=11",
-    "spdx-tools>=0.8",
     "hatchling>=1.26",  # builds the wheels that a test looks into
 ]
 # A worker that dies ends the run: xdist gives its file to others again, and may then wait for ever.
@@ -55,7 +54,6 @@ TEXT_TESTS = (
     "test_isolation",
     "test_launch_contract",
     "test_launch_jobs",
-    "test_launch_kubernetes_rules",
     "test_lock_verify",
     "test_named_options",
     "test_quickstart",

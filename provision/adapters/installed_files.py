@@ -4,14 +4,18 @@ must be the same on every host, and what provision itself records.
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import csv
+import hashlib
+import io
 import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from provision.core.credentials import without_credentials
 from provision.core.json_text import parse_json
@@ -25,6 +29,81 @@ MAX_INTERPRETER_LINE = 127
 INSTALL_RECORD = Path("conda-meta") / "provision.digests"
 _BYTECODE = "__pycache__"
 _HOST_KEYS = ("extracted_package_dir", "package_tarball_full_path", "link")
+
+
+class PathRow(TypedDict, total=False):
+    """A file of a conda package, as the records in conda-meta list it."""
+
+    _path: str
+    path_type: str
+    sha256: str
+    sha256_in_prefix: str
+    prefix_placeholder: str
+    original_path: str
+
+
+class PathsData(TypedDict, total=False):
+    paths: list[PathRow]
+
+
+class CondaRecord(TypedDict, total=False):
+    """A record in conda-meta, as far as we read it."""
+
+    name: str
+    version: str
+    build: str
+    sha256: str
+    files: list[str]
+    paths_data: PathsData
+
+
+def conda_records(prefix: Path) -> dict[Path, CondaRecord]:
+    """The records in conda-meta, by their files. One that cannot be read is left out: its package
+    counts as missing."""
+    records = {}
+    for path in sorted((prefix / "conda-meta").glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            record = parse_json(path.read_text(encoding="utf-8"))
+            if isinstance(record, dict) and "name" in record:
+                records[path] = cast(CondaRecord, record)
+    return records
+
+
+def path_rows(record: CondaRecord) -> list[PathRow]:
+    return record.get("paths_data", {}).get("paths", [])
+
+
+def wheel_records(prefix: Path) -> list[Path]:
+    """The RECORD of each wheel in a prefix; `lib/python3.1` is a link to the real folder."""
+    records = sorted(prefix.glob("lib/python3*/site-packages/*.dist-info/RECORD"))
+    return [record for record in records if not record.parents[2].is_symlink()]
+
+
+def record_hash(content: bytes) -> str:
+    """A hash as RECORD holds it: URL-safe base64 without padding (PEP 376, PEP 427)."""
+    digest = hashlib.sha256(content).digest()
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def hex_digest(recorded: str) -> str | None:
+    """RECORD's `sha256=...` in hex; None for other algorithms, which are not compared."""
+    algorithm, _, value = recorded.partition("=")
+    if algorithm != "sha256":
+        return None
+    return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+
+
+def record_text(rows: Iterable[Sequence[str]]) -> bytes:
+    """The content of a RECORD."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def write_record(record: Path, rows: Iterable[Sequence[str]]) -> None:
+    """Replace a RECORD, which may be a hard link into uv's cache."""
+    record.unlink()
+    record.write_bytes(record_text(rows))
 
 
 def without_host_paths(text: str) -> bytes:
@@ -109,20 +188,20 @@ def byte_code_source(path: str) -> str:
     return posixpath.join(parent, name.split(".")[0] + ".py")
 
 
-def list_byte_code(record: dict[str, Any], compiled: Mapping[str, Sequence[str]]) -> bool:
+def list_byte_code(record: CondaRecord, compiled: Mapping[str, Sequence[str]]) -> bool:
     """List byte code in the conda-meta record of its sources' package, as conda does for what it
     compiles, so that removing the package removes it. Returns whether the record changed.
 
     compiled: files of byte code by their source. The record's own are dropped.
     """
-    rows = record.get("paths_data", {}).get("paths", [])
+    rows = path_rows(record)
     remaining = [row for row in rows if _BYTECODE not in row["_path"].split("/")]
     files: list[str] = []
     for row in remaining:
         files += compiled.get(row["_path"], ())
     if not files and len(remaining) == len(rows):
         return False
-    new_rows = [{"_path": file, "path_type": "pyc_file"} for file in files]
+    new_rows: list[PathRow] = [{"_path": file, "path_type": "pyc_file"} for file in files]
     record["paths_data"]["paths"] = [*remaining, *new_rows]
     listed = [file for file in record.get("files", []) if _BYTECODE not in file.split("/")]
     record["files"] = [*listed, *files]

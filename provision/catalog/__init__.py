@@ -27,6 +27,7 @@ from provision.catalog.nccl import CondaForgeNccl, cuda_versions, nccl_on_conda_
 from provision.catalog.releases import (
     Build,
     IndexDefault,
+    Library,
     Release,
     covers_minor,
     matching_releases,
@@ -45,6 +46,7 @@ __all__ = [
     "CondaForgeNccl",
     "Gpu",
     "IndexDefault",
+    "Library",
     "Release",
     "Toolkit",
     "architectures",

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from provision.catalog.data_files import load
 from provision.core.errors import InvalidSpec, NoSuchBuild
@@ -16,8 +16,17 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 LATEST = "latest"
+Library = Literal["nccl", "cudnn"]
 _NUMBERS = re.compile(r"\d+(\.\d+){0,2}")
 UNKNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "source": None}
+
+
+class LibraryFacts(NamedTuple):
+    """The NCCL or cuDNN of a build, as the fields of `Build` have it."""
+
+    version: str | None
+    floor: str | None
+    source: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +71,11 @@ class Build:
     by_platform: dict[Platform, dict[str, Any]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    def library(self, name: Library) -> LibraryFacts:
+        if name == "nccl":
+            return LibraryFacts(self.nccl, self.nccl_floor, self.nccl_source)
+        return LibraryFacts(self.cudnn, self.cudnn_floor, self.cudnn_source)
 
     def for_platform(self, platform: Platform) -> Build:
         """The same build for another platform. Architectures are not known there unless a source

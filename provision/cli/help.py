@@ -69,7 +69,7 @@ EXAMPLES = {
     "image pull": "image pull registry.lab:5000/ml/torch:2.3",
     "image push": "image push lab registry.lab:5000/ml/torch:2.3",
     "image run": "image run lab --jupyter",
-    "image sbom": "image sbom lab --format spdx",
+    "image sbom": "image sbom lab -o lab.cdx.json",
     "image show": "image show registry.lab:5000/ml/torch:2.3",
     "import": "import environment.yml",
     "init": "init",

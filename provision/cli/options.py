@@ -134,6 +134,21 @@ output_file_option = click.option(
     help="File to write.  [default: standard output]",
 )
 
+
+class SbomFormat(click.Choice[str]):
+    """Formats of which one is CycloneDX; others are made of it by other tools."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "spdx":
+            self.fail(
+                "SPDX is made of CycloneDX: write `--format cyclonedx -o sbom.cdx.json`, then "
+                "`syft convert sbom.cdx.json -o spdx-json` or `cyclonedx convert`.",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 # Where to fetch from; never part of a spec or a lock.
 mirror_option = click.option(
     "--mirror",

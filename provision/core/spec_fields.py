@@ -8,11 +8,14 @@ the documentation are made from `SPEC_KEYS`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 
+# Of spec.yml: each key with a value of the type that the field of `Spec` has.
+SpecContent = Mapping[str, Any]
 SourceName = str  # the name of a source, which `provision.sources` knows, or auto
 PythonFrom = Literal["auto", "channel", "host"]
 # The form of a key's values. `resolver/spec.py` validates each kind, `cli/options.py` makes an
@@ -331,6 +334,10 @@ class Spec:
             "several times slower on few cores",
         ),
     )
+
+    def library(self, name: Literal["nccl", "cudnn"]) -> str | None:
+        """The requested version of a library."""
+        return self.nccl if name == "nccl" else self.cudnn
 
 
 # The only key without a field: in a Spec it is `cuda=None`.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import EDITABLE, is_source
 
@@ -95,7 +96,7 @@ class LockedPackage:
 
     @property
     def filename(self) -> str:
-        return self.url.rsplit("/", 1)[-1].split("#", 1)[0]
+        return url_filename(self.url)
 
     @property
     def is_source(self) -> bool:

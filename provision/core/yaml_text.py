@@ -61,13 +61,6 @@ def parse_yaml(text: str | bytes) -> Any:
     return _run(yaml.load, text)
 
 
-def parse_yaml_documents(text: str) -> list[Any]:
-    """The documents of a text, which `---` separates. Raises YamlError."""
-    import yaml
-
-    return _run(lambda text, Loader: list(yaml.load_all(text, Loader=Loader)), text)  # type: ignore[no-any-return]
-
-
 def compose_yaml(text: str | bytes) -> Any:
     """The text's root node, which has the lines of keys and values; None for an empty text.
 

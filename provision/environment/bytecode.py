@@ -13,18 +13,21 @@ import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from provision.adapters.http import sha256_of
 from provision.adapters.installed_files import (
+    CondaRecord,
     byte_code_source,
+    conda_records,
     list_byte_code,
     normal_path,
+    path_rows,
     recorded_paths,
+    wheel_records,
 )
 from provision.core.errors import ToolFailed
 from provision.core.host import usable_cpus
-from provision.core.json_text import parse_json
 from provision.core.process import run
 from provision.core.system_errors import tool_without_space
 from provision.environment import runtime_package
@@ -45,7 +48,7 @@ def compile_all(tree: Path, mode: Mode, cache: Path | None = None) -> None:
     cache: the folder of bytecode_cache.py. Raises NoSpace on a full disk.
     """
     _remove_byte_code(tree / "lib")
-    records = _conda_records(tree)
+    records = conda_records(tree)
     _compile(tree, _batches(tree, records), mode, _open_cache(cache, records))
     _list_in_records(tree, records)
 
@@ -57,7 +60,7 @@ def compile_changes(tree: Path, staying: Collection[str], cache: Path | None = N
     The runtime package is left out (see install_record.compile_runtime). Returns the sources that
     were compiled, by their paths from the tree.
     """
-    records = _conda_records(tree)
+    records = conda_records(tree)
     runtime = tree.glob(f"lib/python3*/site-packages/{runtime_package.NAME}-*.dist-info")
     compiled = {*staying, *(path.name for path in (*records, *runtime))}
     batches = _batches(tree, records, compiled)
@@ -104,7 +107,7 @@ def compile_folder(tree: Path, folder: Path, mode: Mode, cache: Path | None = No
     """Compile the sources of one package, which has all of this folder."""
     _remove_byte_code(folder)
     sources = _sources(tree, _relative(folder, tree))
-    _compile(tree, _chunks(sources), mode, _open_cache(cache, _conda_records(tree)))
+    _compile(tree, _chunks(sources), mode, _open_cache(cache, conda_records(tree)))
 
 
 def compiled_files(tree: Path) -> dict[str, str]:
@@ -132,9 +135,7 @@ def changed_files(
     return dict(sorted(files.items()))
 
 
-def _open_cache(
-    folder: Path | None, records: Mapping[Path, Mapping[str, Any]]
-) -> ByteCodeCache | None:
+def _open_cache(folder: Path | None, records: Mapping[Path, CondaRecord]) -> ByteCodeCache | None:
     """None if nobody asked for one, or if no package's hash says which Python compiles."""
     for record in records.values():
         if folder is not None and record.get("name") == "python" and record.get("sha256"):
@@ -180,7 +181,7 @@ def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode) -> N
 
 def _batches(
     tree: Path,
-    records: Mapping[Path, Mapping[str, Any]],
+    records: Mapping[Path, CondaRecord],
     compiled: Collection[str] | None = None,
 ) -> list[list[str]]:
     """What is compiled together: sources of one package, so that others do not change its bytes.
@@ -192,13 +193,11 @@ def _batches(
     owners: dict[str, list[str]] = {}
     naming_the_place = set()
     for path, record in records.items():
-        for row in _rows(record):
+        for row in path_rows(record):
             owners.setdefault(row["_path"], []).append(path.name)
             if row.get("prefix_placeholder"):
                 naming_the_place.add(row["_path"])
-    for record_file in sorted(tree.glob("lib/python3*/site-packages/*.dist-info/RECORD")):
-        if record_file.parents[2].is_symlink():  # lib/python3.1 -> python3.11
-            continue
+    for record_file in wheel_records(tree):
         if _relative(record_file, tree) in owners:  # of a conda package, which lists its files
             continue
         folder = _relative(record_file.parents[1], tree)
@@ -234,21 +233,7 @@ def _chunks(sources: Sequence[str]) -> list[list[str]]:
     return [list(sources[start : start + BATCH]) for start in range(0, len(sources), BATCH)]
 
 
-def _conda_records(tree: Path) -> dict[Path, dict[str, Any]]:
-    records = {}
-    for path in sorted((tree / "conda-meta").glob("*.json")):
-        record = parse_json(path.read_text(encoding="utf-8"))
-        if isinstance(record, dict):
-            records[path] = record
-    return records
-
-
-def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = record.get("paths_data", {}).get("paths", [])
-    return rows
-
-
-def _list_in_records(tree: Path, records: Mapping[Path, dict[str, Any]]) -> None:
+def _list_in_records(tree: Path, records: Mapping[Path, CondaRecord]) -> None:
     compiled: dict[str, list[str]] = {}
     for file in _compiled(tree):
         compiled.setdefault(byte_code_source(file), []).append(file)

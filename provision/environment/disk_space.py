@@ -17,6 +17,7 @@ from provision.adapters.http import HttpClient, in_parallel
 from provision.core import system_errors
 from provision.core.errors import NoSpace, Unreachable
 from provision.core.mirrors import Mirrors, path_from_url
+from provision.core.package_names import archive_stem
 from provision.core.paths import nearest_existing
 from provision.core.types import Lock, LockedPackage, Progress
 from provision_runtime.report.text import format_bytes
@@ -66,8 +67,7 @@ def _writes(
     missing_wheels = [wheel for wheel in wheels if not uv.is_cached(wheel, version, mirrors)]
     missing_conda = []
     for package in conda_packages:
-        unpacked = package.filename.removesuffix(".conda").removesuffix(".tar.bz2")
-        if not (conda_cache / unpacked).exists():
+        if not (conda_cache / archive_stem(package.filename)).exists():
             missing_conda.append(package)
     copied = []
     for cache, packages in ((uv_cache, wheels), (conda_cache, conda_packages)):

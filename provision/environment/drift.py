@@ -5,19 +5,23 @@ Nothing here changes the prefix.
 
 from __future__ import annotations
 
-import base64
 import csv
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from packaging.utils import canonicalize_name
 
 from provision.adapters import uv
 from provision.adapters.http import sha256_of
-from provision.core.json_text import parse_json
+from provision.adapters.installed_files import (
+    conda_records,
+    hex_digest,
+    path_rows,
+    wheel_records,
+)
 from provision.core.types import Lock, Prefix
 from provision.environment import install_record, runtime_package
 from provision.environment.install_record import InstallRecord
@@ -93,8 +97,8 @@ def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
     for package in lock.by("conda"):
         locked_conda[package.name] = f"{package.version} {package.build}"
     installed_conda = {}
-    for record in _conda_records(prefix):
-        installed_conda[record["name"]] = f"{record['version']} {record['build']}"
+    for record in conda_records(prefix.path).values():
+        installed_conda[record["name"]] = f"{record.get('version')} {record.get('build')}"
     yield from _compare(locked_conda, installed_conda)
 
     locked_wheels: dict[str, str] = {}
@@ -155,17 +159,6 @@ def _runtime_drift(prefix: Prefix) -> Iterator[Drift]:
         yield Drift(kind="changed", name=RUNTIME, detail=detail)
 
 
-def _conda_records(prefix: Prefix) -> Iterator[dict[str, Any]]:
-    """The records in conda-meta, without unreadable ones: their packages count as missing."""
-    for path in sorted((prefix.path / "conda-meta").glob("*.json")):
-        try:
-            record = parse_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(record, dict) and {"name", "version", "build"} <= record.keys():
-            yield record
-
-
 def _installed_wheels(prefix: Prefix) -> dict[str, str]:
     """Versions by name, from the names of the dist-info folders (PEP 376).
 
@@ -190,8 +183,8 @@ def _reinstalled_wheels(prefix: Prefix) -> Iterator[Drift]:
 
 
 def _conda_file_drift(prefix: Prefix) -> Iterator[Drift]:
-    for record in _conda_records(prefix):
-        for entry in record.get("paths_data", {}).get("paths", ()):
+    for record in conda_records(prefix.path).values():
+        for entry in path_rows(record):
             if entry["path_type"] == "hardlink":
                 sha256 = entry.get("sha256_in_prefix") or entry.get("sha256")
                 path = prefix.path / entry["_path"]
@@ -199,7 +192,7 @@ def _conda_file_drift(prefix: Prefix) -> Iterator[Drift]:
 
 
 def _wheel_file_drift(prefix: Prefix) -> Iterator[Drift]:
-    for record in sorted(prefix.path.glob("lib/python*/site-packages/*.dist-info/RECORD")):
+    for record in wheel_records(prefix.path):
         name = record.parent.name.removesuffix(".dist-info").rpartition("-")[0]
         text = record.read_text(encoding="utf-8", errors="replace")
         for row in csv.reader(text.splitlines()):
@@ -207,10 +200,8 @@ def _wheel_file_drift(prefix: Prefix) -> Iterator[Drift]:
                 detail = os.path.relpath(record, prefix.path)
                 yield Drift(kind="unreadable", name=name, detail=detail)
                 break
-            algorithm, _, encoded = row[1].partition("=")
-            if algorithm == "sha256":
-                padding = "=" * (-len(encoded) % 4)
-                sha256 = base64.urlsafe_b64decode(encoded + padding).hex()
+            sha256 = hex_digest(row[1])
+            if sha256:
                 path = Path(os.path.normpath(record.parent.parent / row[0]))
                 yield from _file_drift(name, path, sha256, prefix)
 

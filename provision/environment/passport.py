@@ -9,22 +9,32 @@ provision/schemas/passport.schema.json defines its content.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from packaging.utils import canonicalize_name
 
 from provision import __version__
 from provision.core import host, prefix_registry
 from provision.core.credentials import public_document
+from provision.core.documents import (
+    ImageSummary,
+    NodeResult,
+    NodesSummary,
+    Passport,
+    PinRow,
+    RuntimeSummary,
+    Verdict,
+)
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
+from provision.core.package_names import package_name
 from provision.core.paths import Folders
 from provision.core.schema import schema_error
+from provision.core.spec_fields import SpecContent
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 from provision.environment import runtime_package
 from provision.environment.runtime_package import InstalledRuntime
@@ -35,19 +45,16 @@ SCHEMA = 1
 SMOKE_MEDIA_TYPE = "application/vnd.provision.smoke.v1+json"
 SMOKE_SCHEMA = 1
 STARTED_AT = "%Y-%m-%dT%H:%M:%SZ"  # as the smoke report has it
-_PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def compose(
-    result: BuildResult, request: Mapping[str, Any], previous: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def compose(result: BuildResult, request: SpecContent, previous: Passport | None) -> Passport:
     """The passport of a build.
 
     Includes the products and verdicts of an earlier build of the same lock that this one skipped,
     except a verdict on another image.
     """
     resolution, lock = result.resolution, result.lock
-    earlier: Mapping[str, Any] = {}
+    earlier: Passport = {}
     if previous is not None and previous["lock"]["sha256"] == lock.sha256:
         earlier = previous
     image = _describe_image(result.image) or earlier.get("image")
@@ -55,19 +62,21 @@ def compose(
     if result.kernel is not None:
         kernel = {"name": result.kernel.name, "path": str(result.kernel.path)}
     smoke = dict(earlier.get("smoke", {}))
-    if "image" in smoke and not _is_of_image(smoke["image"], image):
+    tested = smoke.get("image")
+    if tested and (image is None or tested.get("image_id") != image["image_id"]):
         del smoke["image"]
     for smoke_result in result.smoke:
         smoke[smoke_result.where] = _verdict(smoke_result, image, lock.sha256)
-    pins = []
-    index_settings = result.index_settings
+    index_settings: Sequence[str] | None = result.index_settings
     if index_settings is None:
-        index_settings = earlier.get("lock", {}).get("index_settings", ())
+        index_settings = earlier.get("lock", {}).get("index_settings", [])
+    pins: list[PinRow] = []
     for pin in result.pins:
-        fields = _fields(pin, "manager", "requirement", "reason", "source")
-        pins.append({**fields, "locked": locked_version(pin, lock)})
+        row: PinRow = _fields(pin, "manager", "requirement", "reason", "source")
+        row["locked"] = locked_version(pin, lock)
+        pins.append(row)
     choice_fields = ("what", "value", "reason", "source")
-    passport = {
+    passport: Passport = {
         "schema": SCHEMA,
         "name": result.name,
         "made_by": f"provision {__version__}",
@@ -108,31 +117,29 @@ def compose(
 
 def locked_version(pin: Pin, lock: Lock) -> str | None:
     """The version of a pin's package in the lock. A pin like `numpy` does not say it."""
-    match = _PACKAGE_NAME.match(pin.requirement.rpartition("::")[2])
-    if match is None:
-        return None
-    name = canonicalize_name(match[0])
+    name = package_name(pin.requirement)
     for package in lock.packages:
         if canonicalize_name(package.name) == name:
             return package.version
     return None
 
 
-def _fields(value: Any, *names: str) -> dict[str, Any]:
+def _fields(value: object, *names: str) -> Any:
     return {name: getattr(value, name) for name in names}
 
 
-def _describe_image(image: Image | None) -> dict[str, Any] | None:
+def _describe_image(image: Image | None) -> ImageSummary | None:
     if image is None:
         return None
-    fields = _fields(
+    summary: ImageSummary = _fields(
         image, "reference", "manifest_digest", "image_id", "base", "base_digest", "lock_sha256"
     )
-    layers = [_fields(layer, "group", "digest", "size") for layer in image.layers]
-    return {**fields, "layout": str(image.layout), "layers": layers}
+    summary["layout"] = str(image.layout)
+    summary["layers"] = [_fields(layer, "group", "digest", "size") for layer in image.layers]
+    return summary
 
 
-def _describe_runtime(runtime: InstalledRuntime | None) -> dict[str, str] | None:
+def _describe_runtime(runtime: InstalledRuntime | None) -> RuntimeSummary | None:
     if runtime is None:
         return None
     return {
@@ -142,10 +149,8 @@ def _describe_runtime(runtime: InstalledRuntime | None) -> dict[str, str] | None
     }
 
 
-def _verdict(
-    result: SmokeResult, image: Mapping[str, Any] | None, lock_sha256: str
-) -> dict[str, Any]:
-    verdict: dict[str, Any] = {
+def _verdict(result: SmokeResult, image: ImageSummary | None, lock_sha256: str) -> Verdict:
+    verdict: Verdict = {
         "verdict": result.verdict,
         "measured_on": host.identity(),
         "lock_sha256": lock_sha256,
@@ -156,12 +161,7 @@ def _verdict(
     return verdict
 
 
-def _is_of_image(verdict: Mapping[str, Any], image: Mapping[str, Any] | None) -> bool:
-    """Whether a verdict was measured in this image."""
-    return image is not None and verdict.get("image_id") == image["image_id"]
-
-
-def elsewhere(verdict: Mapping[str, Any], machine: Mapping[str, str]) -> str:
+def elsewhere(verdict: Verdict, machine: Mapping[str, str]) -> str:
     """Where a verdict was measured, in words; empty if on this machine, as it is now.
 
     machine: the present `host.identity()`.
@@ -180,7 +180,7 @@ def elsewhere(verdict: Mapping[str, Any], machine: Mapping[str, str]) -> str:
     return "with other GPUs" if differs("gpus") else ""
 
 
-def measured_at(verdict: Mapping[str, Any]) -> float | None:
+def measured_at(verdict: Verdict) -> float | None:
     """When a test began, in seconds since 1970; None if its report does not say."""
     try:
         started_at = datetime.strptime(verdict["report"]["started_at"], STARTED_AT)
@@ -190,10 +190,10 @@ def measured_at(verdict: Mapping[str, Any]) -> float | None:
 
 
 def with_smoke(
-    passport: Mapping[str, Any],
+    passport: Passport,
     results: Sequence[SmokeResult],
     runtime: InstalledRuntime | None,
-) -> dict[str, Any]:
+) -> Passport:
     """The passport with new verdicts; a place that was not tested this time keeps its verdict.
 
     runtime: the package in the prefix.
@@ -209,22 +209,34 @@ def with_smoke(
     }
 
 
-def with_smoke_over_nodes(
-    passport: Mapping[str, Any], document: Mapping[str, Any]
-) -> dict[str, Any]:
+def with_smoke_over_nodes(passport: Passport, document: Mapping[str, Any]) -> Passport:
     """The passport with the latest test over nodes. document: the report of that test."""
-    fields = ("on", "verdict", "started_at", "duration_s", "job")
-    summary = {field: document[field] for field in fields}
-    node_fields = ("node", "host", "state", "findings", "message")
-    nodes = []
+    nodes: list[NodeResult] = []
     for row in document["nodes"]:
-        nodes.append({field: row[field] for field in node_fields})
-    return {**passport, "smoke_nodes": {**summary, "nodes": nodes}, "written_at": _now()}
+        nodes.append(
+            {
+                "node": row["node"],
+                "host": row["host"],
+                "state": row["state"],
+                "findings": row["findings"],
+                "message": row["message"],
+            }
+        )
+    summary: NodesSummary = {
+        "on": document["on"],
+        "verdict": document["verdict"],
+        "started_at": document["started_at"],
+        "duration_s": document["duration_s"],
+        "job": document["job"],
+        "nodes": nodes,
+    }
+    return {**passport, "smoke_nodes": summary, "written_at": _now()}
 
 
-def to_image(passport: Mapping[str, Any]) -> Image:
+def to_image(passport: Passport) -> Image:
     """The image that the passport names."""
     image = passport["image"]
+    assert image is not None
     layers = [
         Layer(group=layer["group"], digest=layer["digest"], size=layer["size"])
         for layer in image["layers"]
@@ -250,7 +262,7 @@ class SmokeAttachment:
     annotations: Mapping[str, str]
 
 
-def smoke_attachments(passport: Mapping[str, Any], image: Image) -> list[SmokeAttachment]:
+def smoke_attachments(passport: Passport, image: Image) -> list[SmokeAttachment]:
     """The verdicts on an image: of the test in it, and of the test in the prefix of the same lock.
 
     Leaves out a verdict that was measured in another image.
@@ -264,7 +276,7 @@ def smoke_attachments(passport: Mapping[str, Any], image: Image) -> list[SmokeAt
     return attachments
 
 
-def _attachment(place: str, verdict: Mapping[str, Any], image: Image) -> SmokeAttachment:
+def _attachment(place: str, verdict: Verdict, image: Image) -> SmokeAttachment:
     document = {
         "schema": SMOKE_SCHEMA,
         "place": place,
@@ -313,16 +325,14 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def stamp(passport: Mapping[str, Any], previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def stamp(passport: Passport, previous: Passport | None) -> Passport | None:
     """The passport with the time of writing, or None if the previous one says the same."""
-    if previous is not None:
-        previous = {key: value for key, value in previous.items() if key != "written_at"}
-        if previous == passport:
-            return None
+    if previous is not None and {**previous, "written_at": ""} == {**passport, "written_at": ""}:
+        return None
     return {**passport, "written_at": _now()}
 
 
-def read(folder: Path) -> dict[str, Any] | None:
+def read(folder: Path) -> Passport | None:
     """The passport in a folder, which has the name of its environment; None if there is none.
 
     Ignores one of another name, which came with a copied folder.
@@ -343,7 +353,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         )
     if passport["name"] != folder.name:
         return None
-    return dict(passport)
+    return cast(Passport, passport)
 
 
 def folder_of(folders: Folders, name: str) -> Path:
@@ -355,7 +365,7 @@ def folder_of(folders: Folders, name: str) -> Path:
     return folder
 
 
-def find(folders: Folders, name: str) -> dict[str, Any] | None:
+def find(folders: Folders, name: str) -> Passport | None:
     """The passport of an environment, or None if it has none.
 
     One next to the lock may have come from another user with the lab's repository, and counts only
@@ -369,6 +379,6 @@ def find(folders: Folders, name: str) -> dict[str, Any] | None:
     return passport if passport["prefix"]["path"] == path else None
 
 
-def to_text(passport: Mapping[str, Any]) -> str:
+def to_text(passport: Passport) -> str:
     """The content of the file."""
     return json.dumps(public_document(passport), indent=1, sort_keys=False) + "\n"

@@ -14,12 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from provision.adapters.installed_files import HOST_FILES, without_host_paths
+from provision.adapters.installed_files import (
+    HOST_FILES,
+    wheel_records,
+    without_host_paths,
+    write_record,
+)
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
-from provision.environment import bytecode, drift, runtime_package
+from provision.environment import bytecode, drift
 from provision.environment import prefix as prefixes
 from provision.environment.marker import PACK
 
@@ -56,9 +61,7 @@ def _remove_host_files(tree: Path) -> None:
     for path in sorted(_files(tree)):
         if path.name in HOST_FILES:
             path.unlink()
-    for record in sorted(tree.glob("lib/python3*/site-packages/*.dist-info/RECORD")):
-        if record.parents[2].is_symlink():  # lib/python3.1 -> python3.11
-            continue
+    for record in wheel_records(tree):
         rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
         remaining = []
         for row in rows:
@@ -66,7 +69,7 @@ def _remove_host_files(tree: Path) -> None:
             if listed.name not in HOST_FILES and listed.parent.name != "__pycache__":
                 remaining.append(row)
         if remaining != rows:
-            runtime_package.write_record(record, sorted(remaining))
+            write_record(record, sorted(remaining))
 
 
 def _remove_host_paths(tree: Path) -> None:

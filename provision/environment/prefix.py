@@ -17,7 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision.adapters import conda, uv
-from provision.adapters.installed_files import INSTALL_RECORD, interpreter_lines, script_body
+from provision.adapters.installed_files import (
+    INSTALL_RECORD,
+    interpreter_lines,
+    record_hash,
+    script_body,
+    wheel_records,
+    write_record,
+)
 from provision.core.atomic import (
     atomic_write,
     backup_path,
@@ -325,7 +332,7 @@ def _rewrite_scripts(staging: Path, path: Path, unchanged: Collection[str] = ())
     uv writes the path of the staging directory into the scripts. unchanged: wheels whose scripts have
     the final path, by their dist-info folders.
     """
-    for record in sorted(staging.glob("lib/python*/site-packages/*.dist-info/RECORD")):
+    for record in wheel_records(staging):
         if record.parent.name in unchanged:
             continue
         rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
@@ -336,10 +343,10 @@ def _rewrite_scripts(staging: Path, path: Path, unchanged: Collection[str] = ())
             script = record.parent.parent / row[0]
             content = _rewrite_script(script, os.fsencode(staging), os.fsencode(path))
             if content is not None:
-                row[1:] = [runtime_package.record_hash(content), str(len(content))]
+                row[1:] = [record_hash(content), str(len(content))]
                 has_changed = True
         if has_changed:
-            runtime_package.write_record(record, rows)
+            write_record(record, rows)
 
 
 def _rewrite_script(script: Path, old: bytes, new: bytes) -> bytes | None:

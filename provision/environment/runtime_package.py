@@ -8,17 +8,14 @@ importlib.metadata see an ordinary package.
 
 from __future__ import annotations
 
-import base64
-import csv
 import errno
 import hashlib
-import io
 import shutil
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from provision.adapters.installed_files import record_hash, record_text
 from provision.core.atomic import replace_directory, staging_path
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.system_errors import from_system
@@ -83,36 +80,11 @@ def load(folder: Path = FOLDER, version: str = __version__) -> RuntimePackage:
     contents[f"{dist_info}/INSTALLER"] = b"provision\n"
     contents[f"{dist_info}/METADATA"] = _METADATA.format(version=version).encode()
     contents[f"{dist_info}/WHEEL"] = _WHEEL.format(version=version).encode()
-    contents[f"{dist_info}/RECORD"] = _record(contents, f"{dist_info}/RECORD")
+    rows = [(path, record_hash(text), str(len(text))) for path, text in contents.items()]
+    # Of itself it has no hash (PEP 376, PEP 427).
+    rows.append((f"{dist_info}/RECORD", "", ""))
+    contents[f"{dist_info}/RECORD"] = record_text(sorted(rows))
     return RuntimePackage(version=version, files=dict(sorted(contents.items())))
-
-
-def _record(contents: dict[str, bytes], own_path: str) -> bytes:
-    """RECORD as the binary distribution format has it: path, hash, size; no hash of itself (PEP
-    376, PEP 427).
-    """
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    for path in sorted([*contents, own_path]):
-        if path == own_path:
-            rows.writerow([path, "", ""])
-        else:
-            rows.writerow([path, record_hash(contents[path]), len(contents[path])])
-    return text.getvalue().encode()
-
-
-def record_hash(content: bytes) -> str:
-    """A hash as RECORD holds it: URL-safe base64 without padding (PEP 376, PEP 427)."""
-    digest = hashlib.sha256(content).digest()
-    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-
-
-def write_record(record: Path, rows: Iterable[Sequence[str]]) -> None:
-    """Replace a RECORD, which may be a hard link into uv's cache."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    record.unlink()
-    record.write_text(text.getvalue(), encoding="utf-8")
 
 
 def site_packages(prefix: Path) -> Path:

@@ -62,8 +62,12 @@ from provision.image.registry.reference import (
     base_registry_reference,
     parse_registry_reference,
 )
-from provision.image.registry.referrers import attach_referrer, list_referrers, referrer_content
-from provision.image.sbom import image_sbom, read_packages, sbom_documents
+from provision.image.registry.referrers import (
+    attach_referrer,
+    list_referrers,
+    referrer_content,
+)
+from provision.image.sbom import image_sbom, read_packages
 
 __all__ = [
     "COMPRESSIBLE",
@@ -120,7 +124,6 @@ __all__ = [
     "repository",
     "require_engine",
     "run_smoke",
-    "sbom_documents",
     "send_image",
     "source_date_epoch",
     "tag_image",

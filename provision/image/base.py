@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by
@@ -43,6 +43,14 @@ class ShippedImage:
     digest: str
     source: str
 
+    def __post_init__(self) -> None:
+        is_pinned = DIGEST.fullmatch(self.digest) and "@" not in self.reference
+        if self.use not in ("base", "builder") or not is_pinned or not self.source:
+            raise ValueError(
+                f"data/base_images.yml: {self.reference} needs a use, a name and tag, a digest "
+                "and a source"
+            )
+
     @property
     def pinned(self) -> str:
         return f"{self.reference}@{self.digest}"
@@ -70,18 +78,7 @@ def shipped_images() -> tuple[ShippedImage, ...]:
     import yaml
 
     text = files("provision").joinpath("catalog/data/base_images.yml").read_text(encoding="utf-8")
-    return tuple(_shipped_image(entry) for entry in yaml.safe_load(text)["images"])
-
-
-def _shipped_image(entry: dict[str, Any]) -> ShippedImage:
-    image = ShippedImage(**entry)
-    is_pinned = DIGEST.fullmatch(image.digest) and "@" not in image.reference
-    if image.use not in ("base", "builder") or not is_pinned or not image.source:
-        raise ValueError(
-            f"data/base_images.yml: {image.reference} needs a use, a name and tag, a digest "
-            "and a source"
-        )
-    return image
+    return tuple(ShippedImage(**entry) for entry in yaml.safe_load(text)["images"])
 
 
 def pinned(use: Use) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 from provision.core import tar
 from provision.core.container import PREFIX
@@ -23,12 +23,29 @@ from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.image import oci_layout
 from provision.image.base import ON_DISK, BaseImage
 from provision.image.config import BASE_ID, BASE_NAME
-from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES, NAME
+from provision.image.oci_layout import (
+    INDEX_FILE,
+    INDEX_TYPES,
+    MANIFEST_TYPES,
+    NAME,
+    Entry,
+    ImageConfig,
+    Index,
+    Manifest,
+)
 
 DOCUMENT_LIMIT = 8 << 20  # manifests and configs have kilobytes
 MEMBERS_LIMIT = 10_000  # of an archive, which has one or two for each layer
 NESTING_LIMIT = 4
 ADVICE = "Copy or save the image again."
+
+
+class SavedImage(TypedDict):
+    """An image in manifest.json, as `docker save` writes it."""
+
+    Config: str
+    Layers: list[str]
+    RepoTags: object
 
 
 class _NoSuchFile(Exception):
@@ -62,9 +79,9 @@ def read_disk_base(reference: str) -> BaseImage:
     """
     with _open(reference) as files:
         image = _read_image(files)
-        config = _parse(files, image.config, "oci-config", "its config")
+        config: ImageConfig = _parse(files, image.config, "oci-config", "its config")
         platform = f"{config['os']}/{config['architecture']}"
-        if platform != "linux/amd64":
+        if platform != oci_layout.PLATFORM:
             raise InvalidSpec(
                 f"The base {reference} is for {platform}, but the environment's packages are for "
                 "linux/amd64.",
@@ -100,7 +117,8 @@ def recorded_base(layout: Path, reference: str) -> BaseImage | None:
         return None
     own_path = f"PATH={PREFIX}/bin:"
     variables = []
-    for pair in oci_layout.read_config(layout, manifest.config_digest)["config"]["Env"]:
+    settings = oci_layout.read_config(layout, manifest.config_digest).get("config") or {}
+    for pair in settings["Env"]:
         if pair.startswith(own_path):
             pair = "PATH=" + pair.removeprefix(own_path)
         variables.append(pair)
@@ -242,10 +260,10 @@ def _read_image(files: ImageFiles) -> DiskImage:
     the layout's index."""
     if _has_file(files, "manifest.json"):
         return _read_docker_archive(files)
-    index = _parse(files, _read(files, "index.json"), "oci-index", "index.json")
+    index = _parse(files, _read(files, INDEX_FILE), "oci-index", INDEX_FILE)
     entry = _amd64_entry(files, index)
     content = _read_verified(files, entry["digest"])
-    manifest = _parse(files, content, "oci-manifest", "its manifest")
+    manifest: Manifest = _parse(files, content, "oci-manifest", "its manifest")
     layers = tuple(_blob_path(layer["digest"]) for layer in manifest["layers"])
     return DiskImage(
         config=_read_verified(files, manifest["config"]["digest"]), layers=layers, name=_name(entry)
@@ -254,7 +272,7 @@ def _read_image(files: ImageFiles) -> DiskImage:
 
 def _read_docker_archive(files: ImageFiles) -> DiskImage:
     content = _read(files, "manifest.json")
-    images = _parse(files, content, "docker-archive", "manifest.json")
+    images: list[SavedImage] = _parse(files, content, "docker-archive", "manifest.json")
     if len(images) != 1:
         names = [tag for image in images for tag in _tags(image) or ["<untitled>"]]
         raise InvalidSpec(
@@ -266,14 +284,14 @@ def _read_docker_archive(files: ImageFiles) -> DiskImage:
     return DiskImage(config=_read(files, image["Config"]), layers=tuple(image["Layers"]), name=name)
 
 
-def _tags(image: dict[str, Any]) -> list[str]:
+def _tags(image: SavedImage) -> list[str]:
     tags = image.get("RepoTags")
     if not isinstance(tags, list):
         return []
     return [tag for tag in tags if isinstance(tag, str)]
 
 
-def _amd64_entry(files: ImageFiles, index: dict[str, Any], depth: int = 0) -> dict[str, Any]:
+def _amd64_entry(files: ImageFiles, index: Index, depth: int = 0) -> Entry:
     """The entry for linux/amd64, or the only one without a platform; also through nested
     indexes."""
     entries = [
@@ -282,10 +300,12 @@ def _amd64_entry(files: ImageFiles, index: dict[str, Any], depth: int = 0) -> di
         if entry["mediaType"] in (*MANIFEST_TYPES, *INDEX_TYPES)
     ]
     # An image with several names is one image, known by the first of them.
-    by_digest: dict[str, dict[str, Any]] = {}
+    by_digest: dict[str, Entry] = {}
     for entry in entries:
         by_digest.setdefault(entry["digest"], entry)
-    matching = [entry for entry in by_digest.values() if _platform(entry) in ("", "linux/amd64")]
+    matching = [
+        entry for entry in by_digest.values() if _platform(entry) in ("", oci_layout.PLATFORM)
+    ]
     if len(matching) != 1:
         platforms = ", ".join(_platform(entry) or "any" for entry in entries) or "none"
         raise InvalidSpec(
@@ -304,7 +324,7 @@ def _amd64_entry(files: ImageFiles, index: dict[str, Any], depth: int = 0) -> di
     return {**nested, "annotations": {NAME: name} if name else {}}
 
 
-def _platform(entry: dict[str, Any]) -> str:
+def _platform(entry: Entry) -> str:
     """`os/architecture`; empty if the entry names no platform."""
     platform = entry.get("platform")
     if not platform:
@@ -312,9 +332,8 @@ def _platform(entry: dict[str, Any]) -> str:
     return f"{platform.get('os')}/{platform.get('architecture')}"
 
 
-def _name(entry: dict[str, Any]) -> str | None:
-    annotations: dict[str, str] = entry.get("annotations") or {}
-    return annotations.get(NAME)
+def _name(entry: Entry) -> str | None:
+    return (entry.get("annotations") or {}).get(NAME)
 
 
 def _layer_archive(reference: str, names: tuple[str, ...]) -> Iterator[bytes]:

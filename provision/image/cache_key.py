@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from provision.adapters.installed_files import without_folder
 from provision.catalog import required_glibc
@@ -94,7 +93,7 @@ class Recipe:
         )
 
 
-def _digest_of(document: Mapping[str, Any]) -> str:
+def _digest_of(document: object) -> str:
     return hashlib.sha256(oci_layout.canonical(document)).hexdigest()
 
 

@@ -13,7 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from provision.adapters.installed_files import HOST_FILES, list_byte_code, without_host_paths
+from provision.adapters.installed_files import (
+    HOST_FILES,
+    CondaRecord,
+    conda_records,
+    list_byte_code,
+    path_rows,
+    without_host_paths,
+)
 from provision.core.container import PREFIX, PYTHON, WORKSPACE
 from provision.core.errors import IntegrityError, StaleLock
 from provision.core.types import Prefix
@@ -95,10 +102,9 @@ def _read_records(staging: Path) -> _CondaRecords:
     """Leaves out the hashes of files whose paths were rewritten: they differ from the package's.
     rattler has checked the originals."""
     records = _CondaRecords()
-    for path in sorted((staging / "conda-meta").glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+    for path, record in conda_records(staging).items():
         records.package[f"conda-meta/{path.name}"] = record["name"]
-        for row in record.get("paths_data", {}).get("paths", ()):
+        for row in path_rows(record):
             file = row["_path"]
             records.package[file] = record["name"]
             if row["path_type"] != "hardlink" or not row.get("sha256"):
@@ -117,9 +123,8 @@ def clobbered_files(prefix: Path) -> dict[str, list[str]]:
         text = path.read_text(encoding="utf-8")
         if '"original_path"' not in text:  # most records are long and have none
             continue
-        record = json.loads(text)
-        rows = record.get("paths_data", {}).get("paths", ())
-        originals = [row["original_path"] for row in rows if row.get("original_path")]
+        record: CondaRecord = json.loads(text)
+        originals = [row["original_path"] for row in path_rows(record) if row.get("original_path")]
         clobbered[record["name"]] = sorted(originals)
     return clobbered
 

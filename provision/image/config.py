@@ -17,6 +17,7 @@ from provision.core.types import Layer, Lock, Resolution
 from provision.image import base as bases
 from provision.image.conda_files import COMMAND, COMMAND_SCRIPT, site_packages
 from provision.image.layers import GROUPS
+from provision.image.oci_layout import ImageConfig, Settings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -176,7 +177,7 @@ def epoch_of(created: str) -> int:
 
 def image_config(
     variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int
-) -> dict[str, Any]:
+) -> ImageConfig:
     """The OCI image config. Its digest is what an engine calls the image id."""
     created = _format_time(epoch)
     reasons = {group.name: group.reason for group in GROUPS}
@@ -201,7 +202,7 @@ def image_config(
     }
 
 
-def healthcheck() -> dict[str, Any]:
+def healthcheck() -> Settings:
     """As Docker's config has it, with times in nanoseconds."""
     second = 10**9
     return {

@@ -67,7 +67,7 @@ class SmokeFiles:
         return options
 
     @property
-    def container_settings(self) -> dict[str, Any]:
+    def container_settings(self) -> dict[str, object]:
         """The mount and the user, as the SDK's keyword arguments."""
         if self.folder is None:
             return {}
@@ -176,7 +176,7 @@ def _follow(container: Any, on_line: Callable[[str], None] | None) -> Iterator[N
 
 def _settings(
     client: Client, image: Image, shm_size: str, gpus: bool, network: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     # Without a network nothing resolves the container's own name, which Gloo looks up.
     is_isolated = network == "none"
     with_gpus = gpus and has_nvidia_runtime(client)

@@ -78,7 +78,7 @@ def present_engine_base(client: Client, name: str | None) -> BaseImage | None:
 def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
     attributes = image.attrs
     platform = f"{attributes['Os']}/{attributes['Architecture']}"
-    if platform != "linux/amd64":
+    if platform != oci_layout.PLATFORM:
         raise InvalidSpec(
             f"The base image {brief_reference(reference)} is for {platform}, but the environment's "
             "packages are for linux/amd64.",

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
@@ -30,6 +30,13 @@ class EngineRecord:
 
     references: Mapping[str, str] = field(default_factory=dict)
     images: tuple[str, ...] = ()
+
+
+class EngineRow(TypedDict):
+    """The record of one engine in the file (provision/schemas/engine-images.schema.json)."""
+
+    references: dict[str, str]
+    images: list[str]
 
 
 def record_path(layout: Path) -> Path:
@@ -61,7 +68,7 @@ def write_record(layout: Path, engine: str, record: EngineRecord) -> None:
         path.unlink(missing_ok=True)
 
 
-def _read_engines(layout: Path) -> dict[str, Any]:
+def _read_engines(layout: Path) -> dict[str, EngineRow]:
     path = record_path(layout)
     try:
         document = parse_json(path.read_text(encoding="utf-8"))
@@ -72,7 +79,7 @@ def _read_engines(layout: Path) -> dict[str, Any]:
     problem = schema_error(document, "engine-images")
     if problem:
         raise _damaged(path, problem)
-    engines: dict[str, Any] = document["engines"]
+    engines: dict[str, EngineRow] = document["engines"]
     return engines
 
 

@@ -25,8 +25,8 @@ COMPRESSIBLE: tuple[OutputKind, ...] = ("oci", "oci-archive")
 # What a layout consists of: by the specification, by `docker save`, and our own files.
 _LAYOUT_FILES = {
     "blobs",
-    "index.json",
-    "oci-layout",
+    oci_layout.INDEX_FILE,
+    oci_layout.VERSION_FILE,
     "manifest.json",
     "repositories",
     layer_cache.FILE,
@@ -113,10 +113,10 @@ def _why_not_replaceable(path: Path) -> str:
     """Why we must not replace a path by a layout; empty if we may."""
     if path.is_dir() and not any(path.iterdir()):
         return ""
-    if not (path / "oci-layout").is_file():
+    if not (path / oci_layout.VERSION_FILE).is_file():
         return "exists and is not an image layout"
     try:
-        index = oci_layout.parse_document((path / "index.json").read_bytes(), "oci-index")
+        index = oci_layout.parse_index((path / oci_layout.INDEX_FILE).read_bytes())
     except (OSError, oci_layout.InvalidDocument):
         return "has an index that cannot be read; all of it would be replaced"
     entries = index["manifests"]
@@ -160,8 +160,9 @@ def _copy_layout(image: Image, target: Path, names: Sequence[str]) -> None:
     with oci_layout.staging(target) as new:
         for blob in blobs:
             layer_cache.link_or_copy(blob, oci_layout.blobs(new) / blob.name)
-        (new / "index.json").write_bytes(oci_layout.renamed_index(image.layout, names))
-        shutil.copyfile(image.layout / "oci-layout", new / "oci-layout")
+        (new / oci_layout.INDEX_FILE).write_bytes(oci_layout.renamed_index(image.layout, names))
+        version_file = oci_layout.VERSION_FILE
+        shutil.copyfile(image.layout / version_file, new / version_file)
 
 
 def _blobs(image: Image) -> list[Path]:
@@ -181,10 +182,10 @@ def _blobs(image: Image) -> list[Path]:
 
 def _oci_archive(image: Image, names: Sequence[str]) -> Iterator[bytes]:
     """The layout as one tar, small documents first."""
-    version = (image.layout / "oci-layout").read_bytes()
-    yield from tar.file_member("oci-layout", len(version), [version])
+    version = (image.layout / oci_layout.VERSION_FILE).read_bytes()
+    yield from tar.file_member(oci_layout.VERSION_FILE, len(version), [version])
     index = oci_layout.renamed_index(image.layout, names)
-    yield from tar.file_member("index.json", len(index), [index])
+    yield from tar.file_member(oci_layout.INDEX_FILE, len(index), [index])
     for blob in sorted(_blobs(image), key=lambda path: (path.stat().st_size, path.name)):
         yield from tar.file_member(
             f"blobs/sha256/{blob.name}", blob.stat().st_size, layer_cache.verified_chunks(blob)

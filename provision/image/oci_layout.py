@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from provision.core.errors import IntegrityError, InUse
 from provision.core.file_locks import open_lock_file, try_lock
@@ -33,12 +33,64 @@ DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 INDEX_TYPES = (INDEX, DOCKER_LIST)
 MANIFEST_TYPES = (MANIFEST, DOCKER_MANIFEST)
 
+PLATFORM = "linux/amd64"  # of our images
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+VERSION_FILE, INDEX_FILE = "oci-layout", "index.json"
 LAYOUT_VERSION = {"imageLayoutVersion": "1.0.0"}
 GROUP = "org.provision.group"
+OTHER_GROUP = "layer"  # of a layer that another tool made
 NAME = "org.opencontainers.image.ref.name"
 # A file in each directory next to a layout that we made, and therefore may remove.
 MARKER = ".provision-unfinished"
+
+
+# The fields that we read; the schemas say which of them a document must have.
+
+
+class Platform(TypedDict, total=False):
+    os: str
+    architecture: str
+    variant: str
+
+
+class Entry(TypedDict, total=False):
+    """A descriptor: a file of an image by its digest."""
+
+    mediaType: str
+    digest: str
+    size: int
+    platform: Platform | None
+    annotations: dict[str, str] | None
+    artifactType: str
+
+
+class Index(TypedDict):
+    manifests: list[Entry]
+
+
+class Manifest(TypedDict, total=False):
+    config: Entry
+    layers: list[Entry]
+    annotations: dict[str, str] | None
+    subject: Entry | None
+
+
+class RootFs(TypedDict, total=False):
+    type: str
+    diff_ids: list[str]
+
+
+class ImageConfig(TypedDict, total=False):
+    os: str
+    architecture: str
+    created: str
+    config: Settings | None
+    history: list[dict[str, str]]
+    rootfs: RootFs
+
+
+# What containers of an image start with: Docker's names, of values of many kinds.
+Settings = dict[str, Any]
 
 
 class InvalidDocument(ValueError):
@@ -71,7 +123,7 @@ def sha256_digest(content: bytes) -> str:
 # Documents
 
 
-def canonical(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
+def canonical(document: object) -> bytes:
     """The one way to write a document, so that its digest depends on its content only."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
@@ -96,13 +148,27 @@ def read_verified(layout: Path, digest: str) -> bytes:
     return content
 
 
-def read_config(layout: Path, digest: str) -> dict[str, Any]:
+def parse_index(content: bytes) -> Index:
+    index: Index = parse_document(content, "oci-index")
+    return index
+
+
+def parse_manifest(content: bytes) -> Manifest:
+    manifest: Manifest = parse_document(content, "oci-manifest")
+    return manifest
+
+
+def parse_config(content: bytes) -> ImageConfig:
+    config: ImageConfig = parse_document(content, "oci-config")
+    return config
+
+
+def read_config(layout: Path, digest: str) -> ImageConfig:
     """The image config of a layout, or IntegrityError."""
     try:
-        config: dict[str, Any] = parse_document(read_verified(layout, digest), "oci-config")
+        return parse_config(read_verified(layout, digest))
     except InvalidDocument as error:
         raise corrupt_blob(blob(layout, digest)) from error
-    return config
 
 
 def corrupt_blob(path: Path) -> IntegrityError:
@@ -121,18 +187,18 @@ def read(layout: Path) -> LayoutManifest | None:
     its name after that; layer_cache tells whether layers changed since then.
     """
     try:
-        index = parse_document((layout / "index.json").read_bytes(), "oci-index")
+        index = parse_index((layout / INDEX_FILE).read_bytes())
         if not index["manifests"]:
             return None
         manifest_digest = index["manifests"][0]["digest"]
-        manifest = parse_document(read_verified(layout, manifest_digest), "oci-manifest")
+        manifest = parse_manifest(read_verified(layout, manifest_digest))
         config_digest = manifest["config"]["digest"]
         read_verified(layout, config_digest)
         layers = []
         for descriptor in manifest["layers"]:
-            group = (descriptor.get("annotations") or {}).get(GROUP)
+            group = (descriptor.get("annotations") or {}).get(GROUP, OTHER_GROUP)
             size = blob(layout, descriptor["digest"]).stat().st_size
-            if group is None or size != descriptor["size"]:
+            if size != descriptor["size"]:
                 return None
             layers.append(
                 Layer(
@@ -154,7 +220,7 @@ def read(layout: Path) -> LayoutManifest | None:
 
 def write(
     layout: Path,
-    config: Mapping[str, Any],
+    config: ImageConfig,
     layers: Sequence[Layer],
     annotations: Mapping[str, str],
     name: str,
@@ -178,8 +244,8 @@ def write(
         "schemaVersion": 2,
     }
     digest, size = _write_document(layout, manifest)
-    (layout / "index.json").write_bytes(index_content(digest, size, MANIFEST, name))
-    (layout / "oci-layout").write_bytes(canonical(LAYOUT_VERSION))
+    (layout / INDEX_FILE).write_bytes(index_content(digest, size, MANIFEST, name))
+    (layout / VERSION_FILE).write_bytes(canonical(LAYOUT_VERSION))
     return LayoutManifest(
         manifest_digest=digest,
         config_digest=config_digest,
@@ -188,7 +254,7 @@ def write(
     )
 
 
-def _write_document(layout: Path, document: Mapping[str, Any]) -> tuple[str, int]:
+def _write_document(layout: Path, document: object) -> tuple[str, int]:
     content = canonical(document)
     digest = sha256_digest(content)
     blob(layout, digest).write_bytes(content)
@@ -209,10 +275,10 @@ def index_content(digest: str, size: int, media_type: str, name: str) -> bytes:
 
 def renamed_index(layout: Path, names: Sequence[str]) -> bytes:
     """The index.json of our layout with its image under these names; unchanged without names."""
-    content = (layout / "index.json").read_bytes()
+    content = (layout / INDEX_FILE).read_bytes()
     if not names:
         return content
-    document = parse_document(content, "oci-index")
+    document = parse_index(content)
     (entry,) = document["manifests"]
     entries = [{**entry, "annotations": {NAME: name}} for name in names]
     return canonical({**document, "manifests": entries})

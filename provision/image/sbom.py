@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provision.core import sbom
 from provision.core.container import PREFIX
 from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.sbom import Sbom, SbomPackage
@@ -103,13 +102,10 @@ def image_sbom(image: Image, packages: ImagePackages, locked: Sequence[SbomPacka
     licenses = [(part.purl, part.license) for part in parts]
     purl = PackageURL("oci", None, name.rpartition("/")[2], digest, {"arch": "amd64"})
     return Sbom(
-        title=f"{name}@{digest}",
         name=name,
         version=digest,
         kind="container",
         reference=f"image:{name}@{digest}",
-        comment=f"An image on {image.base} ({image.base_digest}); the sha256 of its conda-lock.yml "
-        f"is {image.lock_sha256}.",
         packages=parts,
         identity=json.dumps([name, digest, licenses, packages.unread]),
         properties=(
@@ -124,27 +120,17 @@ def image_sbom(image: Image, packages: ImagePackages, locked: Sequence[SbomPacka
     )
 
 
-def sbom_documents(document: Sbom) -> list[tuple[str, bytes]]:
-    """The SBOM in both formats, with their media types, as they are attached to the image in a
-    registry."""
-    return [
-        (media_type, sbom.sbom_text(document, kind).encode())
-        for kind, media_type in sbom.MEDIA_TYPES.items()
-    ]
-
-
 def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
     """The runtime package, which no lock names; images of earlier versions have none."""
-    from email.parser import HeaderParser
-
     from packageurl import PackageURL
+    from packaging.metadata import parse_email
 
     packages = []
     for path, content in records.items():
         if not _RUNTIME_METADATA.fullmatch(path):
             continue
-        metadata = HeaderParser().parsestr(content.decode())
-        name, version = metadata["Name"], metadata["Version"]
+        metadata, _ = parse_email(content)
+        name, version = metadata["name"], metadata["version"]
         packages.append(
             SbomPackage(
                 key=f"runtime:{name}",
@@ -153,7 +139,7 @@ def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
                 version=version,
                 # It is on no package index, so its purl is a generic one, which is not looked up.
                 purl=PackageURL("generic", None, name, version).to_string(),
-                license=metadata["License"],
+                license=metadata["license"],
             )
         )
     return packages

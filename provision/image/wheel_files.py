@@ -3,7 +3,6 @@ must be in the image."""
 
 from __future__ import annotations
 
-import base64
 import csv
 import hashlib
 import io
@@ -17,7 +16,13 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from provision.adapters.http import sha256_of
-from provision.adapters.installed_files import HOST_FILES, script_body
+from provision.adapters.installed_files import (
+    HOST_FILES,
+    hex_digest,
+    record_hash,
+    record_text,
+    script_body,
+)
 from provision.adapters.uv.installer import fingerprint
 from provision.core.container import PREFIX, PYTHON
 from provision.core.errors import IntegrityError
@@ -152,7 +157,7 @@ def _disagree(owners: Sequence[FileOwner]) -> bool:
 def _check_last_owner(path: Path, owners: Sequence[FileOwner], prefix: Prefix) -> None:
     """Raise IntegrityError unless a file that wheels disagree about is the last owner's."""
     last = owners[-1]
-    expected = _hex_digest(last.row[1])
+    expected = hex_digest(last.row[1])
     is_other_file = path.is_file() and not path.is_symlink() and sha256_of(path) != expected
     if expected is None or is_other_file:
         names = " and ".join(owner.package.name for owner in owners)
@@ -202,17 +207,17 @@ def wheel_entries(
         entry = _wheel_file(site_packages / name, owner_rows, prefix)
         entries.append(entry)
         if entry.content is not None:
-            row = (name, _record_hash(entry.content), str(len(entry.content)))
+            row = (name, record_hash(entry.content), str(len(entry.content)))
         rows.append(row)
     rows.append((record_name, "", ""))
     record_path = _image_path(wheel.folder / "RECORD", prefix)
-    return [*entries, LayerEntry.of(record_path, _record_text(rows))]
+    return [*entries, LayerEntry.of(record_path, record_text(sorted(rows)))]
 
 
 def _wheel_file(path: Path, rows: Sequence[RecordRow], prefix: Prefix) -> LayerEntry:
     image_path = _image_path(path, prefix)
     entry = prefix_file(image_path, path, prefix)
-    digests = (_hex_digest(row[1]) for row in rows)
+    digests = (hex_digest(row[1]) for row in rows)
     hashes = frozenset(digest for digest in digests if digest is not None)
     if not hashes and path.is_symlink():
         raise _drifted(
@@ -302,26 +307,6 @@ def read_record(path: Path, prefix: Prefix) -> tuple[RecordRow, ...]:
             )
         record.append((name, digest, size))
     return tuple(record)
-
-
-def _record_text(rows: list[RecordRow]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(sorted(rows))
-    return text.getvalue().encode()
-
-
-def _record_hash(content: bytes) -> str:
-    """As RECORD has it: unpadded URL-safe base64."""
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    return f"sha256={digest}"
-
-
-def _hex_digest(record_hash: str) -> str | None:
-    """RECORD's `sha256=...` in hex; None for other algorithms, which are not compared."""
-    algorithm, _, value = record_hash.partition("=")
-    if algorithm != "sha256":
-        return None
-    return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
 
 
 def _drifted(prefix: Prefix, problem: str) -> IntegrityError:

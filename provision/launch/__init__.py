@@ -27,7 +27,6 @@ from provision.launch.jobs import (
     check_job,
 )
 from provision.launch.kubernetes import key_secret, parse_resource, parse_selector
-from provision.launch.kubernetes_rules import check_manifests
 from provision.launch.run_spec import (
     TOKEN_VARIABLE,
     ContainerMount,
@@ -63,7 +62,6 @@ __all__ = [
     "SshOptions",
     "check_contract",
     "check_job",
-    "check_manifests",
     "contract_context",
     "dns_label",
     "docker_arguments",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from provision.core.container import PYTHON, STACK, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
@@ -123,7 +123,7 @@ def _mount_problem(format: JobFormat, mount: ContainerMount) -> str:
 
 def contract_context(
     format: JobFormat, resolution: Resolution, job: JobSpec, options: RunOptions
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The values of the templates contract-*.j2."""
     gpus = gpus_per_node(format, job, resolution)
     uses_host_network = options.host_network or (job.nodes > 1 and format in ("docker", "compose"))
@@ -178,7 +178,7 @@ def registry_reference(reference: str) -> str:
     return f"REGISTRY/{reference}"
 
 
-def _kubernetes_values(format: JobFormat, job: JobSpec, gpus: int | None) -> dict[str, Any]:
+def _kubernetes_values(format: JobFormat, job: JobSpec, gpus: int | None) -> dict[str, object]:
     """What Kubernetes' templates need besides the job: node 0's name for the others, and the whole
     command of a pod, in which $$ is one dollar: $(NAME) is a variable of the container."""
     is_jobset = format == "jobset"

@@ -1,5 +1,5 @@
 """A job in the terms of Kubernetes: node selectors, resources, and the names by which its pods find
-each other. Pure; `kubernetes_rules` says what Kubernetes refuses.
+each other. Pure; what Kubernetes refuses, its own server says (adapters/kubernetes/jobs.py).
 """
 
 from __future__ import annotations

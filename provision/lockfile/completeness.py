@@ -6,17 +6,16 @@ from it would be called complete and would not import torch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from packaging.utils import NormalizedName, canonicalize_name
 
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.package_names import requirement_name
 from provision.core.types import Lock, Pin
 from provision.lockfile.verify.entries import conda_names
 
 SHOWN_PROBLEMS = 5
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def require_complete(lock: Lock, pins: Sequence[Pin]) -> None:
@@ -47,13 +46,15 @@ def _missing_pins(lock: Lock, pins: Sequence[Pin]) -> Iterator[str]:
     for pin in pins:
         if "://" in pin.requirement.partition(" @ ")[0]:  # an address, without a name
             continue
-        match = _NAME.match(pin.requirement.rpartition("::")[2])
-        if match is None or match[0].startswith("__"):
+        name = requirement_name(pin.requirement)
+        if name.startswith("__"):
             continue
-        names = conda_package_names if pin.manager == "conda" else wheel_names
-        name = match[0].lower() if pin.manager == "conda" else canonicalize_name(match[0])
-        if name not in names:
-            yield f"it has no {match[0]}, which the request needs"
+        if pin.manager == "conda":
+            is_locked = name.lower() in conda_package_names
+        else:
+            is_locked = canonicalize_name(name) in wheel_names
+        if name and not is_locked:
+            yield f"it has no {name}, which the request needs"
 
 
 def _missing_dependencies(lock: Lock) -> Iterator[str]:

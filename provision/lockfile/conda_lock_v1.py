@@ -17,10 +17,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 from provision.core.credentials import public_document, without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.package_names import archive_stem, url_filename
 from provision.core.paths import ENVIRONMENT, LOCK
 from provision.core.platforms import PLATFORMS, Platform, host_platform
 from provision.core.requirement_urls import EDITABLE, GIT, absolute_url, is_commit, relative_url
@@ -33,7 +34,44 @@ from provision.lockfile.input_files import LockInputs
 FILE = LOCK
 
 PythonSource = Literal["channel", "host"]
-Document = dict[str, Any]
+
+
+class LockRow(TypedDict, total=False):
+    """A package as the file has it (provision/schemas/conda-lock.schema.json)."""
+
+    name: str
+    version: str
+    manager: Manager
+    platform: str
+    dependencies: dict[str, str | None]
+    url: str
+    hash: dict[str, str | None]
+    build: str
+    source: object
+    category: str
+    optional: bool
+
+
+class LockMetadata(TypedDict, total=False):
+    """The file's metadata."""
+
+    content_hash: Mapping[str, str]
+    channels: list[Any]  # a URL, or a mapping with one
+    platforms: list[str]
+    sources: list[str]
+    time_metadata: object
+    git_metadata: object
+    inputs_metadata: object
+    custom_metadata: dict[str, str]
+
+
+class LockDocument(TypedDict):
+    """The file."""
+
+    version: int
+    metadata: LockMetadata
+    package: list[LockRow]
+
 
 # Keys of the lock's metadata.custom_metadata, which conda-lock passes through untouched.
 PYTHON_FROM = "provision_python_from"
@@ -76,7 +114,7 @@ class LockEntry:
 
     @property
     def filename(self) -> str:
-        return self.url.partition("#")[0].partition("?")[0].rsplit("/", 1)[-1]
+        return url_filename(self.url)
 
     @property
     def build_string(self) -> str:
@@ -205,7 +243,7 @@ def compose(
     return text, _lock(path, text.encode(), document, None)
 
 
-def _load(path: Path) -> tuple[bytes, Document]:
+def _load(path: Path) -> tuple[bytes, LockDocument]:
     """The bytes of a lock file, and its document as the schema has it."""
     try:
         content = read_source(path)
@@ -220,11 +258,10 @@ def _load(path: Path) -> tuple[bytes, Document]:
         )
     if problem := schema_error(document, "conda-lock"):
         raise IntegrityError(f"{path} is not a valid lock file: {problem}.", advice=_RELOCK)
-    assert isinstance(document, dict)
-    return content, document
+    return content, cast(LockDocument, document)
 
 
-def _lock(path: Path, content: bytes, document: Document, platform: Platform | None) -> Lock:
+def _lock(path: Path, content: bytes, document: LockDocument, platform: Platform | None) -> Lock:
     metadata = document["metadata"]
     hashes = metadata["content_hash"]
     custom = metadata.get("custom_metadata") or {}
@@ -275,7 +312,7 @@ def _choose_platform(
     return platform
 
 
-def _channels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+def _channels(metadata: LockMetadata) -> tuple[str, ...]:
     channels = []
     for channel in metadata.get("channels") or ():
         url = channel if isinstance(channel, str) else channel["url"]
@@ -283,15 +320,14 @@ def _channels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(channels)
 
 
-def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platform) -> LockedPackage:
+def _package(path: Path, index: int, entry: LockRow, platform: Platform) -> LockedPackage:
     name, version = entry["name"], entry["version"]
     url = without_credentials(absolute_url(entry["url"], path.parent))
-    sha256, md5 = entry["hash"].get("sha256"), entry["hash"].get("md5")
+    sha256, md5 = entry["hash"].get("sha256") or "", entry["hash"].get("md5")
     malformed = ""
     is_unhashed = is_commit(url) or url.endswith(EDITABLE)
-    if is_unhashed and entry["manager"] == "pip" and not sha256:
-        sha256 = ""
-    elif sha256 is None or not SHA256.fullmatch(sha256):
+    may_lack_hash = is_unhashed and entry["manager"] == "pip" and not sha256
+    if not may_lack_hash and not SHA256.fullmatch(sha256):
         malformed = "no well-formed sha256"
     elif md5 is not None and not MD5.fullmatch(md5):
         malformed = "no well-formed md5"
@@ -308,8 +344,7 @@ def _package(path: Path, index: int, entry: Mapping[str, Any], platform: Platfor
         )
     build = ""
     if entry["manager"] == "conda":
-        filename = url.rsplit("/", 1)[-1]
-        build = entry.get("build") or _build_in_filename(filename, name, version)
+        build = entry.get("build") or _build_in_filename(url_filename(url), name, version)
     depends = []
     for dependency, constraint in (entry.get("dependencies") or {}).items():
         depends.append(f"{dependency} {constraint or ''}".strip())
@@ -340,8 +375,7 @@ def is_pep440(version: str) -> bool:
 
 def _build_in_filename(filename: str, name: str, version: str) -> str:
     """The build string in a file name like `name-version-build.conda`."""
-    stem = filename.removesuffix(".conda").removesuffix(".tar.bz2")
-    return stem.removeprefix(f"{name}-{version}-")
+    return archive_stem(filename).removeprefix(f"{name}-{version}-")
 
 
 def _document(
@@ -349,7 +383,7 @@ def _document(
     packages: Sequence[LockedPackage],
     python_from: PythonSource,
     solver: str | None,
-) -> Document:
+) -> LockDocument:
     urls = [relative_url(package.url, inputs.folder) for package in packages]
     # Wheels in the environment's own folder go where the lock goes.
     own_disk = ("file:/", f"{GIT}file:")
@@ -360,8 +394,8 @@ def _document(
         custom[AS_OF] = inputs.as_of
     if solver:
         custom[SOLVER] = solver
-    metadata = {
-        "content_hash": dict(content_hashes(inputs)),
+    metadata: LockMetadata = {
+        "content_hash": {str(key): value for key, value in content_hashes(inputs).items()},
         "channels": [{"url": channel, "used_env_vars": []} for channel in inputs.channels],
         "platforms": list(inputs.machines),
         "sources": [ENVIRONMENT],
@@ -376,17 +410,17 @@ def _document(
     }
 
 
-def _text(document: Document) -> str:
+def _text(document: LockDocument) -> str:
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the same text, 5 times as fast
     return HEADER + str(yaml.dump(document, Dumper=dumper, sort_keys=False))
 
 
-def _package_row(package: LockedPackage, folder: Path) -> Document:
+def _package_row(package: LockedPackage, folder: Path) -> LockRow:
     url = relative_url(package.url, folder)
     hashes = {"md5": package.md5, "sha256": package.sha256}
-    row = {
+    row: LockRow = {
         "name": package.name,
         "version": package.version,
         "manager": package.manager,
@@ -399,7 +433,8 @@ def _package_row(package: LockedPackage, folder: Path) -> Document:
         row["source"] = {"type": "url", "url": url}
     if package.build:
         row["build"] = package.build
-    return {**row, "category": "main", "optional": False}
+    row["category"], row["optional"] = "main", False
+    return row
 
 
 def _dependencies(package: LockedPackage) -> dict[str, str]:

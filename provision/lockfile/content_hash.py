@@ -116,7 +116,7 @@ def _row(name: str, manager: str, version: str) -> Row:
     }
 
 
-def _subdir(subdir: str, machine: VirtualPackages) -> dict[str, Any]:
+def _subdir(subdir: str, machine: VirtualPackages) -> dict[str, object]:
     """The repodata of virtual packages that conda-lock would make for a solver."""
     packages = {}
     for name, version in machine:

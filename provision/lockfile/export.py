@@ -1,5 +1,5 @@
 """A lock in the formats of other tools: conda's explicit list, pip's requirements, pylock.toml (PEP
-751), CycloneDX and SPDX.
+751), CycloneDX.
 
 The same lock gives the same bytes: no time is in them unless SOURCE_DATE_EPOCH gives one.
 """
@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal
 from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 
-from provision.core import sbom
 from provision.core.credentials import without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.platforms import PLATFORM
-from provision.core.sbom import Sbom, SbomPackage
+from provision.core.sbom import Licenses, Sbom, SbomPackage, sbom_text
 from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.content_hash import load_conda_lock
 
-ExportFormat = Literal["explicit", "requirements", "pylock", "cyclonedx", "spdx"]
-FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
+ExportFormat = Literal["explicit", "requirements", "pylock", "cyclonedx"]
 
 MAX_NAMED = 5  # omitted packages that a note names
 
@@ -112,12 +110,12 @@ def export_lock(
     kind: ExportFormat,
     platform: str,
     *,
-    licenses: Mapping[str, str] | None = None,
+    licenses: Licenses | None = None,
     epoch: int | None = None,
 ) -> str:
     """The lock's text in another format.
 
-    licenses: by URL, for packages that state one. epoch: SOURCE_DATE_EPOCH, if it is set.
+    licenses: of packages that state one. epoch: SOURCE_DATE_EPOCH, if it is set.
     Raises IntegrityError for a lock that the format's own tools refuse.
     """
     entries = main_entries(lock, platform)
@@ -129,7 +127,7 @@ def export_lock(
         return pylock(lock, entries, platform)
     try:
         bill = lock_sbom(name, platform, lock.sha256, entries, licenses or {}, epoch)
-        return sbom.sbom_text(bill, kind)
+        return sbom_text(bill)
     except ValueError as error:
         raise refusal(lock, kind, error) from error
 
@@ -198,7 +196,7 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
 
     wheels = _wheels(lock, entries)
     names = {canonicalize_name(entry.name) for entry in wheels}
-    document: dict[str, Any] = {"lock-version": "1.0"}
+    document: dict[str, object] = {"lock-version": "1.0"}
     if platform in PLATFORM_MACHINE:
         system = "linux" if platform.startswith("linux") else "darwin"
         machine = PLATFORM_MACHINE[platform]
@@ -218,8 +216,8 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
         raise refusal(lock, "pylock", error) from error
 
 
-def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, Any]:
-    package: dict[str, Any] = {"name": canonicalize_name(entry.name), "version": entry.version}
+def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, object]:
+    package: dict[str, object] = {"name": canonicalize_name(entry.name), "version": entry.version}
     dependencies = {canonicalize_name(name) for name, _ in entry.depends}
     locked = sorted(dependencies.intersection(names))
     if locked:
@@ -247,33 +245,26 @@ def lock_sbom(
     platform: str,
     lock_sha256: str,
     entries: Sequence[LockEntry],
-    licenses: Mapping[str, str],
+    licenses: Licenses,
     epoch: int | None,
 ) -> Sbom:
-    """The SBOM of the environment that a lock describes.
-
-    licenses: by URL, as the packages themselves say.
-    """
+    """The SBOM of the environment that a lock describes."""
+    parts = sbom_parts(entries, licenses)
+    stated = [(part.key, part.license) for part in parts if part.license]
     return Sbom(
-        title=f"{name}-{platform}",
         name=name,
         version=lock_sha256[:16],
         kind="platform",
         reference=f"environment:{name}:{platform}",
-        comment=(
-            f"An environment for {platform}; the sha256 of its conda-lock.yml is {lock_sha256}."
-        ),
-        packages=sbom_parts(entries, licenses),
-        identity=json.dumps([name, platform, lock_sha256, sorted(licenses.items()), epoch]),
+        packages=parts,
+        identity=json.dumps([name, platform, lock_sha256, sorted(stated), epoch]),
         properties=(("provision:platform", platform), ("provision:lock", lock_sha256)),
         epoch=epoch,
     )
 
 
-def sbom_parts(
-    entries: Sequence[LockEntry], licenses: Mapping[str, str]
-) -> tuple[SbomPackage, ...]:
-    """The packages of a lock as the parts of an SBOM. licenses: by URL."""
+def sbom_parts(entries: Sequence[LockEntry], licenses: Licenses) -> tuple[SbomPackage, ...]:
+    """The packages of a lock as the parts of an SBOM."""
     dependency_urls = _dependency_urls(entries)
     parts = []
     for entry in entries:
@@ -288,9 +279,8 @@ def sbom_parts(
             purl=package_url(entry),
             md5=entry.md5,
             sha256=entry.sha256,
-            license=licenses.get(entry.url, ""),
+            license=licenses.get((entry.manager, canonicalize_name(entry.name)), ""),
             url=url,
-            filename=entry.filename,
             needs=dependency_urls[entry.url],
         )
         parts.append(part)

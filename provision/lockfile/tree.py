@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 
+from provision.core.package_names import package_name
 from provision.core.types import Manager, Pin
 from provision.lockfile.conda_lock_v1 import LockEntry
 
@@ -81,11 +82,7 @@ def requested_packages(graph: PackageGraph, pins: Sequence[Pin]) -> dict[str, Pi
     """The pins by the package that each is about, in their order."""
     requested: dict[str, Pin] = {}
     for pin in pins:
-        text = pin.requirement.rpartition("::")[2]
-        end = next(
-            (i for i, char in enumerate(text) if not (char.isalnum() or char in "._-")), None
-        )
-        name = canonicalize_name(text[:end])
+        name = package_name(pin.requirement)
         if name in graph:
             requested[name] = pin
     return requested

@@ -10,7 +10,7 @@ import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from provision.core.atomic import atomic_write
 from provision.core.credentials import without_credentials
@@ -18,7 +18,7 @@ from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import ENVIRONMENT, SPEC, VIRTUAL_PACKAGES
 from provision.core.types import Resolution
 from provision.core.yaml_text import YamlError, read_source_text
-from provision.render.templates import Templates, as_command, as_comment, render_page
+from provision.render.templates import Templates, Values, as_command, as_comment, render_page
 
 FileState = Literal["missing", "ours", "edited"]
 MADE_BY = "# Made by provision from "
@@ -57,7 +57,7 @@ def render_inputs(resolution: Resolution, templates: Templates = OUR_TEMPLATES) 
     }
 
 
-def input_values(resolution: Resolution) -> dict[str, Any]:
+def input_values(resolution: Resolution) -> dict[str, object]:
     """The values of both templates."""
     return {
         "name": resolution.spec.name,
@@ -70,51 +70,49 @@ def input_values(resolution: Resolution) -> dict[str, Any]:
     }
 
 
-def _render_with_header(
-    name: str, file: str, values: Mapping[str, Any], templates: Templates
-) -> str:
+def _render_with_header(name: str, file: str, values: Values, templates: Templates) -> str:
     return with_header(name, templates.render(file, values), templates.origin(file))
 
 
 def render_dockerfile(
-    name: str, values: Mapping[str, Any], templates: Templates = OUR_TEMPLATES
+    name: str, values: Values, templates: Templates = OUR_TEMPLATES
 ) -> dict[str, str]:
     """The Dockerfile. Its values come from the image package and include the lock's hash."""
     return {DOCKERFILE: _render_with_header(name, DOCKERFILE, values, templates)}
 
 
-def render_spec(name: str, content: Mapping[str, Any]) -> str:
+def render_spec(name: str, content: Values) -> str:
     """The text of a spec.yml with this content."""
     body = OUR_TEMPLATES.render(SPEC, {"name": name, "content": content})
     return with_first_line("# Made by provision", body)
 
 
-def render_lab(values: Mapping[str, Any]) -> str:
+def render_lab(values: Values) -> str:
     """A first lab.yml, which its owner edits."""
     return render_page(LAB, values)
 
 
-def render_inventory(values: Mapping[str, Any]) -> str:
+def render_inventory(values: Values) -> str:
     """A first nodes.yml, which its owner edits."""
     return render_page(INVENTORY, values)
 
 
-def render_table(values: Mapping[str, Any]) -> str:
+def render_table(values: Values) -> str:
     """The table of builds as one self-contained HTML page."""
     return render_page(TABLE, values)
 
 
-def render_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
+def render_report(values: Values, *, remake: Sequence[str]) -> str:
     """The page of passports and smoke reports, self-contained."""
     return _render_evidence(REPORT, values, remake)
 
 
-def render_nodes_report(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
+def render_nodes_report(values: Values, *, remake: Sequence[str]) -> str:
     """The page of nodes that were compared, self-contained."""
     return _render_evidence(NODES_REPORT, values, remake)
 
 
-def _render_evidence(page: str, values: Mapping[str, Any], remake: Sequence[str]) -> str:
+def _render_evidence(page: str, values: Values, remake: Sequence[str]) -> str:
     """All content of documents is escaped, since they may come from anybody."""
     made_by = f"{REPORT_MADE_BY}; remake with: {shlex.join(remake)}"
     text = render_page(page, {**values, "made_by": made_by}, escaped=True)
@@ -130,7 +128,7 @@ def is_report_page(path: Path) -> bool:
 
 def render_workflow(
     format: str,
-    values: Mapping[str, Any],
+    values: Values,
     *,
     made_from: str,
     remake: Sequence[str],
@@ -143,14 +141,14 @@ def render_workflow(
     return with_first_line(first_line, templates.render(file, values))
 
 
-def render_gitlab_jobs(values: Mapping[str, Any], templates: Templates = OUR_TEMPLATES) -> str:
+def render_gitlab_jobs(values: Values, templates: Templates = OUR_TEMPLATES) -> str:
     """The child pipeline that the first job of GitLab's workflow writes."""
     return templates.render(GITLAB_JOBS, values)
 
 
 def render_contract(
     format: str,
-    values: Mapping[str, Any],
+    values: Values,
     *,
     remake: Sequence[str],
     templates: Templates = OUR_TEMPLATES,
@@ -163,7 +161,7 @@ def render_contract(
     return templates.render(file, {**values, "made_by": made_by})
 
 
-def render_health_check(values: Mapping[str, Any], *, remake: Sequence[str]) -> str:
+def render_health_check(values: Values, *, remake: Sequence[str]) -> str:
     """A script with which Slurm tests a node."""
     made_by = f"Made by provision; remake with: {as_command(remake)}"
     return OUR_TEMPLATES.render(HEALTH_CHECK, {**values, "made_by": made_by})

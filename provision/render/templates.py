@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FOLDER = "templates"
 # The prefix of our templates' names in a lab's: {% include "provision/Dockerfile.j2" %}
 OUR_PREFIX = "provision"
+Values = Mapping[str, object]  # of a template, by their names in it
 # The files whose templates a lab may replace: not spec.yml, which must read back as the same
 # request, and not the pages of evidence.
 REPLACEABLE = (
@@ -82,7 +83,7 @@ class Templates:
         """What a file's header says about the lab's template; empty if the template is ours."""
         return f" and {FOLDER}/{name}.j2" if self.lab_file(name) else ""
 
-    def render(self, name: str, values: Mapping[str, Any]) -> str:
+    def render(self, name: str, values: Values) -> str:
         """The text of a file.
 
         Raises InvalidSpec, with file and line, for a lab's template that cannot be rendered, and
@@ -117,13 +118,13 @@ def require_inside(path: Path, folder: Path) -> None:
         )
 
 
-def render_page(name: str, values: Mapping[str, Any], *, escaped: bool = False) -> str:
+def render_page(name: str, values: Values, *, escaped: bool = False) -> str:
     """A page of evidence, by our own template, which a lab cannot replace."""
     environment = _our_environment().overlay(autoescape=escaped)
     return without_credentials(environment.get_template(f"{name}.j2").render(values))
 
 
-def _render_apart(path: Path, name: str, values: Mapping[str, Any]) -> str:
+def _render_apart(path: Path, name: str, values: Values) -> str:
     """The text of a lab's template, rendered by a process that may use little time and memory:
     nothing in this process can end a loop, or an expression that fills the memory."""
     request = pickle.dumps((path, name, dict(values)))
@@ -145,7 +146,7 @@ def _render_apart(path: Path, name: str, values: Mapping[str, Any]) -> str:
     raise InvalidSpec(document["message"], advice=document["advice"])
 
 
-def render_lab_file(path: Path, name: str, values: Mapping[str, Any]) -> str:
+def render_lab_file(path: Path, name: str, values: Values) -> str:
     import jinja2
 
     environment = _with_github_brackets(_lab_environment(path.parent), name)

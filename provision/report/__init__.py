@@ -8,8 +8,6 @@ computes charts and heat maps. The page's words are the template's. Everything b
 
 from __future__ import annotations
 
-from typing import Any
-
 from provision.report import charts
 from provision.report.load import EvidenceFile, load, load_nodes
 from provision.report.markdown import markdown_summary
@@ -44,7 +42,7 @@ VALUES_HEAD = (
 )
 
 
-def template_values(page: Page) -> dict[str, Any]:
+def template_values(page: Page) -> dict[str, object]:
     """The values of templates/report.html.j2."""
     # What the page compares: the kind, a heading, and the labels of what is compared.
     comparisons = []

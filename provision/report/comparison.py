@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from provision.core.package_names import requirement_name
 from provision.report.model import EnvironmentRecord, Fact, Measurement, ReportDifference
 
 ABSENT = "-"
 # Facts that differ in every run anyway; the page shows them with each run.
 RUN_FACTS = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limits.shm.device")
-REQUIREMENT_OPERATORS = "=<>!~ ["
 
 
 def labels(runs: Sequence[tuple[str, str, str, str]]) -> list[str]:
@@ -152,9 +152,7 @@ def _pins(environment: EnvironmentRecord, *, with_locked: bool) -> dict[str, str
     """Pins by package, so that two versions of a package are in one row."""
     pins = {}
     for pin in environment.pins:
-        name = pin.value.partition("::")[2] or pin.value
-        for operator in REQUIREMENT_OPERATORS:
-            name = name.partition(operator)[0]
+        name = requirement_name(pin.value)
         text = pin.value
         if with_locked and pin.locked:
             text = f"{pin.value}, locked {pin.locked}"

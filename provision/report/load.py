@@ -11,11 +11,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from provision.core.documents import DriftRecord, Passport, SmokeReport, Verdict
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
+from provision_runtime.report import model
+from provision_runtime.report.model import Report
 
 PASSPORT, REPORT, NODES = "passport", "smoke-report", "drift"
 SCHEMA_VERSIONS = {PASSPORT: 1, REPORT: 2, NODES: 1}
@@ -40,7 +43,7 @@ class SmokeRun:
     place: str  # prefix, image, or report for a report without a passport
     verdict: str
     host: str
-    report: dict[str, Any] | None
+    report: Report | None
     unread: str = ""
 
 
@@ -50,7 +53,7 @@ class EvidenceFile:
     not of the environment as it is now, empty if nothing says so."""
 
     source: str
-    passport: dict[str, Any] | None
+    passport: Passport | None
     runs: tuple[SmokeRun, ...]
     outdated: str = ""
 
@@ -68,20 +71,21 @@ def load(path: Path) -> EvidenceFile:
             advice=f"Draw it with `provision report --nodes {shlex.quote(str(path))}`.",
         )
     if document.get("kind") == "smoke":
-        _check(document, REPORT, str(path))
+        report = _report(document, str(path))
         run = SmokeRun(
             place="report",
             verdict=document["verdict"],
             host=", ".join(document["hosts"]),
-            report=document,
+            report=report,
         )
         return EvidenceFile(source=str(path), passport=None, runs=(run,))
     _check(document, PASSPORT, str(path))
-    runs = [_smoke_run(path, place, verdict) for place, verdict in document["smoke"].items()]
-    return EvidenceFile(source=str(path), passport=document, runs=tuple(runs))
+    passport = cast(Passport, document)
+    runs = [_smoke_run(path, place, verdict) for place, verdict in passport["smoke"].items()]
+    return EvidenceFile(source=str(path), passport=passport, runs=tuple(runs))
 
 
-def load_nodes(path: Path) -> dict[str, Any]:
+def load_nodes(path: Path) -> DriftRecord:
     """What `provision drift` wrote.
 
     Raises InvalidSpec if there is no such file, or if it is about something else, IntegrityError if
@@ -91,7 +95,7 @@ def load_nodes(path: Path) -> dict[str, Any]:
     if document.get("kind") != NODES:
         raise InvalidSpec(f"{path} is not a comparison of nodes.", advice=NODES_ADVICE)
     _check(document, NODES, str(path))
-    return document
+    return cast(DriftRecord, document)
 
 
 def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
@@ -109,12 +113,12 @@ def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
     return document
 
 
-def _smoke_run(path: Path, place: str, verdict: Mapping[str, Any]) -> SmokeRun:
+def _smoke_run(path: Path, place: str, verdict: Verdict) -> SmokeRun:
     report = verdict["report"]
     host = verdict["measured_on"]["host"]
     if report.get("schema") == SCHEMA_VERSIONS[REPORT]:
-        _check(report, REPORT, f"{path}: the smoke report of the {place}")
-        return SmokeRun(place=place, verdict=verdict["verdict"], host=host, report=report)
+        read = _report(report, f"{path}: the smoke report of the {place}")
+        return SmokeRun(place=place, verdict=verdict["verdict"], host=host, report=read)
     return SmokeRun(
         place=place,
         verdict=verdict["verdict"],
@@ -123,6 +127,14 @@ def _smoke_run(path: Path, place: str, verdict: Mapping[str, Any]) -> SmokeRun:
         unread=f"the report is of schema {report.get('schema')!r}, "
         f"and this provision reads schema {SCHEMA_VERSIONS[REPORT]}",
     )
+
+
+def _report(document: SmokeReport, label: str) -> Report:
+    _check(document, REPORT, label)
+    try:
+        return model.parse(document)
+    except model.ReportUnreadable as error:
+        raise IntegrityError(f"{label} is damaged: {error}.", advice=MAKE_AGAIN[REPORT]) from error
 
 
 def _check(document: Mapping[str, Any], kind: str, label: str) -> None:

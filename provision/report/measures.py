@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from provision_runtime.report.model import Report
 from provision_runtime.report.text import format_bytes
+
+# Each phase defines its own.
+PhaseData = Mapping[str, Any]
 
 # Nobody reads a table with more rows: it shows the ranks furthest from the median, and says how
 # many it leaves out.
@@ -92,19 +96,15 @@ class RankTable:
     hidden: int = 0  # ranks left out, which are nearer to the median
 
 
-def phase_data(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def phase_data(report: Report, name: str) -> PhaseData:
     """The data of a phase; empty if it did not run."""
-    for phase in report["phases"]:
-        if phase["name"] == name:
-            data: Mapping[str, Any] = phase["data"]
-            return data
-    return {}
+    return next((phase.data for phase in report.phases if phase.name == name), {})
 
 
-def curves(measurement: int, report: Mapping[str, Any]) -> list[MeasuredCurve]:
+def curves(measurement: int, report: Report) -> list[MeasuredCurve]:
     """A curve for each collective and element type, in the order in which they were measured."""
     data = phase_data(report, "collectives")
-    rows_by_curve: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    rows_by_curve: dict[tuple[str, str], list[PhaseData]] = {}
     for row in data.get("rows", []):
         rows_by_curve.setdefault((row["collective"], row["dtype"]), []).append(row)
 
@@ -132,7 +132,7 @@ def curves(measurement: int, report: Mapping[str, Any]) -> list[MeasuredCurve]:
                 measurement=measurement,
                 collective=collective,
                 dtype=dtype,
-                ranks=report["world_size"],
+                ranks=report.world_size,
                 points=tuple(points),
                 expected=tuple(bands),
                 notes=tuple(_notes(data, reference, rows)),
@@ -141,14 +141,14 @@ def curves(measurement: int, report: Mapping[str, Any]) -> list[MeasuredCurve]:
     return result
 
 
-def _band(row: Mapping[str, Any], judged_from: int | None) -> Band:
+def _band(row: PhaseData, judged_from: int | None) -> Band:
     size, expected = row["bytes"], row["expected_gb_s"]
     if judged_from is None or size < judged_from:
         return Band(bytes=size, expected=expected, fine=None, bad=None)
     return Band(bytes=size, expected=expected, fine=FINE * expected, bad=BAD * expected)
 
 
-def _notes(data: Mapping[str, Any], reference: Any, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _notes(data: PhaseData, reference: Any, rows: Sequence[PhaseData]) -> list[str]:
     """The reference of the bandwidths, or why there was none."""
     notes = []
     if data.get("note"):
@@ -165,15 +165,15 @@ def _notes(data: Mapping[str, Any], reference: Any, rows: Sequence[Mapping[str, 
     return notes
 
 
-def not_measured(report: Mapping[str, Any]) -> list[str]:
+def not_measured(report: Report) -> list[str]:
     """Collectives and types that could not be measured, each with the reason."""
     refused = phase_data(report, "collectives").get("refused", {})
     return [f"{name}: {reason}" for name, reason in refused.items()]
 
 
-def rank_table(measurement: int, report: Mapping[str, Any]) -> RankTable | None:
+def rank_table(measurement: int, report: Report) -> RankTable | None:
     """The values of each rank, or None if the report has no values by rank."""
-    world_size = report["world_size"]
+    world_size = report.world_size
     if world_size < 2:
         return None
     columns, values_by_column = [], []
@@ -206,7 +206,7 @@ def rank_table(measurement: int, report: Mapping[str, Any]) -> RankTable | None:
     )
 
 
-def gpus(report: Mapping[str, Any]) -> str:
+def gpus(report: Report) -> str:
     """The GPUs of all ranks by name; empty without GPUs."""
     names: Counter[str] = Counter()
     for facts in phase_data(report, "facts").get("ranks", []):
@@ -215,7 +215,7 @@ def gpus(report: Mapping[str, Any]) -> str:
     return ", ".join(f"{count} x {name}" for name, count in names.items())
 
 
-def _columns(report: Mapping[str, Any]) -> list[tuple[RankColumn, Sequence[float]]]:
+def _columns(report: Report) -> list[tuple[RankColumn, Sequence[float]]]:
     waits = phase_data(report, "barrier").get("p50_us_by_rank", [])
     columns = [_column("barrier", "wait", "us", WAIT_MEANING, waits)]
     compute = phase_data(report, "compute")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from provision.report.measures import MeasuredCurve, RankTable
+from provision_runtime.report.model import ReportedFinding
 
 # A fact as text, or a list of texts.
 Fact = str | tuple[str, ...]
@@ -51,17 +52,6 @@ class EnvironmentRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseFinding:
-    """What a phase found wrong."""
-
-    id: str
-    verdict: str
-    ranks: tuple[int, ...]
-    message: str
-    advice: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class PhaseResult:
     """One phase of a run. verdict: also `skipped`, for a phase that the user left out."""
 
@@ -69,7 +59,7 @@ class PhaseResult:
     verdict: str
     duration_s: float
     message: str
-    findings: tuple[PhaseFinding, ...] = ()
+    findings: tuple[ReportedFinding, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from provision.core.documents import DriftDeviation, DriftFact, DriftNode, DriftRecord
 from provision_runtime.report.text import format_count
 
-Record = Mapping[str, Any]
 # What a node has of a fact: the kind of its mark, its tooltip, and its value if it deviates.
 Cell = tuple[str, str, str]
 
@@ -109,13 +109,13 @@ class NodesPage:
     summary: str
     about: dict[str, str]
     deviations: tuple[NodeDeviation, ...]
-    failures: tuple[Mapping[str, Any], ...]
+    failures: tuple[dict[str, str], ...]
     common: tuple[tuple[str, str, int], ...]
     absent: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def build_nodes_page(record: Record) -> NodesPage:
+def build_nodes_page(record: DriftRecord) -> NodesPage:
     """record: valid by its schema."""
     facts = record["facts"]
     absent = [fact["title"] for fact in facts if _is_absent(fact)]
@@ -136,7 +136,7 @@ def build_nodes_page(record: Record) -> NodesPage:
     )
 
 
-def nodes_template_values(record: Record) -> dict[str, Any]:
+def nodes_template_values(record: DriftRecord) -> dict[str, Any]:
     """The values of templates/nodes.html.j2."""
     page = build_nodes_page(record)
     distributions = sum(fact["group"] == DISTRIBUTIONS for fact in record["facts"])
@@ -149,7 +149,7 @@ def nodes_template_values(record: Record) -> dict[str, Any]:
     }
 
 
-def _is_absent(fact: Mapping[str, Any]) -> bool:
+def _is_absent(fact: DriftFact) -> bool:
     """Whether no node has anything of it: no SHARP anywhere."""
     return fact["reference"] == ABSENT and not fact["deviations"] and not fact["unread"]
 
@@ -164,7 +164,7 @@ def _summary(counts: Mapping[str, int]) -> str:
     return f"{format_count(counts['nodes'], 'node')}: {', '.join(parts)}"
 
 
-def _about(record: Record) -> dict[str, str]:
+def _about(record: DriftRecord) -> dict[str, str]:
     compared = "every byte" if record["deep"] else "records and sizes of files"
     return {
         "compared": record["written_at"],
@@ -175,7 +175,7 @@ def _about(record: Record) -> dict[str, str]:
     }
 
 
-def _deviations(facts: Sequence[Mapping[str, Any]]) -> list[NodeDeviation]:
+def _deviations(facts: Sequence[DriftFact]) -> list[NodeDeviation]:
     rows = []
     for fact in facts:
         for index, deviation in enumerate(fact["deviations"]):
@@ -197,14 +197,14 @@ def _deviations(facts: Sequence[Mapping[str, Any]]) -> list[NodeDeviation]:
                     fact=fact["title"],
                     value=f"unknown: {row['reason']}",
                     kind=UNREAD,
-                    expected=_expected(fact, {}),
+                    expected=_expected(fact, None),
                 )
             )
     return rows
 
 
-def _expected(fact: Mapping[str, Any], deviation: Mapping[str, Any]) -> str:
-    if deviation.get("is_below"):
+def _expected(fact: DriftFact, deviation: DriftDeviation | None) -> str:
+    if deviation and deviation["is_below"]:
         return f"at least {fact['minimum']}"
     if fact["reference"] is None:
         return "no value has a majority"
@@ -217,7 +217,7 @@ def _color(index: int) -> str:
     return f"value{min(index, COLORS - 1)}"
 
 
-def draw(record: Record) -> NodeChart:
+def draw(record: DriftRecord) -> NodeChart:
     """The chart of a record."""
     nodes = record["nodes"]
     column = min(MAX_COLUMN, PLOT_WIDTH / max(1, len(nodes)))
@@ -258,13 +258,13 @@ def draw(record: Record) -> NodeChart:
     )
 
 
-def _drawn_facts(facts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _drawn_facts(facts: Sequence[DriftFact]) -> list[DriftFact]:
     drawn = [fact for fact in facts if fact["group"] != DISTRIBUTIONS and not _is_absent(fact)]
     distributions = [fact for fact in facts if fact["group"] == DISTRIBUTIONS]
     return drawn + distributions[:DRAWN_DISTRIBUTIONS]
 
 
-def _verdicts(nodes: Sequence[Mapping[str, Any]]) -> list[Cell]:
+def _verdicts(nodes: Sequence[DriftNode]) -> list[Cell]:
     """The first row: whether anything deviates."""
     cells = []
     for node in nodes:
@@ -281,7 +281,7 @@ def _verdicts(nodes: Sequence[Mapping[str, Any]]) -> list[Cell]:
     return cells
 
 
-def _cells(fact: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> list[Cell]:
+def _cells(fact: DriftFact, nodes: Sequence[DriftNode]) -> list[Cell]:
     """What each node has of a fact."""
     name, title = fact["name"], fact["title"]
     colors = {}
@@ -339,7 +339,7 @@ def _top_labels(names: Sequence[str], column: float) -> list[Label]:
     ]
 
 
-def _bottom_labels(nodes: Sequence[Mapping[str, Any]], column: float, y: float) -> list[Label]:
+def _bottom_labels(nodes: Sequence[DriftNode], column: float, y: float) -> list[Label]:
     """The names of nodes that deviate or are unknown, as far as there is room."""
     labels: list[Label] = []
     if column >= NAMED_COLUMN:

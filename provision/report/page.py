@@ -5,9 +5,9 @@ The page invents nothing: `missing` lists what the evidence lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from provision.core.documents import Passport, ReasonRow
 from provision.report import measures
 from provision.report.comparison import (
     compare_environments,
@@ -23,12 +23,12 @@ from provision.report.model import (
     Measurement,
     NodesTest,
     Page,
-    PhaseFinding,
     PhaseResult,
     ReasonedChoice,
     ReasonedPin,
     TestedNode,
 )
+from provision_runtime.report.model import Report
 
 LEFT_OUT = "left out when the test was started"
 WORST_FIRST = ("fail", "unknown", "warn", "pass")
@@ -145,7 +145,7 @@ def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
     )
 
 
-def _choice(choice: Mapping[str, Any]) -> ReasonedChoice:
+def _choice(choice: ReasonRow) -> ReasonedChoice:
     return ReasonedChoice(
         what=choice["what"],
         value=format_value(choice["value"]),
@@ -154,7 +154,7 @@ def _choice(choice: Mapping[str, Any]) -> ReasonedChoice:
     )
 
 
-def _products(passport: Mapping[str, Any]) -> dict[str, str]:
+def _products(passport: Passport) -> dict[str, str]:
     lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
     lock_text = f"{lock['packages']} packages, sha256 {lock['sha256']}"
     if not lock["portable"]:
@@ -181,18 +181,18 @@ def _measurement(label: str, evidence: EvidenceFile, run: SmokeRun) -> Measureme
         about=_about(report) if report else {},
         notes=tuple(_notes(evidence, run)),
         phases=tuple(_phases(report)) if report else (),
-        facts=flatten(report["facts"]) if report else {},
+        facts=flatten(report.facts) if report else {},
     )
 
 
-def _about(report: Mapping[str, Any]) -> dict[str, str]:
-    device = report["device"].partition(":")[0]
+def _about(report: Report) -> dict[str, str]:
+    device = report.device.partition(":")[0]
     about = {
-        "started": report["started_at"],
-        "took": f"{report['duration_s']:.1f} s",
-        "ranks": f"{report['world_size']}, {report['backend']} on {device}",
-        "hosts": ", ".join(report["hosts"]),
-        "profile": report["profile"],
+        "started": report.started_at,
+        "took": f"{report.duration_s:.1f} s",
+        "ranks": f"{report.world_size}, {report.backend} on {device}",
+        "hosts": ", ".join(report.hosts),
+        "profile": report.profile,
     }
     gpus = measures.gpus(report)
     if gpus:
@@ -207,39 +207,36 @@ def _notes(evidence: EvidenceFile, run: SmokeRun) -> list[str]:
         notes.append(f"It does not count for the environment as it is now: {evidence.outdated}.")
     if report is None:
         return [*notes, f"Its phases cannot be shown: {run.unread}."]
-    if run.verdict != report["verdict"]:
+    if run.verdict != report.verdict:
         notes.append(
-            f"The report says {report['verdict']}, but the test did not end that way: "
+            f"The report says {report.verdict}, but the test did not end that way: "
             f"the verdict is {run.verdict}."
         )
-    if report["device"] == "cpu":
+    if report.device == "cpu":
         notes.append(
             "It ran on the CPU over Gloo: that proves correctness, "
             "but not the speed of GPUs and their links."
         )
-    if report["world_size"] == 1:
+    if report.world_size == 1:
         notes.append("There was one rank: what several ranks do together was not tested.")
     for reason in measures.not_measured(report):
         notes.append(f"Not measured: {reason}.")
     return notes
 
 
-def _phases(report: Mapping[str, Any]) -> list[PhaseResult]:
+def _phases(report: Report) -> list[PhaseResult]:
     phases = []
-    for phase in report["phases"]:
-        findings = []
-        for finding in phase["findings"]:
-            findings.append(PhaseFinding(**{**finding, "ranks": tuple(finding["ranks"])}))
+    for phase in report.phases:
         phases.append(
             PhaseResult(
-                name=phase["name"],
-                verdict=phase["verdict"],
-                duration_s=phase["duration_s"],
-                message=phase["message"],
-                findings=tuple(findings),
+                name=phase.name,
+                verdict=phase.verdict,
+                duration_s=phase.duration_s,
+                message=phase.message,
+                findings=tuple(phase.findings),
             )
         )
-    for name in report["skipped"]:
+    for name in report.skipped:
         phases.append(PhaseResult(name=name, verdict="skipped", duration_s=0.0, message=LEFT_OUT))
     return phases
 

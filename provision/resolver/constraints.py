@@ -7,46 +7,39 @@ use it. A violation names the fact that contradicts the request, and that fact's
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from provision import catalog, sources
-from provision.catalog import Gpu, version_key
+from provision.catalog import Gpu, Library, version_key
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.resolver import python_versions
-from provision.sources.base import NO_SOURCE, REQUESTED, Axis, Candidate, Verdict, Violation, means
+from provision.sources.base import (
+    LIBRARY_TITLES,
+    NO_SOURCE,
+    REQUESTED,
+    Axis,
+    Candidate,
+    Verdict,
+    Violation,
+    means,
+)
 
 # What a request can give up to reach an existing build; the machine cannot change.
 CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python", "nccl", "cudnn")
 MACHINE: tuple[Axis, ...] = ("gpu", "driver", "glibc")
 
 
-def violations(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """Everything in a candidate that violates the request, in the order of the axes."""
-    for constraint in CONSTRAINTS.values():
-        yield from constraint(candidate, spec)
-
-
-def axis_violations(candidate: Candidate, spec: Spec, axis: Axis) -> Iterator[Violation]:
-    """The violations on one axis."""
-    yield from CONSTRAINTS[axis](candidate, spec)
-
-
-def machine_violations(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """The violations by the machine that a spec describes."""
-    for axis in MACHINE:
+def violations(candidate: Candidate, spec: Spec, axes: Iterable[Axis] = ()) -> Iterator[Violation]:
+    """What in a candidate violates the request on these axes; on all, in their order, if none."""
+    for axis in axes or CONSTRAINTS:
         yield from CONSTRAINTS[axis](candidate, spec)
 
 
-def fits(candidate: Candidate, spec: Spec) -> bool:
-    """Whether nothing rules a candidate out."""
-    return not any(violation.rules_out for violation in violations(candidate, spec))
-
-
-def passes(candidate: Candidate, spec: Spec, axis: Axis) -> bool:
-    """Whether nothing rules a candidate out on one axis."""
-    return not any(violation.rules_out for violation in CONSTRAINTS[axis](candidate, spec))
+def fits(candidate: Candidate, spec: Spec, *axes: Axis) -> bool:
+    """Whether nothing rules a candidate out on these axes; on any, if none."""
+    return not any(violation.rules_out for violation in violations(candidate, spec, axes))
 
 
 def verdict(candidate: Candidate, spec: Spec, axis: Axis) -> Verdict:
@@ -54,12 +47,9 @@ def verdict(candidate: Candidate, spec: Spec, axis: Axis) -> Verdict:
 
     A table also lists builds about which a fact is not known, so that alone is no "no".
     """
-    verdicts = {violation.verdict for violation in CONSTRAINTS[axis](candidate, spec)}
+    verdicts = {violation.verdict for violation in violations(candidate, spec, [axis])}
     worst_first: tuple[Verdict, ...] = ("no", "unknown", "ptx")
-    for possible in worst_first:
-        if possible in verdicts:
-            return possible
-    return "fits"
+    return next((verdict for verdict in worst_first if verdict in verdicts), "fits")
 
 
 def _torch(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
@@ -181,25 +171,14 @@ def _python_violation(candidate: Candidate, platform: Platform, python: str) -> 
     )
 
 
-def _nccl(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """NCCL follows from the build, except where the solver may choose it."""
-    if spec.nccl is None:
-        return
-    if candidate.build is None:
-        fact = f"{candidate} is a CPU build without NCCL"
-        yield Violation(axis="nccl", fact=fact, source=candidate.origin)
-    else:
-        yield from candidate.source.nccl_violations(candidate, spec, spec.nccl)
-
-
-def _cudnn(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    if spec.cudnn is None:
-        return
-    if candidate.build is None:
-        fact = f"{candidate} is a CPU build without cuDNN"
-        yield Violation(axis="cudnn", fact=fact, source=candidate.origin)
-    else:
-        yield from candidate.source.cudnn_violations(candidate, spec, spec.cudnn)
+def _library(library: Library, candidate: Candidate, spec: Spec) -> Iterator[Violation]:
+    """NCCL and cuDNN follow from the build, except where the solver may choose them."""
+    version = spec.library(library)
+    if version and candidate.build is None:
+        fact = f"{candidate} is a CPU build without {LIBRARY_TITLES[library]}"
+        yield Violation(axis=library, fact=fact, source=candidate.origin)
+    elif version:
+        yield from candidate.source.library_violations(library, candidate, spec, version)
 
 
 def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
@@ -225,8 +204,7 @@ def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
 def _gpu_violation(
     candidate: Candidate, platform: Platform, gpu: Gpu, driver: str | None
 ) -> Violation | None:
-    assert candidate.build is not None
-    build = candidate.build.for_platform(platform)
+    build = candidate.build_on(platform)
     reach = catalog.runs_on_gpu(build, gpu, driver)
     if reach == "yes":
         return None
@@ -241,7 +219,7 @@ def _gpu_violation(
             through_ptx=True,
         )
     described = described_gpu(gpu)
-    toolkit = catalog.toolkits().get(build.cuda)
+    toolkit = candidate.toolkit
     if reach == "no":
         if build.architectures is not None:
             architectures = ", ".join(build.architectures)
@@ -290,7 +268,7 @@ def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     if spec.driver is None or candidate.build is None:
         return
     cuda = candidate.build.cuda
-    toolkit = catalog.toolkits().get(cuda)
+    toolkit = candidate.toolkit
     if toolkit is None:
         yield Violation(
             axis="driver",
@@ -332,8 +310,7 @@ def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
 def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     if spec.glibc is None:
         return
-    platforms = candidate.common_platforms(spec.platforms)
-    needed = candidate.glibc(platforms)
+    needed, source = candidate.glibc(candidate.common_platforms(spec.platforms))
     if needed is None:
         yield Violation(
             axis="glibc",
@@ -342,8 +319,6 @@ def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
             rules_out=False,
         )
     elif version_key(needed) > version_key(spec.glibc):
-        build = candidate.build_for(platforms[-1])
-        source = build.glibc_source if build else None
         yield Violation(
             axis="glibc",
             fact=f"{candidate} needs glibc {needed} or later, and {spec.glibc} was requested",
@@ -357,8 +332,8 @@ CONSTRAINTS: dict[Axis, Callable[[Candidate, Spec], Iterator[Violation]]] = {
     "source": _source,
     "platform": _platform,
     "python": _python,
-    "nccl": _nccl,
-    "cudnn": _cudnn,
+    "nccl": functools.partial(_library, "nccl"),
+    "cudnn": functools.partial(_library, "cudnn"),
     "gpu": _gpu,
     "driver": _driver,
     "glibc": _glibc,

@@ -89,7 +89,7 @@ def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
         same_cuda = list(group)
         value = f"{cuda} ({', '.join(rival.source.name for rival in same_cuda)})"
         exact = dataclasses.replace(described, torch=candidate.release.version, cuda=cuda)
-        if not constraints.passes(same_cuda[0], described, "cuda"):
+        if not constraints.fits(same_cuda[0], described, "cuda"):
             reason = NOT_REQUESTED
         elif violations := contradictions(exact):
             yield _contradicted("cuda", value, violations)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from provision.catalog import CompatibilityRule
+from provision.core.package_names import package_name
 from provision.core.spec_fields import Spec
 from provision.core.types import Pin
 from provision.resolver import python_versions
-from provision.resolver.spec import package_name
 from provision.sources.base import NO_SOURCE, REQUESTED, Candidate
 from provision.sources.pypi_wheels import PIP
 

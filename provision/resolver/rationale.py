@@ -76,13 +76,13 @@ def glibc(spec: Spec, candidate: Candidate) -> str:
     """The glibc that the solvers may assume of the machine."""
     if spec.glibc:
         return spec.glibc
-    needed = candidate.glibc(spec.platforms) or DEFAULT_GLIBC
+    needed = candidate.glibc(spec.platforms)[0] or DEFAULT_GLIBC
     return max(DEFAULT_GLIBC, needed, key=catalog.version_key)
 
 
 def driver_floor(spec: Spec, candidate: Candidate) -> str | None:
     """The oldest driver that runs the build, if a source says for one of the platforms."""
-    toolkit = catalog.toolkits().get(candidate.build.cuda) if candidate.build else None
+    toolkit = candidate.toolkit
     if toolkit and any(platform in toolkit.driver_platforms for platform in spec.platforms):
         return toolkit.driver_floor
     return None
@@ -106,7 +106,7 @@ def source_reason(described: Spec, candidate: Candidate) -> str:
     rivals = [
         rival
         for rival in sources.candidates_of(candidate.release.version)
-        if rival.cuda == candidate.cuda and constraints.passes(rival, described, "platform")
+        if rival.cuda == candidate.cuda and constraints.fits(rival, described, "platform")
     ]
     preferred = min(
         rivals, key=lambda rival: rival.source.preference(rival, described.platforms)[0]
@@ -163,8 +163,7 @@ def _triton(candidate: Candidate) -> Choice:
 
 
 def _driver(spec: Spec, candidate: Candidate) -> Choice:
-    assert candidate.build is not None
-    toolkit = catalog.toolkits().get(candidate.build.cuda)
+    toolkit = candidate.toolkit
     floor = driver_floor(spec, candidate)
     reason = "oldest driver that runs this CUDA"
     if toolkit and floor is None:
@@ -180,10 +179,9 @@ def _driver(spec: Spec, candidate: Candidate) -> Choice:
 
 
 def _architectures(spec: Spec, candidate: Candidate) -> Choice:
-    build = candidate.build_for(spec.platforms[0])
-    assert build is not None
+    build = candidate.build_on(spec.platforms[0])
     if build.architectures is None:
-        toolkit = catalog.toolkits().get(build.cuda)
+        toolkit = candidate.toolkit
         reason, source = NO_SOURCE, NO_SOURCE
         if toolkit:
             reason += f"; CUDA {build.cuda} itself compiles for {toolkit.capability_min} and newer"
@@ -221,14 +219,8 @@ def _companions(spec: Spec, candidate: Candidate) -> Iterator[Choice]:
 
 def _glibc(spec: Spec, candidate: Candidate) -> Choice:
     value = glibc(spec, candidate)
-    needed = candidate.glibc(spec.platforms)
+    needed, source = candidate.glibc(spec.platforms)
     needs = f"the build needs {needed}" if needed else "what the build needs is not known"
-    source = None
-    for platform in spec.platforms:
-        build = candidate.build_for(platform)
-        if build and build.glibc == needed:
-            source = build.glibc_source
-            break
     if spec.glibc:
         reason = f"{REQUESTED}; {needs}"
     elif needed == value:

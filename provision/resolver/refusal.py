@@ -13,20 +13,12 @@ from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints
 from provision.resolver.suggest import Neighbor, nearest
-from provision.sources.base import Axis, Candidate, Source, Violation, means
+from provision.sources.base import Candidate, Source, Violation, means
 
 NEAREST = 6
 FACTS = 3  # of a kind: a range has many builds, each with its own fact
 # What may still contradict a request for which release, CUDA and source exist.
-REMAINING_AXES: tuple[Axis, ...] = (
-    "platform",
-    "python",
-    "nccl",
-    "cudnn",
-    "gpu",
-    "driver",
-    "glibc",
-)
+REMAINING_AXES = constraints.CHANGEABLE[3:] + constraints.MACHINE
 
 
 def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> NoSuchBuild:
@@ -95,13 +87,11 @@ def contradictions(spec: Spec) -> list[Violation]:
         oldest, newest = releases[0], releases[-1]
         fact = f"torch {spec.torch} is not in the table of known releases ({oldest} to {newest})"
         return [Violation(axis="torch", fact=fact, source="")]
-    of_cuda = [candidate for candidate in of_release if constraints.passes(candidate, spec, "cuda")]
+    of_cuda = [candidate for candidate in of_release if constraints.fits(candidate, spec, "cuda")]
     if not of_cuda:
         facts = [_available_cudas(spec, of_release, source) for source in sources.REGISTRY]
         return facts + _unreleased_builds(spec, of_release, sources.REGISTRY)
-    of_source = [
-        candidate for candidate in of_cuda if constraints.passes(candidate, spec, "source")
-    ]
+    of_source = [candidate for candidate in of_cuda if constraints.fits(candidate, spec, "source")]
     if not of_source:
         of_sources = sources.REGISTRY
         if spec.source != sources.AUTO:
@@ -164,13 +154,10 @@ def _violations(spec: Spec, survivors: Sequence[Candidate]) -> list[Violation]:
     """
     against: dict[Candidate, list[Violation]] = {}
     for candidate in survivors:
-        violations: list[Violation] = []
-        for axis in REMAINING_AXES:
-            for violation in constraints.axis_violations(candidate, spec, axis):
-                if violation.rules_out:
-                    violations.append(violation)
-        if violations:
-            against[candidate] = violations
+        violations = list(constraints.violations(candidate, spec, REMAINING_AXES))
+        against[candidate] = [violation for violation in violations if violation.rules_out]
+        if not against[candidate]:
+            del against[candidate]
     if not against:
         return []
     violated_axes = [

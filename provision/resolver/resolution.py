@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from provision import catalog
@@ -19,7 +19,7 @@ from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
 from provision.resolver.select import select, settle, with_machine
 from provision.resolver.suggest import nearest
-from provision.sources.base import Candidate
+from provision.sources.base import Candidate, Violation
 
 SOURCES_ADVICE = "(-v shows the sources.)"
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
@@ -101,7 +101,18 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
     # Known problems on the machine that `auto` was for are reported too.
     on_machine = dataclasses.replace(settled, gpu=described.gpu, driver=described.driver)
     ordered_channels = channels(settled, candidate)
-    rules = _applying_rules(on_machine, candidate, ordered_channels)
+    violations = list(constraints.violations(candidate, on_machine))
+    rules = catalog.matching_rules(
+        candidate.release,
+        candidate.build,
+        candidate.source.name,
+        python=settled.python,
+        nccl=nccl(settled, candidate),
+        platforms=settled.platforms,
+        packages=added_packages(settled),
+        channels=settled.channels or ordered_channels,
+        through_ptx=any(violation.through_ptx for violation in violations),
+    )
     resolved_pins = tuple(pins(settled, candidate, rules))
     _refuse_mistakes(settled, candidate, rules, resolved_pins)
     build = candidate.build_for(settled.platforms[0])
@@ -124,29 +135,9 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
         virtual_packages=_virtual_packages(candidate, solver_glibc),
         choices=tuple(choices(spec, described, settled, candidate, ordered_channels)),
         platforms=settled.platforms,
-        warnings=_warnings(on_machine, candidate, rules),
+        warnings=tuple(_warnings(violations, rules)),
     )
     return Decision(candidate=candidate, described=described, rules=rules, resolution=resolution)
-
-
-def _applying_rules(
-    spec: Spec, candidate: Candidate, ordered_channels: Sequence[str]
-) -> tuple[CompatibilityRule, ...]:
-    """The rules that hold for a settled spec."""
-    through_ptx = any(
-        violation.through_ptx for violation in constraints.axis_violations(candidate, spec, "gpu")
-    )
-    return catalog.matching_rules(
-        candidate.release,
-        candidate.build,
-        candidate.source.name,
-        python=spec.python,
-        nccl=nccl(spec, candidate),
-        platforms=spec.platforms,
-        packages=added_packages(spec),
-        channels=spec.channels or ordered_channels,
-        through_ptx=through_ptx,
-    )
 
 
 def _refuse_mistakes(
@@ -184,23 +175,17 @@ def _refuse_mistakes(
 
 
 def _warnings(
-    spec: Spec, candidate: Candidate, rules: Sequence[CompatibilityRule]
-) -> tuple[Choice, ...]:
+    violations: Sequence[Violation], rules: Sequence[CompatibilityRule]
+) -> Iterator[Choice]:
     """What is not known about this combination, and the pitfalls that no pin avoids."""
-    warnings = []
-    for violation in constraints.violations(candidate, spec):
+    for violation in violations:
         if not violation.rules_out:
-            warnings.append(
-                Choice(
-                    what=violation.axis, value="", reason=violation.fact, source=violation.source
-                )
+            yield Choice(
+                what=violation.axis, value="", reason=violation.fact, source=violation.source
             )
     for rule in rules:
         if rule.consequence == "warn":
-            warnings.append(
-                Choice(what=rule.id, value=rule.advice, reason=rule.reason, source=rule.source)
-            )
-    return tuple(warnings)
+            yield Choice(what=rule.id, value=rule.advice, reason=rule.reason, source=rule.source)
 
 
 def _virtual_packages(candidate: Candidate, glibc_version: str) -> tuple[tuple[str, str], ...]:

@@ -16,6 +16,7 @@ from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus
 from provision.resolver import constraints, python_versions
+from provision.resolver.constraints import MACHINE
 from provision.sources.base import Candidate
 
 # A release or a minor release by number: spec.yml keeps it, and it names the environment.
@@ -102,7 +103,7 @@ def _best(spec: Spec) -> Iterator[Candidate]:
         matching = [
             candidate
             for candidate in sources.candidates_of(version)
-            if all(constraints.passes(candidate, spec, axis) for axis in constraints.CHANGEABLE)
+            if constraints.fits(candidate, spec, *constraints.CHANGEABLE)
         ]
         for _, same_cuda in itertools.groupby(matching, key=lambda candidate: candidate.cuda):
             by_preference = sorted(
@@ -118,7 +119,7 @@ def _best_on_machine(by_preference: Sequence[Candidate], spec: Spec) -> Candidat
     """The first candidate without violations on the machine, else the first that may run there."""
     possible: Candidate | None = None
     for candidate in by_preference:
-        violations = list(constraints.machine_violations(candidate, spec))
+        violations = list(constraints.violations(candidate, spec, MACHINE))
         if not violations:
             return candidate
         # A build that is unlikely to run is taken only if `auto` prefers it anyway.
@@ -139,7 +140,7 @@ def _newest_for_machine(described: Spec) -> Candidate | None:
     for candidate in _best(described):
         if possible is not None and candidate.release is not possible.release:
             break
-        if not any(constraints.machine_violations(candidate, described)):
+        if not any(constraints.violations(candidate, described, MACHINE)):
             return candidate
         possible = possible or candidate
     return possible

@@ -15,8 +15,9 @@ from typing import Any
 from provision import sources
 from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
+from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
-from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecKey
+from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecContent, SpecKey
 from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml, read_source
 
 # One rule for every use of a name: a folder, a Docker repository (lower case, no double
@@ -41,14 +42,6 @@ def check_name(name: str) -> str:
             f"{NAME_LENGTH} characters at most.",
         )
     return name
-
-
-def package_name(requirement: str) -> str:
-    """The canonical name in a requirement of conda or pip."""
-    from packaging.utils import canonicalize_name
-
-    without_channel = requirement.rpartition("::")[2].strip()
-    return canonicalize_name(re.split(r"[^A-Za-z0-9._-]", without_channel, maxsplit=1)[0])
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -90,7 +83,7 @@ def parse(text: bytes, path: Path) -> dict[str, Any]:
     return content
 
 
-def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -> Spec:
+def combine(file: SpecContent, options: SpecContent, *, name: str) -> Spec:
     """Lay options over a spec file's content.
 
     An option that is None or empty leaves what the file says. Packages are added to the file's, and
@@ -106,7 +99,7 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
             "--cuda and --cpu were both given.",
             advice="Request one: a CUDA version, or a build without CUDA.",
         )
-    merged: dict[str, Any] = {**file, **overrides}
+    merged = {**file, **overrides}
     for key in SPEC_KEYS:
         if key.extends_file and key.name in overrides:
             merged[key.name] = replace_packages(file.get(key.name, ()), overrides[key.name])
@@ -131,7 +124,7 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
         )
     if mistakes:
         raise InvalidSpec("\n".join(mistakes))
-    values: dict[str, Any] = {
+    values = {
         key: _field_value(key, value)
         for key, value in merged.items()
         if key not in ("cuda", "cpu") and value not in (None, (), [])
@@ -141,7 +134,7 @@ def combine(file: Mapping[str, Any], options: Mapping[str, Any], *, name: str) -
 
 
 def _platforms_of_gpus(
-    content: Mapping[str, Any],
+    content: SpecContent,
 ) -> tuple[Sequence[Platform] | None, str | None]:
     """The platforms of a request and the problem with them, or None. Without platforms, GPUs on one
     module with their CPU say which it is."""

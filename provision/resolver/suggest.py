@@ -14,15 +14,14 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from provision import catalog, sources
-from provision.catalog import minor, version_key
+from provision.catalog import Library, minor, version_key
 from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints, python_versions
-from provision.resolver.constraints import CHANGEABLE
-from provision.sources.base import Axis, Candidate, Library, means
+from provision.resolver.constraints import CHANGEABLE, MACHINE
+from provision.sources.base import LIBRARY_TITLES, Axis, Candidate, means
 
 # From a CUDA build to a CPU build, or back, is farther than between any two versions.
 ACROSS = 100
@@ -46,12 +45,11 @@ class Neighbor:
     @property
     def dropped(self) -> tuple[Axis, ...]:
         """The libraries whose version the new request must leave open."""
-        dropped: list[Axis] = []
-        if "nccl" in self.changed and not self.spec.nccl:
-            dropped.append("nccl")
-        if "cudnn" in self.changed and not self.spec.cudnn:
-            dropped.append("cudnn")
-        return tuple(dropped)
+        return tuple(
+            library
+            for library in LIBRARY_TITLES
+            if library in self.changed and not self.spec.library(library)
+        )
 
     @property
     def options(self) -> str:
@@ -84,7 +82,7 @@ def nearest(spec: Spec, limit: int, leads_to: Callable[[Spec], Candidate | None]
     certain = [
         neighbor
         for neighbor in possible
-        if not any(constraints.machine_violations(neighbor.candidate, neighbor.spec))
+        if not any(constraints.violations(neighbor.candidate, neighbor.spec, MACHINE))
     ]
     offered: set[tuple[object, ...]] = set()
     neighbors: list[Neighbor] = []
@@ -109,13 +107,11 @@ def _with_leading_options(
     """The neighbor with options that lead to its candidate: as they are, or with its source, its
     exact release, or both."""
     candidate = neighbor.candidate
-    source = {"source": candidate.source.name}
-    release = {"torch": candidate.release.version}
-    attempts: tuple[dict[str, Any], ...] = ({}, source, release, {**source, **release})
-    for changes in attempts:
-        offered = dataclasses.replace(neighbor.spec, **changes)
-        if leads_to(offered) is candidate:
-            return dataclasses.replace(neighbor, spec=offered)
+    for torch in (neighbor.spec.torch, candidate.release.version):
+        for source in (neighbor.spec.source, candidate.source.name):
+            offered = dataclasses.replace(neighbor.spec, torch=torch, source=source)
+            if leads_to(offered) is candidate:
+                return dataclasses.replace(neighbor, spec=offered)
     return None
 
 
@@ -145,7 +141,7 @@ def _neighbor(candidate: Candidate, spec: Spec) -> Neighbor | None:
     steps = 0
     closer = spec
     for axis in CHANGEABLE:
-        if constraints.passes(candidate, closer, axis):
+        if constraints.fits(candidate, closer, axis):
             continue
         change = CHANGES[axis](candidate, closer)
         if change is None:
@@ -202,47 +198,38 @@ def _change_python(candidate: Candidate, spec: Spec) -> Change:
     return dataclasses.replace(spec, python=python), distance
 
 
-def _change_nccl(candidate: Candidate, spec: Spec) -> Change:
-    assert spec.nccl is not None
+def _change_library(library: Library, candidate: Candidate, spec: Spec) -> Change:
+    scale = _library_versions(library)
+    requested = _matching(spec.library(library) or "", scale)
+    versions = list(_possible_versions(library, candidate, spec))
+    closest = min(versions, key=lambda version: _distance(version, requested, scale), default=None)
+    distance = _distance(closest, requested, scale) if closest else ACROSS
+    if library == "nccl":
+        return dataclasses.replace(spec, nccl=closest), distance
+    return dataclasses.replace(spec, cudnn=closest), distance
+
+
+def _possible_versions(library: Library, candidate: Candidate, spec: Spec) -> Iterator[str]:
+    """The versions of a library, newest first, that an environment with a build can have: its own,
+    if it is the same on all platforms of the request, or those that the solver may choose."""
     build = candidate.build
-    versions = []
-    carried = _carried("nccl", candidate, spec)
-    if carried:
-        versions = [carried]
-    elif build and candidate.source.solver_chooses_libraries:
-        floor = version_key(candidate.floor("nccl", spec.platforms)[0] or "0")
-        for version, entry in catalog.nccl_on_conda_forge().items():
-            if entry.runs_with(build.cuda) and version_key(version) >= floor:
-                versions.append(version)
-    if not versions:
-        return dataclasses.replace(spec, nccl=None), ACROSS
-    scale = _nccls()
-    requested = _matching(spec.nccl, scale)
-    closest = min(reversed(versions), key=lambda version: _distance(version, requested, scale))
-    return dataclasses.replace(spec, nccl=closest), _distance(closest, requested, scale)
-
-
-def _carried(library: Library, candidate: Candidate, spec: Spec) -> str | None:
-    """The NCCL or cuDNN that a build holds on all platforms of a request; None if that is not known
-    or not one version."""
-    versions = set()
-    for platform in candidate.common_platforms(spec.platforms):
-        build = candidate.build_for(platform)
-        if build is None:
-            return None
-        versions.add(build.nccl if library == "nccl" else build.cudnn)
-    return versions.pop() if len(versions) == 1 else None
-
-
-def _change_cudnn(candidate: Candidate, spec: Spec) -> Change:
-    assert spec.cudnn is not None
-    version = _carried("cudnn", candidate, spec)
-    if version is None and candidate.source.solver_chooses_libraries:
-        version = candidate.floor("cudnn", spec.platforms)[0]
-    if version is None:
-        return dataclasses.replace(spec, cudnn=None), ACROSS
-    distance = _distance(version, _matching(spec.cudnn, _cudnns()), _cudnns())
-    return dataclasses.replace(spec, cudnn=version), distance
+    if build is None:
+        return
+    platforms = candidate.common_platforms(spec.platforms)
+    carried = {candidate.build_on(platform).library(library).version for platform in platforms}
+    own = carried.pop() if len(carried) == 1 else None
+    if own:
+        yield own
+    elif candidate.source.solver_chooses_libraries:
+        floor = candidate.floor(library, spec.platforms)[0]
+        if library == "cudnn" and floor:
+            yield floor
+        elif library == "nccl":
+            for version, entry in reversed(catalog.nccl_on_conda_forge().items()):
+                if entry.runs_with(build.cuda) and version_key(version) >= version_key(
+                    floor or "0"
+                ):
+                    yield version
 
 
 CHANGES: dict[Axis, Callable[[Candidate, Spec], Change]] = {
@@ -251,8 +238,8 @@ CHANGES: dict[Axis, Callable[[Candidate, Spec], Change]] = {
     "source": _change_source,
     "platform": _change_platform,
     "python": _change_python,
-    "nccl": _change_nccl,
-    "cudnn": _change_cudnn,
+    "nccl": functools.partial(_change_library, "nccl"),
+    "cudnn": functools.partial(_change_library, "cudnn"),
 }
 
 
@@ -282,21 +269,13 @@ def _cudas() -> tuple[str, ...]:
 
 
 @functools.cache
-def _nccls() -> tuple[str, ...]:
-    versions = set(catalog.nccl_on_conda_forge())
-    for candidate in sources.candidates():
-        if candidate.build and candidate.build.nccl:
-            versions.add(candidate.build.nccl)
-    return _sorted(versions)
-
-
-@functools.cache
-def _cudnns() -> tuple[str, ...]:
-    versions = set()
+def _library_versions(library: Library) -> tuple[str, ...]:
+    versions = set(catalog.nccl_on_conda_forge()) if library == "nccl" else set()
     for candidate in sources.candidates():
         if candidate.build:
-            versions |= {candidate.build.cudnn, candidate.build.cudnn_floor}
-    return _sorted(version for version in versions if version)
+            version, floor, _ = candidate.build.library(library)
+            versions |= {each for each in (version, floor) if each}
+    return _sorted(versions)
 
 
 def _sorted(versions: Iterable[str]) -> tuple[str, ...]:

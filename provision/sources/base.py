@@ -1,21 +1,21 @@
 """The interface of a source of PyTorch builds, its candidates, and their violations of a request.
 
-A source (PyTorch's wheels, the pytorch channel, conda-forge) is one object behind the `Source`
-protocol. Code that depends on the source calls the candidate's source and never compares its name.
+A source (PyTorch's wheels, the pytorch channel, conda-forge) is one object of a class derived
+from `Source`. Code that depends on the source calls the candidate's source and never compares its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-from provision.catalog import Build, Release, version_key
-from provision.core.platforms import Platform
+from provision import catalog
+from provision.catalog import Build, Library, Release, Toolkit, version_key
+from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 
-Library = Literal["nccl", "cudnn"]
 # What a candidate is judged by, in the order in which a request is read.
 Axis = Literal[
     "torch", "cuda", "source", "platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc"
@@ -97,6 +97,16 @@ class Candidate:
         """The build with the facts of one platform; None for the build for CPUs."""
         return self.build.for_platform(platform) if self.build else None
 
+    def build_on(self, platform: Platform) -> Build:
+        """The same, of a build for GPUs."""
+        assert self.build is not None
+        return self.build.for_platform(platform)
+
+    @property
+    def toolkit(self) -> Toolkit | None:
+        """The toolkit of its CUDA, if a source says something of it."""
+        return catalog.toolkits().get(self.cuda or "")
+
     def is_index_default(self, platform: Platform) -> bool:
         """Whether a package index serves this build as plain `torch==V`."""
         return self.source.is_index_default(self.release, self.build, platform)
@@ -117,15 +127,17 @@ class Candidate:
         answers = {self.is_index_default(platform) for platform in self.common_platforms(platforms)}
         return len(answers) > 1
 
-    def glibc(self, platforms: Sequence[Platform]) -> str | None:
-        """The glibc that it needs; None if that is not known for one of the platforms."""
-        versions = []
+    def glibc(self, platforms: Sequence[Platform]) -> tuple[str | None, str | None]:
+        """The glibc that it needs, and the source of that; None if not known for one of the
+        platforms."""
+        newest: tuple[str | None, str | None] = (None, None)
         for platform in platforms:
             build = self.build_for(platform)
             if build is None or not build.glibc:
-                return None
-            versions.append(build.glibc)
-        return max(versions, key=version_key, default=None)
+                return None, None
+            if newest[0] is None or version_key(build.glibc) > version_key(newest[0]):
+                newest = (build.glibc, build.glibc_source)
+        return newest
 
     def floor(
         self, library: Library, platforms: Sequence[Platform]
@@ -133,172 +145,150 @@ class Candidate:
         """The oldest NCCL or cuDNN that the build accepts on all of the platforms, and the source
         of that; None if not known."""
         oldest: tuple[str | None, str | None] = (None, None)
-        for platform in self.common_platforms(platforms):
-            build = self.build_for(platform)
-            if build is None:
-                continue
-            if library == "nccl":
-                floor, source = build.nccl_floor, build.nccl_source
-            else:
-                floor, source = build.cudnn_floor, build.cudnn_source
+        for platform in self.common_platforms(platforms) if self.build else ():
+            _, floor, source = self.build_on(platform).library(library)
             if floor and (oldest[0] is None or version_key(floor) > version_key(oldest[0])):
                 oldest = (floor, source)
         return oldest
 
 
-class Source(Protocol):
+class Source:
     """One place that PyTorch builds come from.
 
-    Every question whose answer differs by source is a method here.
+    Every question whose answer differs by source is a method here. The usual answers are given; what
+    raises NotImplementedError is each source's own.
     """
 
-    @property
-    def name(self) -> str:
-        """The name in spec.yml, in options and in JSON."""
-
-    @property
-    def title(self) -> str:
-        """The name within a sentence."""
-
-    @property
-    def is_plural(self) -> bool:
-        """Whether the title takes a plural verb."""
-
-    @property
-    def manager(self) -> Manager:
-        """What installs torch and the packages that go with it."""
-
-    @property
-    def torch_package(self) -> str:
-        """The name of the torch package in a lock."""
-
-    @property
-    def solver_chooses_libraries(self) -> bool:
-        """Whether NCCL and cuDNN are shared packages whose versions conda's solver chooses."""
+    name: str  # in spec.yml, in options and in JSON
+    title: str  # within a sentence
+    is_plural = False  # whether the title takes a plural verb
+    manager: Manager  # what installs torch and the packages that go with it
+    torch_package: str  # the name of the torch package in a lock
+    # Whether NCCL and cuDNN are shared packages whose versions conda's solver chooses.
+    solver_chooses_libraries = False
 
     # Which builds exist.
 
     def builds(self, release: Release) -> tuple[Build, ...]:
         """The CUDA builds of a release."""
+        raise NotImplementedError
 
     def origin(self, release: Release) -> str:
         """The source of its list of builds of a release."""
+        raise NotImplementedError
 
     def cpu_platforms(self, release: Release) -> tuple[Platform, ...]:
         """The platforms that its CPU build of a release exists for, or may exist for."""
+        return (PLATFORM,)
 
     def has_cpu_build(self, release: Release, platform: Platform) -> bool:
         """Whether it is known to have a CPU build of a release for a platform."""
+        return any(platform in build.platforms for build in self.builds(release))
 
     def cpu_pythons(self, release: Release, platform: Platform) -> tuple[str, ...]:
         """The Pythons that its CPU build is made for."""
+        raise NotImplementedError
 
     def companion_pythons(self, release: Release) -> tuple[str, ...] | None:
         """The Pythons that its torchvision is built for, if those are fewer than torch's."""
+        return None
 
     def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
         """Whether a package index serves a build as plain `torch==V`."""
+        return False
 
     def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
         """CUDA version -> a note on builds that exist but are not part of the release."""
+        return {}
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
         """The rank of this source in `auto` (lower is better) and why.
 
         Facts decide, never what the network answers.
         """
+        raise NotImplementedError
 
-    # Whether a build has the library versions of a request.
-
-    def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
-        """Why a CUDA build does not fit a request for this NCCL version."""
-
-    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
-        """Why a CUDA build does not fit a request for this cuDNN version."""
+    def library_violations(
+        self, library: Library, candidate: Candidate, spec: Spec, version: str
+    ) -> Iterator[Violation]:
+        """Why a CUDA build does not fit a request for this NCCL or cuDNN. Of builds with their own,
+        which cannot be exchanged: on every platform it must be known to be the requested version.
+        """
+        for platform in candidate.common_platforms(spec.platforms):
+            carried = candidate.build_on(platform).library(library)
+            if means(version, carried.version):
+                continue
+            carried_version = carried.version or "whose version is not known"
+            yield Violation(
+                axis=library,
+                fact=f"{candidate} carries {LIBRARY_TITLES[library]} {carried_version}, not "
+                f"{version}, and it cannot be exchanged",
+                source=carried.source or NO_SOURCE,
+                is_certain=carried.version is not None,
+            )
+            break
 
     # What a build is in environment.yml and in the lock.
 
     def local_version(self, candidate: Candidate) -> str:
         """What `torch.__version__` says."""
+        return candidate.release.version
 
     def channels(self, candidate: Candidate) -> tuple[str, ...]:
         """The conda channels that must come before those of the request."""
+        return ()
 
     def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
         """torch and its companions as requirements. The spec is settled: its Python is chosen."""
+        raise NotImplementedError
 
     def locked_torch_problem(
         self, packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution
     ) -> str | None:
         """The problem if the locked torch is not the build of the resolution."""
+        raise NotImplementedError
 
     def is_build_string_of(self, build_string: str, cuda: str | None) -> bool:
         """Whether a conda build string is of a CUDA version, or of no CUDA."""
+        return False
 
     # Why: for `matrix explain` and the passport.
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
-        """Which NCCL or cuDNN the environment gets."""
+        """Which NCCL or cuDNN the environment gets. The first platform of the request counts."""
+        build = candidate.build_on(spec.platforms[0])
+        facts = build.library(library)
+        reason = "the one that the build was made with"
+        if library == "nccl" and build.nccl_is_package and facts.version:
+            reason = "a package of its own: the exact version that torch's metadata pins"
+        elif library == "nccl" and facts.version:
+            reason = "linked statically into the build; cannot be chosen"
+        elif library == "nccl":
+            reason += "; cannot be chosen"
+        return Choice(
+            what=library,
+            value=facts.version or NOT_KNOWN,
+            reason=reason,
+            source=(facts.source if facts.version else None) or NO_SOURCE,
+        )
 
     def companion_choice(self, name: str, version: str, source: str) -> Choice:
         """Which torchvision or torchaudio the environment gets, of a release that has one."""
+        return Choice(what=name, value=version, reason=COMPANION, source=source)
 
     def channels_choice(
         self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
     ) -> Choice:
         """The channels, and the reason for their order."""
+        reason, source = "the default", "provision"
+        if spec.channels:
+            reason, source = "in the order of the request", "spec.yml"
+        return Choice(what="channels", value=", ".join(channels), reason=reason, source=source)
 
 
 def means(prefix: str, version: str | None) -> bool:
     """Whether a prefix covers a version: 2.20 means 2.20 and every 2.20.x."""
     return version is not None and (version == prefix or version.startswith(prefix + "."))
-
-
-def fixed_library_violations(
-    library: Library, candidate: Candidate, spec: Spec, version: str
-) -> Iterator[Violation]:
-    """For builds with their own NCCL or cuDNN, which cannot be exchanged: on every platform it must
-    be known to be the requested version."""
-    carried: str | None = None
-    source: str | None = None
-    for platform in candidate.common_platforms(spec.platforms):
-        build = candidate.build_for(platform)
-        assert build is not None
-        carried = build.nccl if library == "nccl" else build.cudnn
-        source = build.nccl_source if library == "nccl" else build.cudnn_source
-        if not means(version, carried):
-            break
-    else:
-        return
-    title = LIBRARY_TITLES[library]
-    carried_version = carried or "whose version is not known"
-    yield Violation(
-        axis=library,
-        fact=f"{candidate} carries {title} {carried_version}, not {version}, and it cannot be "
-        "exchanged",
-        source=source or NO_SOURCE,
-        is_certain=carried is not None,
-    )
-
-
-def fixed_library_choice(library: Library, candidate: Candidate, spec: Spec) -> Choice:
-    """For builds with their own NCCL or cuDNN. spec: settled; its first platform counts."""
-    build = candidate.build_for(spec.platforms[0])
-    assert build is not None
-    if library == "cudnn":
-        version, source = build.cudnn, build.cudnn_source
-        reason = "the one that the build was made with"
-    elif build.nccl is None:
-        version, source = None, None
-        reason = "the one that the build was made with; cannot be chosen"
-    else:
-        version, source = build.nccl, build.nccl_source
-        reason = "linked statically into the build; cannot be chosen"
-        if build.nccl_is_package:
-            reason = "a package of its own: the exact version that torch's metadata pins"
-    return Choice(
-        what=library, value=version or NOT_KNOWN, reason=reason, source=source or NO_SOURCE
-    )
 
 
 def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterator[Pin]:
@@ -318,17 +308,3 @@ def torch_reason(spec: Spec, candidate: Candidate) -> str:
     if spec.torch == candidate.release.version:
         return REQUESTED
     return f"newest {spec.torch} release"
-
-
-def exact_companion_choice(name: str, version: str, source: str) -> Choice:
-    """For sources that pin the release of torchvision or torchaudio made for this torch."""
-    return Choice(what=name, value=version, reason=COMPANION, source=source)
-
-
-def plain_channels_choice(spec: Spec, channels: tuple[str, ...]) -> Choice:
-    """For sources that need no channel of their own: those of the request, or the default."""
-    if spec.channels:
-        reason, source = "in the order of the request", "spec.yml"
-    else:
-        reason, source = "the default", "provision"
-    return Choice(what="channels", value=", ".join(channels), reason=reason, source=source)

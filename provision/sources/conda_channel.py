@@ -6,21 +6,12 @@ A source that is a conda channel derives from `CondaChannelSource`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from provision.catalog import Build, Release, version_key
-from provision.core.platforms import PLATFORM, Platform
-from provision.core.spec_fields import Spec
-from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
-from provision.sources.base import (
-    Candidate,
-    Library,
-    Violation,
-    exact_companion_choice,
-    fixed_library_choice,
-    fixed_library_violations,
-    plain_channels_choice,
-)
+from provision.catalog import Release, version_key
+from provision.core.platforms import Platform
+from provision.core.types import LockedPackage, Manager, Resolution
+from provision.sources.base import Candidate, Source
 
 # Packages that are built for one CUDA, or for none, and load torch's libraries. Some records of
 # conda-forge do not say that the builds must agree.
@@ -37,30 +28,14 @@ def cuda_of_build_string(build_string: str) -> str | None:
     return "" if re.search(r"(?:^|_)cpu(?=_|$)", build_string) else None
 
 
-class CondaChannelSource:
+class CondaChannelSource(Source):
     """Builds from one conda channel.
 
     Derived classes say which builds those are and how they are pinned.
     """
 
-    name: str
-    title: str
-    is_plural = False
     manager: Manager = "conda"
     torch_package = "pytorch"
-    solver_chooses_libraries = False
-
-    def builds(self, release: Release) -> tuple[Build, ...]:
-        raise NotImplementedError
-
-    def origin(self, release: Release) -> str:
-        raise NotImplementedError
-
-    def cpu_platforms(self, release: Release) -> tuple[Platform, ...]:
-        return (PLATFORM,)
-
-    def has_cpu_build(self, release: Release, platform: Platform) -> bool:
-        return any(platform in build.platforms for build in self.builds(release))
 
     def cpu_pythons(self, release: Release, platform: Platform) -> tuple[str, ...]:
         """The Pythons of any of its CUDA builds; if those are not known, the Pythons of the
@@ -71,32 +46,8 @@ class CondaChannelSource:
                 pythons.update(build.for_platform(platform).python or ())
         return tuple(sorted(pythons, key=version_key)) or release.python
 
-    def companion_pythons(self, release: Release) -> tuple[str, ...] | None:
-        return None
-
-    def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
-        return False
-
-    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
-        return {}
-
-    def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
-        raise NotImplementedError
-
-    def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
-        yield from fixed_library_violations("nccl", candidate, spec, nccl)
-
-    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
-        yield from fixed_library_violations("cudnn", candidate, spec, cudnn)
-
-    def local_version(self, candidate: Candidate) -> str:
-        return candidate.release.version
-
     def channels(self, candidate: Candidate) -> tuple[str, ...]:
         return (self.name,)
-
-    def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
-        raise NotImplementedError
 
     def locked_torch_problem(
         self, packages: Sequence[LockedPackage], torch: LockedPackage, resolution: Resolution
@@ -130,14 +81,3 @@ class CondaChannelSource:
     def cuda_in_build_string(self, cuda: str) -> str:
         """How build strings write a CUDA version: cuda126_mkl_py311_h1_304."""
         return cuda.replace(".", "")
-
-    def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
-        return fixed_library_choice(library, candidate, spec)
-
-    def companion_choice(self, name: str, version: str, source: str) -> Choice:
-        return exact_companion_choice(name, version, source)
-
-    def channels_choice(
-        self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
-    ) -> Choice:
-        return plain_channels_choice(spec, channels)

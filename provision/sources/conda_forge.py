@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from provision import catalog
-from provision.catalog import Build, CondaForgeNccl, Release, version_key
+from provision.catalog import Build, CondaForgeNccl, Library, Release, version_key
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
-from provision.sources.base import NO_SOURCE, REQUESTED, Candidate, Library, Violation, means
+from provision.sources.base import NO_SOURCE, REQUESTED, Candidate, Violation, means
 from provision.sources.conda_channel import CondaChannelSource
 
 # A request for one version of the package that decides which CUDA libraries are installed.
@@ -44,54 +44,11 @@ class CondaForge(CondaChannelSource):
         reason = f"neither the default wheel nor the pytorch channel has {version} with CUDA {cuda}"
         return 2, reason
 
-    def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
-        build = candidate.build
-        assert build is not None
-        table = catalog.nccl_on_conda_forge()
-        versions = [entry for version, entry in table.items() if means(nccl, version)]
-        compatible = [entry for entry in versions if entry.runs_with(build.cuda)]
-        floor, floor_source = candidate.floor("nccl", spec.platforms)
-        if not versions:
-            yield _missing_nccl(table, nccl, build.cuda)
-        elif not compatible:
-            cudas = ", ".join(versions[-1].cuda)
-            yield Violation(
-                axis="nccl",
-                fact=f"conda-forge built NCCL {nccl} for CUDA {cudas} only",
-                source=versions[-1].source,
-            )
-        elif floor is None:
-            yield Violation(
-                axis="nccl",
-                fact=f"which NCCL {candidate} takes is not known; the solver will tell",
-                source=NO_SOURCE,
-                rules_out=False,
-            )
-        elif all(version_key(entry.version) < version_key(floor) for entry in compatible):
-            yield Violation(
-                axis="nccl",
-                fact=f"{candidate} needs NCCL {floor} or later, not {nccl}",
-                source=floor_source or NO_SOURCE,
-            )
-
-    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
-        """The solver chooses any cuDNN from the build's own on, within its major version."""
-        floor, source = candidate.floor("cudnn", spec.platforms)
-        if floor is None:
-            yield Violation(
-                axis="cudnn",
-                fact=f"which cuDNN {candidate} takes is not known; the solver will tell",
-                source=NO_SOURCE,
-                rules_out=False,
-            )
-            return
-        requested, oldest = version_key(cudnn), version_key(floor)
-        if requested[0] != oldest[0] or requested < oldest[: len(requested)]:
-            yield Violation(
-                axis="cudnn",
-                fact=f"{candidate} needs cuDNN {floor} or a later {oldest[0]}.x, not {cudnn}",
-                source=source or NO_SOURCE,
-            )
+    def library_violations(
+        self, library: Library, candidate: Candidate, spec: Spec, version: str
+    ) -> Iterator[Violation]:
+        violations = _nccl_violations if library == "nccl" else _cudnn_violations
+        yield from violations(candidate, spec, version)
 
     def channels(self, candidate: Candidate) -> tuple[str, ...]:
         return ()  # it is the default, and a request may name a mirror of it in its place
@@ -131,10 +88,8 @@ class CondaForge(CondaChannelSource):
             )
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
-        build = candidate.build
-        assert build is not None
-        requested = spec.nccl if library == "nccl" else spec.cudnn
-        source = build.nccl_source if library == "nccl" else build.cudnn_source
+        assert candidate.build is not None
+        requested = spec.library(library)
         reason = "a shared package on conda-forge, chosen by the solver"
         floor = candidate.floor(library, spec.platforms)[0]
         if floor:
@@ -143,7 +98,7 @@ class CondaForge(CondaChannelSource):
             what=library,
             value=requested or BY_SOLVER,
             reason=reason,
-            source=source or NO_SOURCE,
+            source=candidate.build.library(library).source or NO_SOURCE,
         )
 
     def companion_choice(self, name: str, version: str, source: str) -> Choice:
@@ -157,6 +112,57 @@ class CondaForge(CondaChannelSource):
             )
         line = f"{catalog.minor(version)}.*"
         return Choice(what=name, value=line, reason=COMPANION_LINE, source=source)
+
+
+def _nccl_violations(candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
+    build = candidate.build
+    assert build is not None
+    table = catalog.nccl_on_conda_forge()
+    versions = [entry for version, entry in table.items() if means(nccl, version)]
+    compatible = [entry for entry in versions if entry.runs_with(build.cuda)]
+    floor, floor_source = candidate.floor("nccl", spec.platforms)
+    if not versions:
+        yield _missing_nccl(table, nccl, build.cuda)
+    elif not compatible:
+        cudas = ", ".join(versions[-1].cuda)
+        yield Violation(
+            axis="nccl",
+            fact=f"conda-forge built NCCL {nccl} for CUDA {cudas} only",
+            source=versions[-1].source,
+        )
+    elif floor is None:
+        yield Violation(
+            axis="nccl",
+            fact=f"which NCCL {candidate} takes is not known; the solver will tell",
+            source=NO_SOURCE,
+            rules_out=False,
+        )
+    elif all(version_key(entry.version) < version_key(floor) for entry in compatible):
+        yield Violation(
+            axis="nccl",
+            fact=f"{candidate} needs NCCL {floor} or later, not {nccl}",
+            source=floor_source or NO_SOURCE,
+        )
+
+
+def _cudnn_violations(candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
+    """The solver chooses any cuDNN from the build's own on, within its major version."""
+    floor, source = candidate.floor("cudnn", spec.platforms)
+    if floor is None:
+        yield Violation(
+            axis="cudnn",
+            fact=f"which cuDNN {candidate} takes is not known; the solver will tell",
+            source=NO_SOURCE,
+            rules_out=False,
+        )
+        return
+    requested, oldest = version_key(cudnn), version_key(floor)
+    if requested[0] != oldest[0] or requested < oldest[: len(requested)]:
+        yield Violation(
+            axis="cudnn",
+            fact=f"{candidate} needs cuDNN {floor} or a later {oldest[0]}.x, not {cudnn}",
+            source=source or NO_SOURCE,
+        )
 
 
 def _missing_nccl(table: dict[str, CondaForgeNccl], nccl: str, cuda: str) -> Violation:

@@ -9,18 +9,8 @@ from collections.abc import Iterator, Sequence
 from provision.catalog import Build, Release
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
-from provision.sources.base import (
-    Candidate,
-    Library,
-    Violation,
-    companion_pins,
-    exact_companion_choice,
-    fixed_library_choice,
-    fixed_library_violations,
-    plain_channels_choice,
-    torch_reason,
-)
+from provision.core.types import LockedPackage, Manager, Pin, Resolution
+from provision.sources.base import Candidate, Source, companion_pins, torch_reason
 
 PIP = Pin(
     manager="conda",
@@ -30,7 +20,7 @@ PIP = Pin(
 )
 
 
-class PypiWheels:
+class PypiWheels(Source):
     """torch as a wheel, with Python from conda."""
 
     name = "wheels"
@@ -38,7 +28,6 @@ class PypiWheels:
     is_plural = True
     manager: Manager = "pip"
     torch_package = "torch"
-    solver_chooses_libraries = False
 
     def builds(self, release: Release) -> tuple[Build, ...]:
         return release.wheels
@@ -75,20 +64,11 @@ class PypiWheels:
             return 3, f"only PyTorch's own wheel index has {version} with CUDA {cuda}"
         return 0, f"the package index's default build of {version} has CUDA {cuda}"
 
-    def nccl_violations(self, candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
-        yield from fixed_library_violations("nccl", candidate, spec, nccl)
-
-    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
-        yield from fixed_library_violations("cudnn", candidate, spec, cudnn)
-
     def local_version(self, candidate: Candidate) -> str:
         """At run time every wheel has a local version; the file names of the index's default builds
         have none."""
         tag = candidate.build.tag if candidate.build else "cpu"
         return f"{candidate.release.version}+{tag}"
-
-    def channels(self, candidate: Candidate) -> tuple[str, ...]:
-        return ()
 
     def torch_pins(self, candidate: Candidate, spec: Spec) -> Iterator[Pin]:
         """PyTorch's wheels are named by their build, except the one that a package index serves by
@@ -147,20 +127,6 @@ class PypiWheels:
                 "libraries: it is a CPU build."
             )
         return _locked_nccl_problem(packages, resolution)
-
-    def is_build_string_of(self, build_string: str, cuda: str | None) -> bool:
-        return False  # wheels have no build strings
-
-    def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
-        return fixed_library_choice(library, candidate, spec)
-
-    def companion_choice(self, name: str, version: str, source: str) -> Choice:
-        return exact_companion_choice(name, version, source)
-
-    def channels_choice(
-        self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
-    ) -> Choice:
-        return plain_channels_choice(spec, channels)
 
 
 def _locked_nccl_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:

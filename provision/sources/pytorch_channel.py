@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from provision.catalog import Build, Release
+from provision.catalog import Build, Library, Release
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
@@ -13,7 +13,6 @@ from provision.sources.base import (
     Candidate,
     Violation,
     companion_pins,
-    fixed_library_violations,
     means,
 )
 from provision.sources.conda_channel import CondaChannelSource
@@ -36,16 +35,18 @@ class PytorchChannel(CondaChannelSource):
         reason = f"the default wheel of {version} has another CUDA; the pytorch channel has {cuda}"
         return 1, reason
 
-    def cudnn_violations(self, candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
+    def library_violations(
+        self, library: Library, candidate: Candidate, spec: Spec, version: str
+    ) -> Iterator[Violation]:
         """A build string holds only three of cuDNN's four numbers."""
         assert candidate.build is not None
         carried = candidate.build.cudnn
-        if carried is None or not means(carried, cudnn):
-            yield from fixed_library_violations("cudnn", candidate, spec, cudnn)
-        elif cudnn != carried:
+        if library == "nccl" or carried is None or not means(carried, version):
+            yield from super().library_violations(library, candidate, spec, version)
+        elif version != carried:
             yield Violation(
                 axis="cudnn",
-                fact=f"{candidate} carries cuDNN {carried}; whether that is {cudnn} is not known",
+                fact=f"{candidate} carries cuDNN {carried}; whether that is {version} is not known",
                 source=candidate.build.cudnn_source or NO_SOURCE,
                 rules_out=False,
             )

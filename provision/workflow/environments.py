@@ -92,10 +92,11 @@ def describe_environment(context: Context, name: str) -> tuple[Environment, str 
     reference = None
     if row.image:
         try:
-            passport = passports.find(context.folders, name) or {}
+            passport = passports.find(context.folders, name)
         except IntegrityError:  # `_environment` has said so
-            passport = {}
-        reference = (passport.get("image") or {}).get("reference")
+            passport = None
+        image = passport["image"] if passport else None
+        reference = image["reference"] if image else None
     return row, reference, display_names.get(name)
 
 

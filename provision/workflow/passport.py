@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from provision.adapters import uv
 from provision.core import host, prefix_registry
 from provision.core.atomic import atomic_write
+from provision.core.documents import Passport, Verdict
 from provision.core.errors import IntegrityError, InvalidSpec, StaleLock, ToolMissing
 from provision.core.paths import LOCK, Folders
 from provision.core.types import BuildResult, Image, Kernel, Lock, Prefix, SmokeResult
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from provision.workflow.plan import Plan
 
 
-def read_passport(folders: Folders, name: str) -> dict[str, Any]:
+def read_passport(folders: Folders, name: str) -> Passport:
     """The passport of an environment. Raises InvalidSpec if it has none."""
     passport = passports.find(folders, specs.check_name(name))
     if passport is not None:
@@ -40,17 +41,17 @@ def read_passport(folders: Folders, name: str) -> dict[str, Any]:
     raise InvalidSpec(f"{name} has no passport: it was not installed here.", advice=advice)
 
 
-def judged_passport(folders: Folders, name: str) -> dict[str, Any]:
+def judged_passport(folders: Folders, name: str) -> Passport:
     """The passport; with `outdated`, and for each verdict `elsewhere`, empty if it is of this
     machine as it is now."""
     passport = read_passport(folders, name)
-    smoke = {}
+    smoke: dict[str, Verdict] = {}
     for place, verdict in passport["smoke"].items():
         smoke[place] = {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
     return {**passport, "smoke": smoke, "outdated": outdated(folders, passport)}
 
 
-def outdated(folders: Folders, passport: Mapping[str, Any]) -> str:
+def outdated(folders: Folders, passport: Passport) -> str:
     """Why a passport does not describe its environment as it is here now; empty if it does."""
     name, sha256 = passport["name"], passport["lock"]["sha256"]
     prefix = prefixes.find(name, prefix_registry.prefix_path(folders, name))
@@ -62,7 +63,7 @@ def outdated(folders: Folders, passport: Mapping[str, Any]) -> str:
     return reason
 
 
-def differs_from_lock(passport: Mapping[str, Any], path: Path) -> str:
+def differs_from_lock(passport: Passport, path: Path) -> str:
     """The same for a lock that lies somewhere; empty if there is none."""
     sha256 = passport["lock"]["sha256"]
     if not path.is_file():
@@ -75,7 +76,7 @@ def _of_another_lock(sha256: str, what: str, present: str) -> str:
     return f"the passport is of another lock ({sha256[:12]}) than {what} ({present[:12]})"
 
 
-def passport_with_image(context: Context, name: str) -> dict[str, Any]:
+def passport_with_image(context: Context, name: str) -> Passport:
     """The passport of an environment that has an image.
 
     Raises ToolMissing if it has none, and StaleLock if that is of another lock than the present one.
@@ -83,11 +84,12 @@ def passport_with_image(context: Context, name: str) -> dict[str, Any]:
     folder = context.folders.envs / specs.check_name(name)
     passport = passports.find(context.folders, name)
     advice = f"`provision image build {name}` makes it."
-    if not passport or not passport.get("image"):
+    image = passport["image"] if passport else None
+    if passport is None or image is None:
         if not folder.is_dir():
             advice = existing_environments(context.folders.envs, name)
         raise ToolMissing(f"Environment `{name}` has no image of its present lock.", advice=advice)
-    image_lock = {"lock": {"sha256": passport["image"]["lock_sha256"]}}
+    image_lock: Passport = {"lock": {"sha256": image["lock_sha256"]}}
     if differs_from_lock(image_lock, folder / LOCK):
         raise StaleLock(
             f"The image of {name} is of another lock than {folder / LOCK}.", advice=advice
@@ -135,7 +137,7 @@ def write_passport(
     return result
 
 
-def _find_undamaged(context: Context, name: str) -> dict[str, Any] | None:
+def _find_undamaged(context: Context, name: str) -> Passport | None:
     try:
         return passports.find(context.folders, name)
     except IntegrityError as error:
@@ -143,12 +145,12 @@ def _find_undamaged(context: Context, name: str) -> dict[str, Any] | None:
         return None
 
 
-def _write(context: Context, passport: Mapping[str, Any]) -> None:
+def _write(context: Context, passport: Passport) -> None:
     path = context.folders.passport(passport["name"]) / passports.FILE
     atomic_write(path, passports.to_text(passport))
 
 
-def _passport_of(context: Context, plan: Plan, prefix: Prefix) -> dict[str, Any] | None:
+def _passport_of(context: Context, plan: Plan, prefix: Prefix) -> Passport | None:
     """The passport of a prefix, written now if there is none of its lock. None if nobody knows what
     was requested: the lock of the prefix is not the present one."""
     passport = _find_undamaged(context, plan.name)

@@ -18,6 +18,7 @@ from provision import render
 from provision.core import prefix_registry
 from provision.core.container import brief_reference
 from provision.core.errors import IntegrityError, StaleLock
+from provision.core.package_names import package_name
 from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.core.types import Lock, LockedPackage, Manager, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
@@ -250,9 +251,7 @@ class Plan:
                 versions[package.name] = package.version
                 counts[package.manager] += 1
         pinned = []
-        for name in dict.fromkeys(
-            specs.package_name(pin.requirement) for pin in self.resolution.pins
-        ):
+        for name in dict.fromkeys(package_name(pin.requirement) for pin in self.resolution.pins):
             if name in versions:
                 pinned.append(f"{name} {versions[name]}")
         total = f"{counts['conda']} conda packages and {counts['pip']} wheels"

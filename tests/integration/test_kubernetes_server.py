@@ -1,4 +1,4 @@
-"""Our rules, and what asks a cluster, against a real API server and the real kubectl.
+"""Our manifests, and what asks a cluster, against a real API server and the real kubectl.
 
 The server is of 1.20, the last that Debian has the source of: it has no Indexed Jobs and no JobSet,
 so it drops `completionMode` and takes no JobSet. It has no nodes that run anything.
@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
-from provision.launch.kubernetes_rules import violations
 from tests.integration.kubernetes_server import KubernetesServer, kubernetes_server
 from tests.results import parse_result
-from tests.unit.launch import test_launch_kubernetes_rules as rules
 from tests.unit.launch.test_launch_contract import TRAIN, text
 from tests.unit.verbs.test_launch_verbs import SPEC
 
@@ -28,19 +27,6 @@ pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.needs("etcd", "kubectl", "openssl"),
 ]
-# What this server takes and our rules refuse, by the field and the value.
-NO_INDEXED_JOBS = "1.20 knows no Indexed Jobs"
-LATER = "the pod is refused, or its container does not start"
-ACCEPTED = {
-    ("metadata.name", "a" * 62): NO_INDEXED_JOBS,
-    ("spec.completionMode", "indexed"): NO_INDEXED_JOBS,
-    ("spec.completions", None): NO_INDEXED_JOBS,
-    (f"{rules.CONTAINER}.image", " a/b:1"): LATER,
-    (f"{rules.CONTAINER}.volumeMounts.0.mountPath", "/a:b"): LATER,
-    (f"{rules.POD}.volumes.0.emptyDir.medium", "memory"): LATER,
-    (f"{rules.POD}.securityContext.runAsUser", 0): LATER,
-}
-CLAIM = {"name": "claim", "persistentVolumeClaim": {"claimName": "A_b"}}
 
 
 @pytest.fixture(scope="module")
@@ -98,43 +84,16 @@ def kubectl(*words: str) -> str:
     ).stdout
 
 
-# Rules
-
-
-@pytest.mark.parametrize(("kind", "path", "value", "message"), rules.CASES)
-def test_what_our_rules_refuse(
-    kind: str, path: str, value: Any, message: str, server: KubernetesServer
-) -> None:
-    refusal = server.refusal(rules.changed(rules.manifests()[kind], path, value))
-    is_accepted = value == CLAIM or any(
-        path == field and type(value) is type(bad) and value == bad for field, bad in ACCEPTED
-    )
-    assert (refusal is None) == is_accepted, refusal
-
-
-@pytest.mark.parametrize(("expression", "message"), rules.SELECTORS)
-def test_node_selectors(expression: dict[str, Any], message: str, server: KubernetesServer) -> None:
-    terms = {rules.TERMS: {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
-    document = rules.changed(rules.manifests()["Job"], rules.AFFINITY, terms)
-    # Labels' values are looked at by later servers only.
-    is_accepted = expression.get("values") == ["b c"]
-    assert (server.refusal(document) is None) == is_accepted, message
+# Manifests
 
 
 @pytest.mark.parametrize(
     "fields", [{}, {"time_s": 600, "signal_s": 60, "requeue": 1, "cpus": 8}, {"gpus": 8}]
 )
 def test_our_own_manifests(fields: dict[str, Any], server: KubernetesServer) -> None:
-    documents = rules.manifests(**fields)
-    assert server.refusal(documents["Service"]) is None
-    assert server.refusal(documents["Job"]) is None
-
-
-def test_an_empty_volume_is_one_that_lives_with_the_pod(server: KubernetesServer) -> None:
-    """The server makes it an emptyDir; our rules take it too."""
-    volumes = f"{rules.POD}.volumes+"
-    job = rules.changed(rules.manifests()["Job"], volumes, {"name": "empty"})
-    assert server.refusal(job) is None and not violations(job)
+    service, job = yaml.safe_load_all(text("kubernetes", command=TRAIN, nodes=2, **fields))
+    assert server.refusal(service) is None
+    assert server.refusal(job) is None
 
 
 # Nodes

@@ -228,7 +228,7 @@ def test_diff_lists_changes(home: Home, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "spdx")],
+    [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "cyclonedx")],
 )
 def test_missing_lock(home: Home, arguments: tuple[str, ...]) -> None:
     result = home.run("lock", *arguments)

@@ -27,6 +27,7 @@ from provision.adapters.http import TIMEOUT_VARIABLE, retry, sha256_of
 from provision.core.errors import IntegrityError, ToolFailed, Unreachable
 from provision.core.json_text import parse_json
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
+from provision.core.package_names import archive_stem
 from provision.core.paths import make_private_directory
 from provision.core.platforms import PLATFORM
 from provision.core.system_errors import tool_without_space
@@ -281,11 +282,6 @@ class PathGuard:
         if problem is not None:
             self.refused[file] = problem
             shutil.rmtree(unpacked / "info")
-
-
-def archive_stem(filename: str) -> str:
-    """A package's file name without the archive's suffix."""
-    return filename.removesuffix(".conda").removesuffix(".tar.bz2")
 
 
 def _problems(unpacked: Path, final: Path) -> Iterator[str]:

@@ -4,13 +4,13 @@ rattler's own rules and without a solver."""
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import ALL_CHANNELS
+from provision.core.package_names import requirement_name
 
 if TYPE_CHECKING:
     import rattler
@@ -31,8 +31,7 @@ def spec_errors(specs: Iterable[str]) -> list[str]:
 
 def spec_name(spec: str) -> str:
     """The name of the package that a requirement is for."""
-    without_channel = spec.rpartition("::")[2].strip()
-    return re.split(r"[\s=<>!~\[]", without_channel, maxsplit=1)[0].lower()
+    return requirement_name(spec).lower()
 
 
 def without_version(spec: str) -> str:

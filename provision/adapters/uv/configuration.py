@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import quote
 
 from provision.adapters.uv.build_environment import is_for_builds
@@ -73,6 +73,18 @@ INDEX_VARIABLES = (
 _DATING_VARIABLES = ("UV_EXCLUDE_NEWER", "UV_INDEX_STRATEGY", "UV_OFFLINE")
 
 
+UvTable = Mapping[str, Any]  # as tomllib reads it: uv checks what it does not know
+
+
+class IndexTable(TypedDict, total=False):
+    """What provision reads in a table of `[[index]]`; its other keys are handed on to uv."""
+
+    name: str
+    url: str
+    default: bool
+    explicit: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class UvConfiguration:
     """uv's settings that are honored.
@@ -81,9 +93,9 @@ class UvConfiguration:
     ignored: settings that uv would have applied and that provision leaves out.
     """
 
-    indexes: tuple[Mapping[str, Any], ...] = ()
+    indexes: tuple[IndexTable, ...] = ()
     find_links: tuple[str, ...] = ()
-    further: Mapping[str, Any] = field(default_factory=dict)
+    further: Mapping[str, object] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -94,7 +106,7 @@ def read_uv_settings(environ: Mapping[str, str]) -> UvConfiguration:
     Variables come before files. Raises InvalidSpec for a uv.toml that is not TOML.
     """
     indexes, find_links, origins = _from_variables(environ)
-    further: dict[str, Any] = {}
+    further: dict[str, object] = {}
     ignored = []
     for path in uv_files(environ):
         tables = _setting_tables(path)
@@ -146,14 +158,14 @@ def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def with_login(index: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+def with_login(index: IndexTable, environ: Mapping[str, str]) -> IndexTable:
     """An index with the login of its variables in its address: uv reads UV_INDEX_NAME_USERNAME and
     UV_INDEX_NAME_PASSWORD."""
     name = re.sub(r"[^A-Z0-9]", "_", str(index.get("name", "")).upper())
     user, password = (environ.get(f"UV_INDEX_{name}_{word}") for word in ("USERNAME", "PASSWORD"))
     scheme, separator, rest = str(index["url"]).partition("://")
     if not name or not separator or (user is None and password is None):
-        return dict(index)
+        return index
     login = f"{quote(user or '', safe='')}:{quote(password or '', safe='')}"
     host, slash, path = rest.partition("/")
     return {**index, "url": f"{scheme}{separator}{login}@{host.rpartition('@')[2]}{slash}{path}"}
@@ -181,9 +193,9 @@ def ignored_variables(environ: Mapping[str, str]) -> list[str]:
 
 def _from_variables(
     environ: Mapping[str, str],
-) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+) -> tuple[list[IndexTable], list[str], list[str]]:
     """Indexes, find-links and the names of the variables that are set."""
-    indexes: list[dict[str, Any]] = []
+    indexes: list[IndexTable] = []
     for text in environ.get("UV_INDEX", "").split():
         indexes.append(_named_index(text))
     for url in environ.get("UV_EXTRA_INDEX_URL", "").split():
@@ -199,7 +211,7 @@ def _from_variables(
     return indexes, find_links, names
 
 
-def _named_index(text: str) -> dict[str, Any]:
+def _named_index(text: str) -> IndexTable:
     """`URL` or `NAME=URL`, as uv's options take it."""
     name, separator, url = text.partition("=")
     if separator and re.fullmatch(r"[A-Za-z0-9._-]+", name):
@@ -207,14 +219,10 @@ def _named_index(text: str) -> dict[str, Any]:
     return {"url": text}
 
 
-def _setting_tables(path: Path) -> list[Mapping[str, Any]]:
+def _setting_tables(path: Path) -> list[UvTable]:
     """The [pip] section, which wins for `uv pip`, and the top level."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidSpec(
             f"uv's settings {path} cannot be read: {error}.",
@@ -224,18 +232,27 @@ def _setting_tables(path: Path) -> list[Mapping[str, Any]]:
     return [section, content] if isinstance(section, dict) else [content]
 
 
-def _is_link_mode(name: str, tables: Iterable[Mapping[str, Any]]) -> bool:
+def parse_toml(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    content: dict[str, Any] = tomllib.loads(text)
+    return content
+
+
+def _is_link_mode(name: str, tables: Iterable[UvTable]) -> bool:
     if name != "link-mode":
         return False
     return all(table.get(name, "copy") in LINK_MODES for table in tables)
 
 
-def _indexes_of(table: Mapping[str, Any], folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    indexes = []
+def _indexes_of(table: UvTable, folder: Path) -> tuple[list[IndexTable], list[str]]:
+    indexes: list[IndexTable] = []
     for entry in table.get("index", ()):
         # An explicit index serves only the packages that a project assigns to it.
         if not entry.get("explicit"):
-            indexes.append({**entry, "url": _absolute(str(entry["url"]), folder)})
+            indexes.append(entry | {"url": _absolute(str(entry["url"]), folder)})
     for url in table.get("extra-index-url", ()):
         indexes.append({"url": _absolute(url, folder)})
     if table.get("index-url"):
@@ -250,7 +267,7 @@ def _absolute(location: str, folder: Path) -> str:
     return os.path.normpath(folder / Path(location).expanduser())
 
 
-def _with_one_default(indexes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_one_default(indexes: Iterable[IndexTable]) -> list[IndexTable]:
     """The first default wins; the defaults of later sources are left out, as uv does."""
     chosen = []
     has_default = False

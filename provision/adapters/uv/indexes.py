@@ -11,10 +11,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from provision.adapters.uv.configuration import read_uv_settings, with_login
+from provision.adapters.uv.configuration import IndexTable, read_uv_settings, with_login
 from provision.core.credentials import without_credentials
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
@@ -35,13 +34,13 @@ class IndexSettings:
     origins: the settings that were taken over, and ignored: uv's that are left out, for people.
     """
 
-    indexes: tuple[Mapping[str, Any], ...] = ()
+    indexes: tuple[IndexTable, ...] = ()
     find_links: tuple[str, ...] = ()
-    local_indexes: tuple[Mapping[str, Any], ...] = ()
+    local_indexes: tuple[IndexTable, ...] = ()
     local_find_links: tuple[str, ...] = ()
     best_match: bool = False
     offline: bool = False
-    further: Mapping[str, Any] = field(default_factory=dict)
+    further: Mapping[str, object] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -81,7 +80,7 @@ class IndexSettings:
         """The text of a uv.toml with these settings."""
         import tomlkit
 
-        content: dict[str, Any] = dict(self.further)
+        content: dict[str, object] = dict(self.further)
         if self.best_match:
             content["index-strategy"] = "unsafe-best-match"
         if self.offline:
@@ -106,7 +105,7 @@ def index_settings(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS)
     torch_url = torch_index_url(build_path) if build_path else None
     if torch_url is None:
         return settings
-    torch_index = {"url": mirrors.actual_url(torch_url)}
+    torch_index: IndexTable = {"url": mirrors.actual_url(torch_url)}
     return replace(settings, indexes=(*settings.indexes, torch_index), best_match=True)
 
 
@@ -136,7 +135,7 @@ def torch_index_url(build_path: str) -> str | None:
 def _mirror_folder_settings(mirrors: Mirrors) -> IndexSettings:
     """Only the indexes of mirror folders; offline if all of them are on the disk."""
     first, *extra_urls = mirrors.indexes
-    indexes = [{"url": first, "default": True}]
+    indexes: list[IndexTable] = [{"url": first, "default": True}]
     indexes += [{"url": url} for url in extra_urls]
     return IndexSettings(
         indexes=tuple(indexes),
@@ -159,9 +158,7 @@ def _mirrored(settings: IndexSettings, mirrors: Mirrors) -> IndexSettings:
     )
 
 
-def _mirrored_indexes(
-    indexes: Sequence[Mapping[str, Any]], mirrors: Mirrors
-) -> list[Mapping[str, Any]]:
+def _mirrored_indexes(indexes: Sequence[IndexTable], mirrors: Mirrors) -> list[IndexTable]:
     return [{**index, "url": mirrors.actual_url(index["url"])} for index in indexes]
 
 
@@ -260,8 +257,8 @@ def _parse_pip_settings(listing: str) -> dict[str, str]:
 
 
 def _from_pip(settings: Mapping[str, str]) -> IndexSettings:
-    indexes: list[Mapping[str, Any]] = []
-    local_indexes: list[Mapping[str, Any]] = []
+    indexes: list[IndexTable] = []
+    local_indexes: list[IndexTable] = []
     find_links: list[str] = []
     local_find_links: list[str] = []
     if settings.get("index-url"):

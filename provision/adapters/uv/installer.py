@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.installed_files import normal_path, recorded_paths
+from provision.adapters.installed_files import normal_path, recorded_paths, wheel_records
 from provision.adapters.uv.indexes import IndexSettings, index_settings
 from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
@@ -261,7 +261,7 @@ def fingerprints(prefix: Path, *, unchanged: Mapping[str, str] | None = None) ->
     unchanged: those that need not be computed.
     """
     by_folder = {}
-    for record in sorted(prefix.glob("lib/python3*/site-packages/*.dist-info/RECORD")):
+    for record in wheel_records(prefix):
         name = record.parent.name
         by_folder[name] = (unchanged or {}).get(name) or fingerprint(record)
     return by_folder

@@ -8,17 +8,19 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from packaging.utils import canonicalize_name
 
+from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
-from provision.adapters.uv.source_packages import parse_toml, static_version
+from provision.adapters.uv.source_packages import static_version
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import version_key
 from provision.core.credentials import without_credentials
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import EDITABLE, GIT
 from provision.core.tempdirs import temporary_directory
@@ -44,6 +46,26 @@ UV_MACHINE: Mapping[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aa
 T = TypeVar("T")
 # Package name -> the names that it requires.
 Dependencies = Mapping[str, tuple[str, ...]]
+
+
+class PylockFile(TypedDict, total=False):
+    """A file of a package in pylock.toml (PEP 751), as uv writes it."""
+
+    url: str
+    path: str
+    hashes: dict[str, str]
+
+
+class PylockPackage(TypedDict, total=False):
+    """A package in pylock.toml: its files, or the repository or folder that it is built from."""
+
+    name: str
+    version: str
+    wheels: list[PylockFile]
+    sdist: PylockFile
+    archive: PylockFile
+    vcs: dict[str, str]
+    directory: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +109,7 @@ def resolve_versions(request: ResolveRequest) -> dict[str, str]:
     for line in _requirement_lines(_remote_then_local(request, _compile_versions)):
         _, separator, version = line.partition("==")
         if separator:
-            versions[_requirement_name(line)] = version.split()[0]
+            versions[package_name(line)] = version.split()[0]
     return versions
 
 
@@ -137,7 +159,7 @@ def _compile_new_requirements(
         return None
     new_lines = set(_requirement_lines(of_new))
     for line in _requirement_lines(annotated):
-        is_locked = line == accepted.get(_requirement_name(line))
+        is_locked = line == accepted.get(package_name(line))
         if not (is_locked or line in new_lines or " @ " in line):
             return None
     return annotated
@@ -184,7 +206,7 @@ def _pip_compile(
 
 def _compile_files(
     request: ResolveRequest, indexes: IndexSettings, folder: Path
-) -> tuple[list[dict[str, Any]], Dependencies]:
+) -> tuple[list[PylockPackage], Dependencies]:
     """The entries of a pylock file, and the dependencies.
 
     uv writes these in two formats, so the versions are resolved first and then their files.
@@ -194,7 +216,7 @@ def _compile_files(
     needed = _needed_wheels(request, dependencies)
     exact = folder / "exact.in"
     exact.write_text(
-        _lines(line for line in _requirement_lines(annotated) if _requirement_name(line) in needed)
+        _lines(line for line in _requirement_lines(annotated) if package_name(line) in needed)
     )
     output = folder / "pylock.toml"
     command = [*_compile_command(request), exact, "--no-deps", "--format", "pylock.toml"]
@@ -214,7 +236,7 @@ def _needed_wheels(request: ResolveRequest, dependencies: Dependencies) -> set[s
     NVIDIA wheels)."""
     provided = {canonicalize_name(name) for name in request.provided}
     needed: set[str] = set()
-    pending = [_requirement_name(text) for text in request.requirements]
+    pending = [package_name(text) for text in request.requirements]
     while pending:
         name = pending.pop()
         if name not in provided and name not in needed:
@@ -235,7 +257,7 @@ def _compile_command(request: ResolveRequest) -> list[str | Path]:
     return command
 
 
-def _require_upload_times(entries: Iterable[Mapping[str, Any]], as_of: str) -> None:
+def _require_upload_times(entries: Iterable[PylockPackage], as_of: str) -> None:
     """uv 0.13 holds back what an index gives no date for, but not what lies in a folder of
     find-links (tried)."""
     undated = []
@@ -283,17 +305,13 @@ def _requirement_lines(annotated: str) -> list[str]:
     return [line for line in annotated.splitlines() if _is_requirement(line)]
 
 
-def _requirement_name(line: str) -> str:
-    return canonicalize_name(re.split(r"[=<>!~ @\[;]", line, maxsplit=1)[0])
-
-
 def _parse_dependencies(annotated: str) -> Dependencies:
     """From uv's `# via` comments, which name the packages that require the one above."""
     dependencies: dict[str, set[str]] = {}
     name = ""
     for line in annotated.splitlines():
         if _is_requirement(line):
-            name = _requirement_name(line)
+            name = package_name(line)
             continue
         comment = line.strip().removeprefix("#").strip()
         parent = comment.removeprefix("via").strip()
@@ -302,18 +320,15 @@ def _parse_dependencies(annotated: str) -> Dependencies:
     return {parent: tuple(sorted(names)) for parent, names in dependencies.items()}
 
 
-def _file_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+def _file_entry(entry: PylockPackage) -> PylockFile:
     """The one file of a pylock entry: a wheel if one fits the platform."""
-    file: Mapping[str, Any] = {}
     if entry.get("wheels"):
-        file = entry["wheels"][0]
-    else:
-        file = entry.get("sdist") or entry.get("archive") or {}
-    return file
+        return entry["wheels"][0]
+    return entry.get("sdist") or entry.get("archive") or {}
 
 
 def _locked_package(
-    entry: Mapping[str, Any], dependencies: Dependencies, request: ResolveRequest
+    entry: PylockPackage, dependencies: Dependencies, request: ResolveRequest
 ) -> LockedPackage:
     if "vcs" in entry or "directory" in entry:
         return _source_package(entry, dependencies, request)
@@ -324,7 +339,7 @@ def _locked_package(
             "this platform, so it cannot be locked.",
             advice="Pin another version of it, or take it from conda.",
         )
-    sha256: str = file["hashes"]["sha256"]
+    sha256 = file["hashes"]["sha256"]
     url = file.get("url") or Path(file["path"]).absolute().as_uri()
     return LockedPackage(
         manager="pip",
@@ -339,7 +354,7 @@ def _locked_package(
 
 
 def _source_package(
-    entry: Mapping[str, Any], dependencies: Dependencies, request: ResolveRequest
+    entry: PylockPackage, dependencies: Dependencies, request: ResolveRequest
 ) -> LockedPackage:
     """A git repository at a commit, or a folder that is installed as an editable."""
     version = entry.get("version")

@@ -7,8 +7,8 @@ import secrets
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
+from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.core.errors import InvalidSpec, ToolFailed
@@ -80,12 +80,3 @@ def static_version(project: Path) -> str:
     except (OSError, ValueError):
         return "0"
     return str(content.get("project", {}).get("version", "0"))
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    content: dict[str, Any] = tomllib.loads(text)
-    return content

@@ -3,7 +3,6 @@ types and platform."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,14 @@ from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
 from provision.image import oci_layout
-from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES
+from provision.image.oci_layout import (
+    INDEX_TYPES,
+    MANIFEST_TYPES,
+    Entry,
+    ImageConfig,
+    Index,
+    Manifest,
+)
 from provision.image.registry.reference import RegistryReference
 
 CONFIG_TYPES = (oci_layout.CONFIG, "application/vnd.docker.container.image.v1+json")
@@ -39,7 +45,7 @@ class Descriptor:
     annotations: dict[str, str]
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Entry:
         """As manifests have it, without annotations."""
         return {"digest": self.digest, "mediaType": self.media_type, "size": self.size}
 
@@ -59,12 +65,12 @@ class RemoteImage:
 
     @property
     def labels(self) -> dict[str, str]:
-        settings = json.loads(self.config).get("config") or {}
+        settings = oci_layout.parse_config(self.config).get("config") or {}
         return dict(settings.get("Labels") or {})
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
-        return tuple(json.loads(self.config)["rootfs"]["diff_ids"])
+        return tuple(oci_layout.parse_config(self.config)["rootfs"]["diff_ids"])
 
     @property
     def size(self) -> int:
@@ -80,14 +86,13 @@ def check_digest(reference: RegistryReference, digest: str, content: bytes) -> N
         )
 
 
-def parse(reference: RegistryReference, content: bytes, schema: str) -> dict[str, Any]:
+def parse(reference: RegistryReference, content: bytes, schema: str) -> Any:
     """A document that fits its schema, or IntegrityError with the entry and field."""
     try:
-        document: dict[str, Any] = oci_layout.parse_document(content, schema)
+        return oci_layout.parse_document(content, schema)
     except oci_layout.InvalidDocument as error:
         kind = schema.partition("-")[2]
         raise IntegrityError(f"{reference}: invalid {kind}: {error}.", advice=_ADVICE) from error
-    return document
 
 
 def media_type(content: bytes, content_type: str) -> str:
@@ -102,15 +107,15 @@ def media_type(content: bytes, content_type: str) -> str:
     return header
 
 
-def amd64_manifest(reference: RegistryReference, index: dict[str, Any]) -> Descriptor:
+def amd64_manifest(reference: RegistryReference, index: Index) -> Descriptor:
     """The entry for linux/amd64; the plain one before those for newer processors (variants)."""
-    matching: list[tuple[str, dict[str, Any]]] = []
+    matching: list[tuple[str, Entry]] = []
     platforms = []
     for entry in index["manifests"]:
         platform = entry.get("platform") or {}
         name = f"{platform.get('os')}/{platform.get('architecture')}"
         platforms.append(name)
-        if name == "linux/amd64":
+        if name == oci_layout.PLATFORM:
             matching.append((platform.get("variant", ""), entry))
     matching.sort(key=lambda variant_and_entry: variant_and_entry[0])
     is_ambiguous = len(matching) > 1 and matching[0][0] == matching[1][0]
@@ -124,7 +129,7 @@ def amd64_manifest(reference: RegistryReference, index: dict[str, Any]) -> Descr
 
 
 def parse_descriptor(
-    reference: RegistryReference, row: dict[str, Any], media_types: Sequence[str]
+    reference: RegistryReference, row: Entry, media_types: Sequence[str]
 ) -> Descriptor:
     """A descriptor, checked because its fields become a file name and an amount of disk space.
     InvalidSpec for another media type."""
@@ -148,7 +153,7 @@ def image_descriptors(
     reference: RegistryReference, content: bytes
 ) -> tuple[Descriptor, tuple[Descriptor, ...]]:
     """The config and the layers that a manifest names."""
-    manifest = parse(reference, content, "oci-manifest")
+    manifest: Manifest = parse(reference, content, "oci-manifest")
     layers = tuple(parse_descriptor(reference, row, LAYER_TYPES) for row in manifest["layers"])
     return parse_descriptor(reference, manifest["config"], CONFIG_TYPES), layers
 
@@ -156,9 +161,9 @@ def image_descriptors(
 def check_config(reference: RegistryReference, content: bytes, layers: int) -> None:
     """InvalidSpec for another platform, IntegrityError for a config that does not fit the
     manifest's number of layers."""
-    config = parse(reference, content, "oci-config")
+    config: ImageConfig = parse(reference, content, "oci-config")
     platform = f"{config['os']}/{config['architecture']}"
-    if platform != "linux/amd64":
+    if platform != oci_layout.PLATFORM:
         raise InvalidSpec(
             f"{reference} is for {platform}, but provision reads images for linux/amd64.",
             advice="Name one for that platform.",

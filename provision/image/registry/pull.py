@@ -91,11 +91,11 @@ def _fetch_manifest(client: RegistryClient, tries: int) -> tuple[str, str, bytes
     for _ in range(NESTING_LIMIT):
         if media_type not in INDEX_TYPES:
             break
-        index = manifests.parse(reference, content, "oci-index")
+        index: oci_layout.Index = manifests.parse(reference, content, "oci-index")
         descriptor = manifests.amd64_manifest(reference, index)
         digest, media_type = descriptor.digest, descriptor.media_type
         content = _fetch_document(client, descriptor, "manifests")
-    row = {"digest": digest, "size": len(content), "mediaType": media_type}
+    row: oci_layout.Entry = {"digest": digest, "size": len(content), "mediaType": media_type}
     manifests.parse_descriptor(reference, row, MANIFEST_TYPES)
     return digest, media_type, content
 
@@ -140,7 +140,7 @@ def pulled_image(remote: RemoteImage, layout: Path) -> Image:
     """The image as it is, or will be, in `layout`."""
     pulled_layers = tuple(
         Layer(
-            group=layer.annotations.get(oci_layout.GROUP, "layer"),
+            group=layer.annotations.get(oci_layout.GROUP, oci_layout.OTHER_GROUP),
             digest=layer.digest,
             size=layer.size,
             media_type=layer.media_type,
@@ -165,7 +165,7 @@ def pulled_image(remote: RemoteImage, layout: Path) -> Image:
 def is_complete(layout: Path) -> bool:
     """Whether a pull into a layout has finished. Call discard_if_incomplete first to make sure that
     the layout is still intact."""
-    return (layout / "index.json").is_file()
+    return (layout / oci_layout.INDEX_FILE).is_file()
 
 
 def discard_if_incomplete(layout: Path) -> None:
@@ -173,30 +173,10 @@ def discard_if_incomplete(layout: Path) -> None:
     the next pull then fetches only what is missing."""
     if not is_complete(layout):
         return
-    recorded = layer_cache.read(layout)
-    is_intact = (
-        bool(recorded)
-        and all(layer.path.is_file() for layer in recorded)
-        and _has_valid_documents(layout)
-    )
-    if is_intact:
-        digests = [layer.digest for layer in recorded]
-        is_intact = not layer_cache.quarantine_corrupt(layout, digests)
-    if not is_intact:
-        (layout / "index.json").unlink()
-
-
-def _has_valid_documents(layout: Path) -> bool:
-    try:
-        index = oci_layout.parse_document((layout / "index.json").read_bytes(), "oci-index")
-        if not index["manifests"]:
-            return False
-        content = oci_layout.read_verified(layout, index["manifests"][0]["digest"])
-        manifest = oci_layout.parse_document(content, "oci-manifest")
-        oci_layout.read_verified(layout, manifest["config"]["digest"])
-    except (OSError, oci_layout.InvalidDocument):
-        return False
-    return True
+    manifest = oci_layout.read(layout)
+    digests = [layer.digest for layer in manifest.layers] if manifest else []
+    if manifest is None or layer_cache.quarantine_corrupt(layout, digests):
+        (layout / oci_layout.INDEX_FILE).unlink()
 
 
 def _pull(remote: RemoteImage, layout: Path, progress: Progress, nearby: list[Path]) -> None:
@@ -263,12 +243,12 @@ def _write_documents(remote: RemoteImage, layout: Path) -> None:
     """The index comes last: it makes the layout complete."""
     oci_layout.blob(layout, remote.config_digest).write_bytes(remote.config)
     oci_layout.blob(layout, remote.digest).write_bytes(remote.manifest)
-    (layout / "oci-layout").write_bytes(oci_layout.canonical(oci_layout.LAYOUT_VERSION))
+    (layout / oci_layout.VERSION_FILE).write_bytes(oci_layout.canonical(oci_layout.LAYOUT_VERSION))
     layer_cache.record(layout, {layer.digest: "" for layer in remote.layers})
     index = oci_layout.index_content(
         remote.digest, len(remote.manifest), remote.media_type, str(remote.reference)
     )
-    atomic_write(layout / "index.json", index)
+    atomic_write(layout / oci_layout.INDEX_FILE, index)
     shutil.rmtree(layout / PARTIAL, ignore_errors=True)
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urljoin
 
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Image
 from provision.image import oci_layout
-from provision.image.oci_layout import MANIFEST_TYPES
+from provision.image.oci_layout import MANIFEST_TYPES, Entry, Index, Manifest
 from provision.image.registry import manifest as manifests
 from provision.image.registry.client import RegistryClient, RegistryResponse
 from provision.image.registry.manifest import Descriptor
@@ -143,11 +142,11 @@ def list_referrers(
     return referrers
 
 
-def _listed_entries(client: RegistryClient, digest: str) -> list[dict[str, Any]] | None:
+def _listed_entries(client: RegistryClient, digest: str) -> list[Entry] | None:
     """All pages, which Link headers connect (RFC 5988); None if the registry has no such API."""
     from requests.utils import parse_header_links
 
-    entries: list[dict[str, Any]] = []
+    entries: list[Entry] = []
     path = f"referrers/{digest}"
     for _ in range(PAGE_LIMIT):
         response = client.request(
@@ -164,7 +163,7 @@ def _listed_entries(client: RegistryClient, digest: str) -> list[dict[str, Any]]
     return entries
 
 
-def _fallback_entries(client: RegistryClient, digest: str) -> list[dict[str, Any]]:
+def _fallback_entries(client: RegistryClient, digest: str) -> list[Entry]:
     response = client.request(
         "GET",
         f"manifests/{_fallback_tag(digest)}",
@@ -174,10 +173,10 @@ def _fallback_entries(client: RegistryClient, digest: str) -> list[dict[str, Any
     return _index_entries(client, response) if response.status == 200 else []
 
 
-def _index_entries(client: RegistryClient, response: RegistryResponse) -> list[dict[str, Any]]:
+def _index_entries(client: RegistryClient, response: RegistryResponse) -> list[Entry]:
     """Each entry is checked where it is used: one that somebody else attached must not hide the
     others."""
-    index = manifests.parse(client.reference, response.content, "oci-referrers")
+    index: Index = manifests.parse(client.reference, response.content, "oci-referrers")
     return [entry for entry in index["manifests"] if isinstance(entry, dict)]
 
 
@@ -194,7 +193,7 @@ def referrer_content(
             headers={"Accept": oci_layout.MANIFEST},
         )
         manifests.check_digest(reference, referrer.digest, response.content)
-        manifest = manifests.parse(reference, response.content, "oci-manifest")
+        manifest: Manifest = manifests.parse(reference, response.content, "oci-manifest")
         subject = manifest.get("subject")
         if subject is None or subject["digest"] != digest or len(manifest["layers"]) != 1:
             raise IntegrityError(

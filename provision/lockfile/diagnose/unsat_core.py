@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from provision import sources
+from provision.core.package_names import requirement_name
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import Pin
 from provision.sources.base import REQUESTED
@@ -101,7 +102,7 @@ class PinReasons:
 
     def is_users(self, requirement: str) -> bool:
         """Whether the user requested it, in addition to torch."""
-        if name_of(requirement) in TORCH_NAMES:
+        if requirement_name(requirement) in TORCH_NAMES:
             return False
         reason = self.reasons.get(requirement)
         return reason is None or reason.startswith(REQUESTED)
@@ -110,7 +111,7 @@ class PinReasons:
         """The option that leaves the requirement out, if it was added by default."""
         if self.is_users(requirement):
             return None
-        return DEFAULT_PACKAGES.get(name_of(requirement))
+        return DEFAULT_PACKAGES.get(requirement_name(requirement))
 
     def weight(self, requirement: str) -> int:
         """The smaller, the more a requirement says about what the user asked for: conflicts are
@@ -118,15 +119,10 @@ class PinReasons:
         """
         if self.is_users(requirement):
             return USER
-        name = name_of(requirement)
+        name = requirement_name(requirement)
         if name == "python":
             return PYTHON
         return TORCH if name in TORCH_NAMES else RULE
-
-
-def name_of(requirement: str) -> str:
-    """The name of the package in a conda or pip requirement."""
-    return re.split(r"[\s=<>!~;\[@]", requirement.rpartition("::")[2], maxsplit=1)[0]
 
 
 def suggest_options(

@@ -12,12 +12,12 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import uv
 from provision.core.errors import ProvisionError, Unsolvable
+from provision.core.package_names import requirement_name
 from provision.lockfile.diagnose.unsat_core import (
     Budget,
     OutOfTime,
     PinReasons,
     minimal,
-    name_of,
     suggest_options,
 )
 
@@ -114,7 +114,7 @@ class _WheelConflict:
         request = self.request
         ways = []
         for text in core:
-            name = name_of(text)
+            name = requirement_name(text)
             if not self.reasons.is_users(text) or name == text:
                 continue
             requirements = tuple(name if other == text else other for other in request.requirements)

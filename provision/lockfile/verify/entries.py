@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.http import Availability
+from provision.core.package_names import url_filename
 from provision.core.requirement_urls import EDITABLE, is_commit
 from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
@@ -169,7 +170,7 @@ def duplicate_findings(lock: LockFile) -> Iterator[LockFinding]:
     for entries in same.values():
         urls = sorted({entry.url for entry in entries})
         if len(urls) > 1:
-            filenames = ", ".join(unquote(url.rsplit("/", 1)[-1]) for url in urls)
+            filenames = ", ".join(unquote(url_filename(url)) for url in urls)
             yield finding(entries[0], "twice", f"is locked {len(urls)} times: {filenames}")
         elif len({entry.category for entry in entries}) < len(entries):
             yield finding(entries[0], "twice", "is listed twice")

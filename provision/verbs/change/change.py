@@ -14,6 +14,7 @@ from provision import lockfile as locks
 from provision import render
 from provision.core.credentials import credential_problems
 from provision.core.errors import CheckFailed, InvalidSpec
+from provision.core.package_names import package_name
 from provision.core.paths import LOCK, SPEC
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
@@ -54,7 +55,7 @@ class Change:
 
     @property
     def added_names(self) -> frozenset[str]:
-        return frozenset(specs.package_name(text) for text in (*self.conda, *self.pip))
+        return frozenset(package_name(text) for text in (*self.conda, *self.pip))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,19 +177,17 @@ def _require_changeable(plan: Plan) -> None:
 def _changed_spec(text: str, plan: Plan, changes: Change) -> str:
     """The text of spec.yml with the changes. Raises InvalidSpec if it requests no such package."""
     content = specs.parse(text.encode(), plan.folder / SPEC)
-    removed = {specs.package_name(package) for package in changes.removed}
+    removed = {package_name(package) for package in changes.removed}
     requested: set[str] = set()
     lists: dict[PackageKey, tuple[str, ...]] = {"conda": changes.conda, "pip": changes.pip}
     for key, added in lists.items():
         items = list(content.get(key, ()))
-        requested.update(specs.package_name(item) for item in items)
-        remaining = [item for item in items if specs.package_name(item) not in removed]
+        requested.update(package_name(item) for item in items)
+        remaining = [item for item in items if package_name(item) not in removed]
         changed_items = specs.replace_packages(remaining, added)
         if changed_items != items:
             text = with_list(text, key, changed_items)
-    missing = [
-        package for package in changes.removed if specs.package_name(package) not in requested
-    ]
+    missing = [package for package in changes.removed if package_name(package) not in requested]
     if missing:
         raise _not_requested(plan, missing, requested)
     return text
@@ -202,15 +201,15 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
     if not requested:
         advice = f"{plan.folder / SPEC} has no packages of its own that could be removed."
     for name in names:
-        canonical = specs.package_name(name)
+        canonical = package_name(name)
         needed_by = []
         for package in plan.lock.packages:
-            if canonical in map(specs.package_name, package.depends):
+            if canonical in map(package_name, package.depends):
                 needed_by.append(package.name)
         reason = f"spec.yml does not request `{name}`"
         if needed_by:
             reason += f"; {', '.join(sorted(needed_by))} needs it"
-        elif any(specs.package_name(pin.requirement) == canonical for pin in plan.resolution.pins):
+        elif any(package_name(pin.requirement) == canonical for pin in plan.resolution.pins):
             reason += "; it belongs to the build (`provision matrix explain` says why)"
         else:
             reason += ", and the lock does not have it"

@@ -23,6 +23,7 @@ from provision.core.file_locks import environment_lock, lock_files, open_lock_fi
 from provision.core.paths import LOCK, SPEC
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
+from provision.image.oci_layout import VERSION_FILE
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.installed import remove_image
 
@@ -34,7 +35,6 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
-OCI_LAYOUT = "oci-layout"  # the file that every image layout has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
         "environment": sorted(abandoned.items()),
         "image": [
             *sorted(unused_images.items()),
-            *_unused_folders(folders.packed, used, f"*/{OCI_LAYOUT}"),
+            *_unused_folders(folders.packed, used, f"*/{VERSION_FILE}"),
         ],
         "pack": _unused_folders(folders.packs, used, "*-????????????.json"),
         "smoke": _unused_folders(folders.data / "smoke", used, "*/report.json"),
@@ -178,7 +178,7 @@ def _unfinished(folder: Path) -> list[tuple[str, Path]]:
 
 def _image_names(folder: Path) -> set[str]:
     """The environments that have a layout, or a record of images in the engine."""
-    names = {path.parent.name for path in folder.glob(f"*/{OCI_LAYOUT}")}
+    names = {path.parent.name for path in folder.glob(f"*/{VERSION_FILE}")}
     for record in folder.glob(f".*{RECORD_SUFFIX}"):
         names.add(record.name.removeprefix(".").removesuffix(RECORD_SUFFIX))
     return names

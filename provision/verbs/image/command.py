@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    SbomFormat,
     base_option,
     build_request,
     context_of,
@@ -200,7 +201,7 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
     "--attach/--no-attach",
     default=True,
     show_default=True,
-    help="Attach smoke verdicts and SBOMs to the image.",
+    help="Attach smoke verdicts and the SBOM to the image.",
 )
 @no_wait_option
 @verb
@@ -216,7 +217,7 @@ def push(
     """Push an environment's image to a registry.
 
     Uses the credentials of `docker login`. Sends only the layers that the registry lacks, and
-    attaches smoke verdicts and SBOMs to the image's digest (OCI referrers).
+    attaches smoke verdicts and the SBOM to the image's digest (OCI referrers).
     """
     from provision.workflow.image.registry import push_image
     from provision_runtime.report.text import format_bytes
@@ -281,9 +282,10 @@ def show(console: Console, place: str, envs: Path | None) -> None:
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["cyclonedx", "spdx"]),
-    required=True,
-    help="CycloneDX 1.6 or SPDX 2.3, as JSON.",
+    type=SbomFormat(["cyclonedx"]),
+    default="cyclonedx",
+    show_default=True,
+    help="CycloneDX 1.6, as JSON.",
 )
 @output_file_option
 @verb
@@ -293,14 +295,14 @@ def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path
     It lists the packages of the lock and of the base image. The same image always gives the same
     bytes. Reports parts of the base image that could not be read; the SBOM lists them too.
     """
-    from provision.core import sbom as sboms
     from provision.core.atomic import atomic_write
+    from provision.core.sbom import sbom_text
     from provision.workflow.image.sbom import image_sbom
 
     document = image_sbom(context_of(console, envs), name)
     for part in document.unread:
         console.say(f"{name}: not read: {part}")
-    text = sboms.sbom_text(document, kind)
+    text = sbom_text(document)
     result: dict[str, Any] = {"path": output, "text": text, "unread": document.unread}
     if output is None:
         console.document("image-sbom", result, text)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from provision import image as images
 from provision import launch
 from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
@@ -210,7 +211,8 @@ def _environment(
         return launch.SquashfsEnvironment(file=PurePosixPath(path), sha256=sha256_of(path))
     if request.image is not None:
         if engine == "kubernetes":
-            return launch.ImageEnvironment(reference=request.image)
+            reference = images.parse_engine_reference(request.image)
+            return launch.ImageEnvironment(reference=reference)
         path = _existing_file(context, request, Path(request.image))
         return launch.ImageEnvironment(reference=str(path), sha256=sha256_of(path))
     if request.prefix is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    SbomFormat,
     all_option,
     build_env_option,
     build_request,
@@ -213,11 +214,11 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["explicit", "requirements", "pylock", "cyclonedx", "spdx"]),
+    type=SbomFormat(["explicit", "requirements", "pylock", "cyclonedx"]),
     required=True,
     help=(
         "explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; "
-        "cyclonedx, spdx: an SBOM."
+        "cyclonedx: an SBOM."
     ),
 )
 @click.option(

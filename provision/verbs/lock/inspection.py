@@ -6,18 +6,16 @@ A lock is named by its environment or by its file, whoever made it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-
-from packaging.utils import canonicalize_name
 
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
 from provision.core import prefix_registry
 from provision.core.errors import Unreachable
 from provision.core.requirement_urls import is_source
-from provision.core.sbom import prefix_licenses
+from provision.core.sbom import Licenses, prefix_licenses
 from provision.workflow.context import Context
 from provision.workflow.lock import environments_with_lock, lock_file
 
@@ -116,25 +114,23 @@ def export_lock(
     lock = locks.read_file(path)
     name = path.parent.name if path.name == locks.FILE else ""
     name = name or path.stem
-    licenses_by_url: Mapping[str, str] = {}
-    if licenses and kind in ("cyclonedx", "spdx"):
-        licenses_by_url = _licenses(context, name, lock)
+    by_package: Licenses = {}
+    if licenses and kind == "cyclonedx":
+        by_package = _licenses(context, name, lock)
     epoch = None
     if os.environ.get("SOURCE_DATE_EPOCH"):
         from provision.image import source_date_epoch
 
         epoch = source_date_epoch(os.environ)
     exported_platform = locks.export_platform(lock, platform)
-    text = locks.export_lock(
-        lock, name, kind, exported_platform, licenses=licenses_by_url, epoch=epoch
-    )
+    text = locks.export_lock(lock, name, kind, exported_platform, licenses=by_package, epoch=epoch)
     omitted, notes = locks.omitted_entries(lock, kind, exported_platform)
     left_out = tuple(f"{entry.name} {entry.version}" for entry in omitted)
     return ExportedLock(text=text, left_out=left_out, notes=tuple(notes))
 
 
-def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str, str]:
-    """Licenses by URL, from the packages in the lock's own prefix; a lock itself holds none."""
+def _licenses(context: Context, name: str, lock: locks.LockFile) -> Licenses:
+    """Licenses from the packages in the lock's own prefix; a lock itself holds none."""
     from provision.environment import prefix as prefixes
 
     prefix = prefixes.find(name, prefix_registry.prefix_path(context.folders, name))
@@ -144,10 +140,4 @@ def _licenses(context: Context, name: str, lock: locks.LockFile) -> Mapping[str,
             f"{name}` installs it)"
         )
         return {}
-    by_package = prefix_licenses(prefix.path)
-    by_url = {}
-    for entry in lock.entries:
-        license_text = by_package.get((entry.manager, canonicalize_name(entry.name)))
-        if license_text is not None:
-            by_url[entry.url] = license_text
-    return by_url
+    return prefix_licenses(prefix.path)

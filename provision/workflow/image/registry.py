@@ -27,10 +27,11 @@ from provision.core.errors import (
 )
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders, make_private_directory, owner_writes_only
+from provision.core.sbom import MEDIA_TYPE, sbom_text
 from provision.environment import passport as passports
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
-from provision.workflow.image.sbom import image_documents
+from provision.workflow.image.sbom import image_sbom
 from provision.workflow.passport import passport_with_image
 
 # An interrupted pull is removed after this time without progress.
@@ -64,7 +65,7 @@ def push_image(
     compression: images.Compression = "none",
     attach: bool = True,
 ) -> images.PushResult:
-    """Push an environment's image to a registry; with `attach`, its smoke verdicts and SBOMs too.
+    """Push an environment's image to a registry; with `attach`, its smoke verdicts and SBOM too.
 
     Needs no engine.
     """
@@ -89,9 +90,9 @@ def push_image(
                     evidence.annotations,
                 )
                 attached.append(evidence.label)
-            for media_type, content in image_documents(context, name, packed):
-                images.attach_referrer(reference, packed, media_type, media_type, content)
-                attached.append(media_type)
+            sbom = sbom_text(image_sbom(context, name, packed)).encode()
+            images.attach_referrer(reference, packed, MEDIA_TYPE, MEDIA_TYPE, sbom)
+            attached.append(MEDIA_TYPE)
         except KeyboardInterrupt:
             context.progress.warn(f"{pushed.tag} was pushed, not all documents were attached")
             raise

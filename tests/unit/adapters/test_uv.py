@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from provision.adapters import uv
-from provision.adapters.uv import indexes, resolver, source_packages
+from provision.adapters.uv import configuration, indexes, resolver
 from provision.adapters.uv.build_environment import BUILD_ENV, chosen_variables
 from provision.adapters.uv.configuration import (
     UvConfiguration,
@@ -401,7 +401,7 @@ def test_wheels_are_installed_by_hash() -> None:
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
-    (entry,) = source_packages.parse_toml(text)["packages"]
+    (entry,) = configuration.parse_toml(text)["packages"]
     package = resolver._locked_package(entry, {"six": ("toml",)}, REQUEST)
     assert (package.name, package.version, package.sha256) == ("six", "1.17.0", "ab")
     assert (package.depends, package.direct) == (("toml",), False)

@@ -8,9 +8,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from provision.adapters import installed_files
 from provision.adapters.installed_files import interpreter_lines, script_body
 from provision.core.errors import IntegrityError
-from provision.environment import portable, runtime_package
+from provision.environment import portable
 
 FINAL = PurePosixPath("/opt/provision/envs/lab-0123456789ab")
 SITE = Path("lib") / "python3.11" / "site-packages"
@@ -98,7 +99,7 @@ def test_pipe_is_refused(tmp_path: Path) -> None:
 def test_record_is_written_anew_not_through_its_link(tmp_path: Path) -> None:
     record = write(tmp_path / "RECORD", "old")
     os.link(record, tmp_path / "cached")
-    runtime_package.write_record(record, [["a.py", "", ""]])
+    installed_files.write_record(record, [["a.py", "", ""]])
     assert (record.read_text(), (tmp_path / "cached").read_text()) == ("a.py,,\n", "old")
 
 

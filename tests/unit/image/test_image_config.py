@@ -166,9 +166,7 @@ def test_bases_we_ship_are_pinned_and_sourced() -> None:
     assert {row.use for row in rows} == {"base", "builder"}
     assert base.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
     with pytest.raises(ValueError, match="needs a use"):
-        base._shipped_image(
-            {"use": "base", "reference": "debian", "digest": "sha256:short", "source": "x"}
-        )
+        base.ShippedImage(use="base", reference="debian", digest="sha256:short", source="x")
 
 
 @pytest.mark.parametrize(

@@ -513,14 +513,6 @@ def test_every_directive_of_sbatch_has_its_reason() -> None:
                 assert lines[number - 1].startswith("# "), (name, line)
 
 
-@pytest.mark.parametrize("format", launch.KUBERNETES_FORMATS)
-@pytest.mark.parametrize("size", SIZES)
-def test_manifests_break_no_rule_of_an_api_server(
-    format: launch.RunFormat, size: dict[str, Any]
-) -> None:
-    launch.check_manifests(text(format, ASKED, **size), "the manifest")
-
-
 # From 1.25, the oldest release with all fields that we use, to the newest whose schemas the package has.
 KUBERNETES_VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
 

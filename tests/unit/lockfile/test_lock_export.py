@@ -15,6 +15,7 @@ import yaml
 
 from provision import lockfile
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.sbom import Licenses
 from tests.unit.lockfile.test_lock_verify import SHA, conda_entry, entry, sound, wheel_entry
 
 if sys.version_info >= (3, 11):
@@ -113,12 +114,11 @@ def test_empty_export_is_reported(
     assert "the file installs nothing" in notes[1] and advice in notes[1]
 
 
-@pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
 @pytest.mark.parametrize(
     "channel",
     ["https://me@lab.invalid:SECRET@host.invalid/t/TOKEN/lab", "https://host.invalid/t/TOKEN"],
 )
-def test_sbom_opens_no_channel(tmp_path: Path, kind: lockfile.ExportFormat, channel: str) -> None:
+def test_sbom_opens_no_channel(tmp_path: Path, channel: str) -> None:
     content = ugly()
     entry(content, "_libgcc_mutex")["url"] = (
         f"{channel}/linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2#{'a' * 32}"
@@ -126,7 +126,7 @@ def test_sbom_opens_no_channel(tmp_path: Path, kind: lockfile.ExportFormat, chan
     entry(content, "mine")["url"] = (
         "https://me:SECRET@host.invalid/mine-1.0-py3-none-any.whl?signature=TOKEN"
     )
-    text = lockfile.export_lock(written(tmp_path, content), "lab", kind, "linux-64")
+    text = lockfile.export_lock(written(tmp_path, content), "lab", "cyclonedx", "linux-64")
     assert (
         "SECRET" not in text
         and "TOKEN" not in text
@@ -134,13 +134,10 @@ def test_sbom_opens_no_channel(tmp_path: Path, kind: lockfile.ExportFormat, chan
     )
 
 
-@pytest.mark.parametrize("kind", ["cyclonedx", "spdx"])
-def test_sbom_omits_only_other_categories(
-    contents: lockfile.LockFile, kind: lockfile.ExportFormat
-) -> None:
+def test_sbom_omits_only_other_categories(contents: lockfile.LockFile) -> None:
     assert [
         locked_entry.name
-        for locked_entry in lockfile.omitted_entries(contents, kind, "linux-64")[0]
+        for locked_entry in lockfile.omitted_entries(contents, "cyclonedx", "linux-64")[0]
     ] == ["pytest"]
 
 
@@ -166,9 +163,7 @@ def test_cyclonedx_is_valid_and_complete(contents: lockfile.LockFile) -> None:
     validation = pytest.importorskip("cyclonedx.validation.json")
     from cyclonedx.schema import SchemaVersion
 
-    text = lockfile.export_lock(
-        contents, "lab", "cyclonedx", "linux-64", licenses=licenses(contents)
-    )
+    text = lockfile.export_lock(contents, "lab", "cyclonedx", "linux-64", licenses=licenses())
     assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
     assert {component["name"] for component in document["components"]} == names(
@@ -195,43 +190,11 @@ def test_cyclonedx_is_valid_and_complete(contents: lockfile.LockFile) -> None:
     )
 
 
-def test_spdx_is_valid_and_complete(contents: lockfile.LockFile, tmp_path: Path) -> None:
-    parsing = pytest.importorskip("spdx_tools.spdx.parser.parse_anything")
-    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
-
-    path = tmp_path / "lab.spdx.json"
-    path.write_text(
-        lockfile.export_lock(contents, "lab", "spdx", "linux-64", licenses=licenses(contents))
-    )
-    document = parsing.parse_file(str(path))
-    assert validate_full_spdx_document(document) == []
-    assert {package.name for package in document.packages} == names(contents, "conda", "pip") | {
-        "lab"
-    }
-    by_name = {package.name: package for package in document.packages}
-    assert str(by_name["numpy"].license_declared) == "BSD-3-Clause"
-    assert str(by_name["torch"].license_declared) == "NOASSERTION"
-    assert [package.license_id for package in document.extracted_licensing_info] == [
-        "LicenseRef-Lab-Own"
-    ]
-    assert by_name["torch"].license_comment == "The package says: BSD, as we like it"
-    assert str(by_name["mine"].download_location) == "NOASSERTION"
-    assert (
-        by_name["torchvision"].external_references[0].locator
-        == "pkg:pypi/torchvision@0.18.1%2Bcu121"
-    )
-
-
-def licenses(contents: lockfile.LockFile) -> dict[str, str]:
-    recorded_licenses = {
-        "numpy": "bsd-3-clause",
-        "torch": "BSD, as we like it",
-        "filelock": "MIT AND LicenseRef-Lab-Own",
-    }
+def licenses() -> Licenses:
     return {
-        locked_entry.url: recorded_licenses[locked_entry.name]
-        for locked_entry in contents.entries
-        if locked_entry.name in recorded_licenses
+        ("conda", "numpy"): "bsd-3-clause",
+        ("pip", "torch"): "BSD, as we like it",
+        ("pip", "filelock"): "MIT AND LicenseRef-Lab-Own",
     }
 
 
@@ -257,7 +220,7 @@ def test_explicit_equals_conda_locks(tmp_path: Path) -> None:
     assert text.index("libz-") < text.index("python-")  # needed first
 
 
-@pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "cyclonedx", "spdx"])
+@pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "cyclonedx"])
 def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.ExportFormat) -> None:
     (tmp_path / "other").mkdir()
     texts = {
@@ -269,21 +232,14 @@ def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.Expor
 
 
 def test_timestamp_only_when_requested(contents: lockfile.LockFile) -> None:
-    def documents(epoch: int | None) -> list[Any]:
-        return [
-            json.loads(lockfile.export_lock(contents, "lab", kind, "linux-64", epoch=epoch))
-            for kind in ("cyclonedx", "spdx")
-        ]
+    def document(epoch: int | None) -> Any:
+        text = lockfile.export_lock(contents, "lab", "cyclonedx", "linux-64", epoch=epoch)
+        return json.loads(text)
 
-    without, dated = documents(None), documents(1_700_000_000)
-    assert "timestamp" not in without[0]["metadata"]
-    assert without[1]["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
-    assert (
-        dated[0]["metadata"]["timestamp"]
-        == dated[1]["creationInfo"]["created"]
-        == "2023-11-14T22:13:20Z"
-    )
-    assert without[0]["serialNumber"] != dated[0]["serialNumber"]
+    without, dated = document(None), document(1_700_000_000)
+    assert "timestamp" not in without["metadata"]
+    assert dated["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
+    assert without["serialNumber"] != dated["serialNumber"]
 
 
 def test_several_platforms_need_the_option(contents: lockfile.LockFile, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_findings_verdicts_and_skipped_phases_are_listed(tmp_path: Path) -> None
         ("ddp", "fail"),
         ("checkpoint", "skipped"),
     ]
-    assert run.phases[1].findings[0].ranks == (1,)
+    assert run.phases[1].findings[0].ranks == [1]
     assert run.about["ranks"] == "2, gloo on cpu"
     assert run.facts["torch.devices[0].name"] == "H100"
     assert run.facts["torch.arch_list"] == ("sm_80", "sm_90")

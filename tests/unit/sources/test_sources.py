@@ -65,8 +65,7 @@ CACHES = (
     sources.candidates,
     sources.candidates_of,
     suggest._cudas,
-    suggest._nccls,
-    suggest._cudnns,
+    suggest._library_versions,
 )
 
 

@@ -284,7 +284,7 @@ def test_log_of_a_job_of_which_a_pod_waits(kubectl: Path) -> None:
         (("--on", "k8s:pool=h100", "--image", "h/t:1", "--nodes", "3"), "--nodes 3, but --on"),
         (("--on", "k8s:pool=h100", "--image", "h/t:1", "--rdma", "hca"), "'hca' is not a resource"),
         (("--on", "k8s:pool=h100", "--image", "h/t:1", "--job-name", "A"), "cannot be named 'A'"),
-        (("--on", "k8s:pool=h100", "--image", " "), "image ' ' is not an image"),
+        (("--on", "k8s:pool=h100", "--image", " "), "' ' is not an image reference"),
         (("--on", "k8s:pool=h100", "--image", "h/t:1", "--sbatch", "--x"), "only Slurm has this"),
         (("--on", "ssh:h1", "--image", "h/t:1"), "On plain hosts launch runs prefixes only"),
         pytest.param(
