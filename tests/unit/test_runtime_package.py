@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision import __version__
+from provision.adapters import installed_files
 from provision.commands.context import Context
 from provision.commands.ensure import ensure_runtime
 from provision.core import atomic
@@ -72,7 +73,7 @@ def test_record_has_the_hash_and_size_of_every_file_but_itself() -> None:
         if path.endswith("/RECORD"):
             assert (digest, size) == ("", "")
         else:
-            assert (digest, size) == (runtime_package.record_hash(content), str(len(content)))
+            assert (digest, size) == (installed_files.record_hash(content), str(len(content)))
 
 
 def test_python_imports_it_and_reads_its_metadata(prefix: Path) -> None:
