@@ -35,8 +35,8 @@ def record(
     failures: Mapping[str, NodeFailure] | None = None,
     expectation: Expectation | None = None,
     **fields: Any,
-) -> dict[str, Any]:
-    """failures: nodes that gave no answer; they come last."""
+) -> Any:
+    """What the comparison writes. failures: nodes that gave no answer; they come last."""
     failures = failures or {}
     survey = DriftSurvey(
         request=DriftRequest(name="train", deep=True),

@@ -27,15 +27,16 @@ from provision.core.process import start_lock
 Worker = Literal["ssh", "exec"]
 # More is a typo; and ClusterShell would make every name before we could count them.
 MAX_NODES = 100_000
-# Of a number in a node set. Python itself refuses to read 4,300.
+# The digits of a number in a node set. Python itself refuses to read 4,300.
 MAX_DIGITS = 18
 # Characters of an operand in a message.
 SHOWN_LENGTH = 60
 # What a host name, an address, or a name of ~/.ssh/config can be, after a user and `@` too. It may
 # not begin with a dash: ssh, or what a ProxyCommand starts, would take it for an option.
 _NODE_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.@-]*@)?[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-# Of a node set: one operand, and the numbers in one pair of its brackets.
-_OPERAND = re.compile(r"(?:[^\s,!&^\[\]]|\[[^\]]*\]?)+")
+# One operand of a node set (separators within brackets are part of it), and the numbers in one
+# pair of its brackets.
+OPERAND = re.compile(r"(?:[^\s,!&^\[\]]|\[[^\]]*\]?)+")
 _BRACKETS = re.compile(r"\[([^\]]*)\]?")
 _RANGE = re.compile(r"\s*(\d+)-(\d+)(?:/\d+)?\s*")
 _FORMS = "A node set looks like `n[1-4,7]`, `n1,n2`, `@group` or `n[1-4]!n3`."
@@ -57,9 +58,9 @@ INTERRUPT_CHECK_S = 0.2
 LATE_CHECK_S = 0.5
 # As much is read at once.
 READ_BYTES = 1 << 16
-# Of the number of a task of srun.
+# The characters of the number of a task of srun.
 LABEL_LENGTH = 8
-# Of what a command prints on a node.
+# What a command may print on a node.
 MOST_BYTES = 1 << 20
 # Files of a running command: three pipes, and one more while it starts.
 _FILES_PER_COMMAND = 4
@@ -216,7 +217,7 @@ def group(text: str) -> list[str]:
 def _refuse_huge_sets(text: str) -> None:
     """Raise InvalidSpec if the operands of a node set name too many nodes together."""
     total = 0
-    for operand in _OPERAND.findall(text):
+    for operand in OPERAND.findall(text):
         count = 1
         for numbers in _BRACKETS.findall(operand):
             count *= sum(_range_length(part) for part in numbers.split(","))

@@ -20,10 +20,13 @@ from provision.catalog.hardware import (
     required_glibc,
     runs_on_driver,
     runs_on_gpu,
-    runs_on_machine,
     toolkits,
 )
-from provision.catalog.nccl import CondaForgeNccl, cuda_versions, nccl_on_conda_forge, nccl_wheels
+from provision.catalog.nccl import (
+    CondaForgeNccl,
+    cuda_versions,
+    nccl_on_conda_forge,
+)
 from provision.catalog.releases import (
     Build,
     IndexDefault,
@@ -59,13 +62,11 @@ __all__ = [
     "matching_rules",
     "minor",
     "nccl_on_conda_forge",
-    "nccl_wheels",
     "releases",
     "required_glibc",
     "rules",
     "runs_on_driver",
     "runs_on_gpu",
-    "runs_on_machine",
     "toolkits",
     "version_key",
 ]

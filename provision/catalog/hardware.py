@@ -213,13 +213,6 @@ def cuda_range(gpu: Gpu) -> tuple[str, str]:
     return f"for which CUDA compiles {' and '.join(limits)}", sources
 
 
-def runs_on_machine(build: Build, glibc: str) -> Compatibility:
-    """Whether a machine's glibc is new enough for a build."""
-    if build.glibc is None:
-        return "unknown"
-    return "yes" if version_key(glibc) >= version_key(build.glibc) else "no"
-
-
 def required_glibc(resolution: Resolution, lock: Lock) -> str:
     """The oldest glibc that the locked packages run with.
 

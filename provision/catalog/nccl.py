@@ -1,4 +1,4 @@
-"""NCCL as a separate package: the versions on conda-forge and the package index."""
+"""NCCL as a separate package: the versions on conda-forge."""
 
 from __future__ import annotations
 
@@ -38,9 +38,3 @@ def nccl_on_conda_forge() -> dict[str, CondaForgeNccl]:
 def cuda_versions() -> tuple[str, ...]:
     """Releases of conda-forge's cuda-version, oldest first."""
     return tuple(load("nccl.yml")["cuda_version"]["versions"])
-
-
-@functools.cache
-def nccl_wheels() -> dict[str, tuple[str, ...]]:
-    """The versions that the package index has, oldest first, by wheel name (nvidia-nccl-cu12)."""
-    return {name: tuple(row["versions"]) for name, row in load("nccl.yml")["nccl_wheels"].items()}

@@ -64,7 +64,7 @@ class Build:
     free_threaded: tuple[str, ...] = ()
     # Why the build is no part of its release; such a build is taken only if the request insists.
     unreleased: str | None = None
-    # Of the pytorch channel's builds: where they and their CUDA are, in order of priority.
+    # Where a build of the pytorch channel and its CUDA are, in order of priority.
     channels: tuple[str, ...] = ()
     channels_source: str | None = None
     # The fields that differ, by platform.

@@ -24,8 +24,6 @@ Engine = Literal["ssh", "slurm", "kubernetes", "local", "exec"]
 FILE = "nodes.yml"
 LOCAL = "local"
 DEFAULT_PATH = PurePosixPath("/opt/provision")
-# A separator of a node set (union, difference, intersection, either), outside of brackets.
-_OPERAND = re.compile(r"(?:[^\s,!&^\[\]]|\[[^\]]*\]?)+")
 _ADVICE = "docs/cluster.md describes nodes.yml, with an example."
 _FORMS = (
     "--on takes a group of nodes.yml, a node set like `n[1-4]`, `@group` of ClusterShell, "
@@ -279,7 +277,7 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
             nodes_by_name.setdefault(node.name, node)
         return clustershell.fold([node.name for node in nodes])
 
-    names = clustershell.expand(_OPERAND.sub(replace, text))
+    names = clustershell.expand(clustershell.OPERAND.sub(replace, text))
     if not names:
         raise InvalidSpec(f"--on `{text}` selects no node.", advice=_groups_advice(lab))
     by_name = _nodes_by_all_names(nodes_by_name.values())

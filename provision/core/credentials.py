@@ -17,7 +17,7 @@ from provision_runtime.report.credentials import without_credentials as without_
 from provision_runtime.report.credentials import without_login as without_login
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s`'\"]+?(?=::|$)")
-# Of a channel below conda's channel alias, and no folder of a wheel.
+# The token of a channel below conda's channel alias; a folder of a wheel is none.
 _ALIAS_TOKEN = re.compile(r"^t/[^/\s]+/(?!.*\.whl$)")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 
-# Of spec.yml: each key with a value of the type that the field of `Spec` has.
+# What spec.yml holds: by each key a value of the type that the field of `Spec` has.
 SpecContent = Mapping[str, Any]
 SourceName = str  # the name of a source, which `provision.sources` knows, or auto
 PythonFrom = Literal["auto", "channel", "host"]

@@ -81,7 +81,7 @@ def load(folder: Path = FOLDER, version: str = __version__) -> RuntimePackage:
     contents[f"{dist_info}/METADATA"] = _METADATA.format(version=version).encode()
     contents[f"{dist_info}/WHEEL"] = _WHEEL.format(version=version).encode()
     rows = [(path, record_hash(text), str(len(text))) for path, text in contents.items()]
-    # Of itself it has no hash (PEP 376, PEP 427).
+    # A RECORD has no hash of itself (PEP 376, PEP 427).
     rows.append((f"{dist_info}/RECORD", "", ""))
     contents[f"{dist_info}/RECORD"] = record_text(sorted(rows))
     return RuntimePackage(version=version, files=dict(sorted(contents.items())))

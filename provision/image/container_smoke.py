@@ -114,7 +114,6 @@ def run_smoke(
     files: SmokeFiles | None = None,
     shm_size: str = "1g",
     gpus: bool = False,
-    network: str = "none",
     on_line: Callable[[str], None] | None = None,
 ) -> tuple[int, str]:
     """Run `provision-smoke ARGV` in a container and copy its report to `out`. Returns the exit
@@ -132,7 +131,7 @@ def run_smoke(
         container = client.containers.create(
             engine_id,
             command,
-            **_settings(client, image, shm_size, gpus, network),
+            **_settings(client, image, shm_size, gpus),
             **files.container_settings,
         )
         try:
@@ -174,11 +173,7 @@ def _follow(container: Any, on_line: Callable[[str], None] | None) -> Iterator[N
         thread.join(timeout=FOLLOW_GRACE_S)
 
 
-def _settings(
-    client: Client, image: Image, shm_size: str, gpus: bool, network: str
-) -> dict[str, object]:
-    # Without a network nothing resolves the container's own name, which Gloo looks up.
-    is_isolated = network == "none"
+def _settings(client: Client, image: Image, shm_size: str, gpus: bool) -> dict[str, Any]:
     with_gpus = gpus and has_nvidia_runtime(client)
     # As in the contract. Without GPUs no memory is pinned, and an engine that may not raise the
     # limit of locked memory could not start the container.
@@ -187,14 +182,15 @@ def _settings(
         ulimits.append({"name": "memlock", "soft": -1, "hard": -1})
     return {
         "device_requests": [{"count": -1, "capabilities": [["gpu"]]}] if with_gpus else None,
-        "extra_hosts": {HOST_NAME: "127.0.0.1"} if is_isolated else None,
-        "hostname": HOST_NAME if is_isolated else None,
+        # Without a network nothing resolves the container's own name, which Gloo looks up.
+        "extra_hosts": {HOST_NAME: "127.0.0.1"},
+        "hostname": HOST_NAME,
         "init": True,
         "labels": {
             ENVIRONMENT_LABEL: _repository(image),
             OWNER_LABEL: " ".join(process_identity()),
         },
-        "network_mode": network,
+        "network_mode": "none",
         "shm_size": shm_size,
         "ulimits": ulimits,
     }

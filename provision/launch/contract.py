@@ -49,47 +49,47 @@ _CLAIM_LENGTH = 253
 PYTHON_OPTIONS = ("-s", "-m", "provision_runtime", "job")
 
 
-def gpus_per_node(format: JobFormat, job: JobSpec, resolution: Resolution) -> int | None:
+def gpus_per_node(job_format: JobFormat, job: JobSpec, resolution: Resolution) -> int | None:
     """How many GPUs each node gives to the job; None: all that it has."""
     if resolution.cuda is None:
         return 0
-    if job.gpus is not None or format in LOCAL_FORMATS:
+    if job.gpus is not None or job_format in LOCAL_FORMATS:
         return job.gpus
     return 1
 
 
-def check_contract(format: JobFormat, job: JobSpec, options: RunOptions) -> None:
+def check_contract(job_format: JobFormat, job: JobSpec, options: RunOptions) -> None:
     """InvalidSpec for everything that the format cannot express."""
-    problems = _job_problems(format, job) + _option_problems(format, options)
+    problems = _job_problems(job_format, job) + _option_problems(job_format, options)
     for mount in options.mounts:
-        problem = _mount_problem(format, mount)
+        problem = _mount_problem(job_format, mount)
         if problem:
             problems.append(f"the mount {mount}: {problem}")
     if problems:
         raise InvalidSpec(
-            f"{format} cannot express {'; nor '.join(problems)}.",
+            f"{job_format} cannot express {'; nor '.join(problems)}.",
             advice="Leave it out, or choose another --format.",
         )
 
 
-def _job_problems(format: JobFormat, job: JobSpec) -> list[str]:
+def _job_problems(job_format: JobFormat, job: JobSpec) -> list[str]:
     problems = []
-    if format == "devcontainer" and job.command:
+    if job_format == "devcontainer" and job.command:
         problems.append("a command: the editor starts what it needs")
-    if format == "devcontainer" and job.nodes > 1:
+    if job_format == "devcontainer" and job.nodes > 1:
         problems.append("several nodes: an editor works on one")
-    if format in LOCAL_FORMATS and job.time_s is not None:
+    if job_format in LOCAL_FORMATS and job.time_s is not None:
         problems.append("a time limit: nothing ends the command then")
     if job.nodes > 1 and not job.command:
         problems.append("several nodes without a command")
-    if format in LOCAL_FORMATS and job.requeue:
+    if job_format in LOCAL_FORMATS and job.requeue:
         problems.append("requeueing: there is no queue")
     return problems
 
 
-def _option_problems(format: JobFormat, options: RunOptions) -> list[str]:
+def _option_problems(job_format: JobFormat, options: RunOptions) -> list[str]:
     problems = []
-    if format in PREFIX_FORMATS:
+    if job_format in PREFIX_FORMATS:
         image_options = {
             "a mount": options.mounts,
             "a user": options.user,
@@ -101,7 +101,7 @@ def _option_problems(format: JobFormat, options: RunOptions) -> list[str]:
             f"{what}: it runs a prefix, no image" for what in image_options if image_options[what]
         ]
         return problems
-    runtime = USER_RUNTIMES.get(format)
+    runtime = USER_RUNTIMES.get(job_format)
     if runtime and options.user:
         problems.append(f"a user: {runtime} runs as the user who submits the job")
     if runtime and options.shm_gib:
@@ -109,24 +109,26 @@ def _option_problems(format: JobFormat, options: RunOptions) -> list[str]:
     return problems
 
 
-def _mount_problem(format: JobFormat, mount: ContainerMount) -> str:
-    runtime = USER_RUNTIMES.get(format)
+def _mount_problem(job_format: JobFormat, mount: ContainerMount) -> str:
+    runtime = USER_RUNTIMES.get(job_format)
     if runtime and mount.is_volume:
         return f"{runtime} mounts folders of the host, and has no named volumes"
     is_claim_name = _CLAIM.fullmatch(mount.source) and len(mount.source) <= _CLAIM_LENGTH
-    if format in KUBERNETES_FORMATS and mount.is_volume and not is_claim_name:
+    if job_format in KUBERNETES_FORMATS and mount.is_volume and not is_claim_name:
         return "a claim's name has only lower-case letters, digits, - and ."
-    if format == "devcontainer" and "${" in str(mount):
+    if job_format == "devcontainer" and "${" in str(mount):
         return "development containers replace ${...} by a variable, and cannot escape it"
     return ""
 
 
 def contract_context(
-    format: JobFormat, resolution: Resolution, job: JobSpec, options: RunOptions
+    job_format: JobFormat, resolution: Resolution, job: JobSpec, options: RunOptions
 ) -> dict[str, object]:
     """The values of the templates contract-*.j2."""
-    gpus = gpus_per_node(format, job, resolution)
-    uses_host_network = options.host_network or (job.nodes > 1 and format in ("docker", "compose"))
+    gpus = gpus_per_node(job_format, job, resolution)
+    uses_host_network = options.host_network or (
+        job.nodes > 1 and job_format in ("docker", "compose")
+    )
     options = dataclasses.replace(options, gpus=gpus, host_network=uses_host_network)
     requirements = run_requirements(resolution, options)
     reasons: dict[str, str] = {}
@@ -143,7 +145,7 @@ def contract_context(
         "gid": int(gid),
         "gpus": gpus,
         "job": job,
-        "kubernetes": _kubernetes_values(format, job, gpus),
+        "kubernetes": _kubernetes_values(job_format, job, gpus),
         "label": job.name,
         "mounts": mounts,
         "name": resolution.spec.name,
@@ -153,8 +155,8 @@ def contract_context(
         "requeue_s": REQUEUE_S,
         "runtime": [*PYTHON_OPTIONS, *job.runtime_options(gpus)],
         "shm_gib": options.shm_gib or SHM_GIB,
-        "slurm": slurm.directives(job, gpus or 0, reasons) if format in SLURM_FORMATS else (),
-        "ssh": host_commands(job, gpus) if format == "ssh" else (),
+        "slurm": slurm.directives(job, gpus or 0, reasons) if job_format in SLURM_FORMATS else (),
+        "ssh": host_commands(job, gpus) if job_format == "ssh" else (),
         "stack": STACK,
         "uid": int(uid),
         "user": options.user,
@@ -178,10 +180,10 @@ def registry_reference(reference: str) -> str:
     return f"REGISTRY/{reference}"
 
 
-def _kubernetes_values(format: JobFormat, job: JobSpec, gpus: int | None) -> dict[str, object]:
+def _kubernetes_values(job_format: JobFormat, job: JobSpec, gpus: int | None) -> dict[str, object]:
     """What Kubernetes' templates need besides the job: node 0's name for the others, and the whole
     command of a pod, in which $$ is one dollar: $(NAME) is a variable of the container."""
-    is_jobset = format == "jobset"
+    is_jobset = job_format == "jobset"
     head = kubernetes.head_name(job, is_jobset=is_jobset)
     words = list(job.command) or [PYTHON]
     command = [_one_dollar(word) for word in words]

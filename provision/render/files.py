@@ -127,7 +127,7 @@ def is_report_page(path: Path) -> bool:
 
 
 def render_workflow(
-    format: str,
+    forge: str,
     values: Values,
     *,
     made_from: str,
@@ -135,7 +135,7 @@ def render_workflow(
     templates: Templates = OUR_TEMPLATES,
 ) -> str:
     """The text of a CI workflow. Its header names the command that makes it again."""
-    file = WORKFLOWS[format]
+    file = WORKFLOWS[forge]
     origin = f"{as_comment(made_from)}{templates.origin(file)}"
     first_line = f"{MADE_BY}{origin}; remake with: {as_command(remake)}"
     return with_first_line(first_line, templates.render(file, values))
@@ -147,14 +147,14 @@ def render_gitlab_jobs(values: Values, templates: Templates = OUR_TEMPLATES) -> 
 
 
 def render_contract(
-    format: str,
+    job_format: str,
     values: Values,
     *,
     remake: Sequence[str],
     templates: Templates = OUR_TEMPLATES,
 ) -> str:
     """How to run a job, for one kind of engine or scheduler."""
-    file = CONTRACTS[format]
+    file = CONTRACTS[job_format]
     origin = templates.origin(file).replace(" and ", " from ", 1)
     command = without_credentials(as_command(remake))
     made_by = f"Made by provision{origin}; remake with: {command}"

@@ -25,7 +25,7 @@ from provision.sources.base import LIBRARY_TITLES, Axis, Candidate, means
 
 # From a CUDA build to a CPU build, or back, is farther than between any two versions.
 ACROSS = 100
-# Of offers that agree in these fields and in the minor release, only the newest patch is offered.
+# Only the newest patch is offered of those that agree in these fields and in the minor release.
 SAME_OFFER = ("cuda", "source", "python", "nccl", "cudnn", "platforms")
 
 

@@ -115,7 +115,7 @@ def image_of(layout: Path, size: int) -> Image:
     layer = Layer(
         group="rest", digest=f"sha256:{hashlib.sha256(content).hexdigest()}", size=len(content)
     )
-    config = {
+    config: oci_layout.ImageConfig = {
         "architecture": "amd64",
         "config": {"Labels": {LOCK_LABEL: "0" * 64, TITLE_LABEL: "toy"}},
         "os": "linux",

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from provision import image
 from provision.cli.main import cli
+from provision.core.documents import Passport, Verdict
 from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Image
@@ -200,13 +201,11 @@ def test_verdicts_of_another_image_are_refused(host: str, toy: Image) -> None:
 
 
 def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> None:
-    measured = {"measured_on": {"host": "node1"}, "report": REPORT}
-    passport_ = {
+    measured: Verdict = {"measured_on": {"host": "node1"}, "report": REPORT}
+    in_image: Verdict = {**measured, "verdict": "pass", "image_id": toy.image_id}
+    passport_: Passport = {
         "lock": {"sha256": toy.lock_sha256},
-        "smoke": {
-            "prefix": {"verdict": "warn", **measured},
-            "image": {"verdict": "pass", "image_id": toy.image_id, **measured},
-        },
+        "smoke": {"prefix": {**measured, "verdict": "warn"}, "image": in_image},
     }
     at = image.parse_registry_reference(f"{host}/lab/verdicts:1")
     image.push_image(toy, at, Watching())
@@ -257,7 +256,7 @@ def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> No
     assert summary.labels["org.provision.lock"] == toy.lock_sha256
     assert summary.image_id == toy.image_id
     assert not passport.smoke_attachments({**passport_, "lock": {"sha256": "another"}}, toy)
-    passport_["smoke"]["image"]["image_id"] = "sha256:another"  # type: ignore[index]
+    in_image["image_id"] = "sha256:another"
     assert [attachment.label for attachment in passport.smoke_attachments(passport_, toy)] == [
         "smoke (prefix): warn"
     ]

@@ -38,5 +38,5 @@ def test_dead_rank_is_in_report_junit_and_page(tmp_path: Path) -> None:
 
     page = report.build_page([report.load(tmp_path / "report.json")])
     barrier = next(phase for phase in page.measurements[0].phases if phase.name == "barrier")
-    assert ("rank-died", (0,)) in [(finding.id, finding.ranks) for finding in barrier.findings]
+    assert ("rank-died", [0]) in [(finding.id, finding.ranks) for finding in barrier.findings]
     assert "No collective was measured, so there are no curves." in page.missing

@@ -18,7 +18,7 @@ _NO_CONTROLLER = re.compile(
 )
 
 
-# Of what Slurm sets in a job, these say which cluster is asked.
+# Those of the variables that Slurm sets in a job which say which cluster is asked.
 CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 

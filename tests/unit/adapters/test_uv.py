@@ -317,7 +317,7 @@ def test_build_code_sees_a_few_variables() -> None:
     ],
 )
 def test_a_login_of_variables_reaches_uv_in_its_file(
-    index: dict[str, Any], url: str, monkeypatch: pytest.MonkeyPatch
+    index: configuration.IndexTable, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_INDEX_MY_LAB_1_USERNAME", "a@b")
     monkeypatch.setenv("UV_INDEX_MY_LAB_1_PASSWORD", "p/w")
@@ -413,8 +413,12 @@ def test_a_package_without_a_fitting_file_is_refused() -> None:
 
 
 def test_as_of_excludes_files_without_an_upload_time() -> None:
-    dated = {"name": "a", "version": "1", "wheels": [{"upload-time": "2024-01-01"}]}
-    direct = {"name": "b", "version": "1", "archive": {"url": "https://x.invalid/b.whl"}}
+    dated: Any = {"name": "a", "version": "1", "wheels": [{"upload-time": "2024-01-01"}]}
+    direct: resolver.PylockPackage = {
+        "name": "b",
+        "version": "1",
+        "archive": {"url": "https://x.invalid/b.whl"},
+    }
     resolver._require_upload_times([dated, direct], "2024-06-01")
     with pytest.raises(Unsolvable, match=r"No upload time is known of c 2.*as of 2024-06-01"):
         resolver._require_upload_times(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from provision import resolver
+from provision.core.documents import Passport
 from provision.core.errors import IntegrityError
 from provision.core.types import (
     BuildResult,
@@ -134,8 +135,8 @@ def compose(
     folder: Path,
     image: Image | None,
     smoke: tuple[SmokeResult, ...],
-    previous: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    previous: Passport | None = None,
+) -> Passport:
     """The passport that a build of this image writes."""
     result = BuildResult(
         name="lab",
@@ -215,7 +216,7 @@ def test_a_passport_that_is_not_json_is_refused_with_the_problem(
 
 def test_a_build_of_another_lock_keeps_no_verdict(tmp_path: Path) -> None:
     first = compose(tmp_path, IMAGE, (smoke_result("prefix"), smoke_result("image")))
-    other = {**first, "lock": {**first["lock"], "sha256": "9" * 64}}
+    other: Passport = {**first, "lock": {**first["lock"], "sha256": "9" * 64}}
     later = compose(tmp_path, None, (), previous=other)
     assert later["smoke"] == {} and later["image"] is None
 

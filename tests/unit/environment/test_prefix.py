@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.adapters import uv
+from provision.adapters import installed_files, uv
 from provision.adapters.installed_files import interpreter_lines
 from provision.core.atomic import replace_directory, staging_path
 from provision.core.errors import IntegrityError, InUse, InvalidSpec
@@ -29,7 +29,7 @@ def make(folder: Path, sha: str = "lock") -> Prefix:
     (site / "six.py").write_text("x = 1\n")
     content = (site / "six.py").read_bytes()
     (info / "RECORD").write_text(
-        f"six.py,{runtime_package.record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
+        f"six.py,{installed_files.record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
     )
     meta = folder / "conda-meta"
     meta.mkdir()
@@ -160,7 +160,7 @@ def test_a_wheel_reinstalled_with_the_same_version_is_drift(tmp_path: Path) -> N
     content = b"patched"
     (record.parent.parent / "six.py").write_bytes(content)
     record.write_text(
-        f"six.py,{runtime_package.record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
+        f"six.py,{installed_files.record_hash(content)},{len(content)}\nsix-1.17.0.dist-info/RECORD,,\n"
     )
     assert ("changed", "six") in kinds_and_names(installed, same, files=True)
 
@@ -201,7 +201,7 @@ def test_scripts_name_the_final_path_and_record_agrees(tmp_path: Path) -> None:
     assert script.read_text() == f"{first_lines}print(1)\n"
     assert script.stat().st_mode & 0o777 == 0o755
     assert (
-        f"../../../bin/tool,{runtime_package.record_hash(script.read_bytes())},{len(script.read_bytes())}"
+        f"../../../bin/tool,{installed_files.record_hash(script.read_bytes())},{len(script.read_bytes())}"
         in record.read_text()
     )
     assert "../../../bin/binary,sha256=y,1" in record.read_text()

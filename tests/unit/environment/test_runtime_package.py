@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.adapters import installed_files
 from provision.core import atomic
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.paths import Folders
@@ -72,7 +73,7 @@ def test_record_has_the_hash_and_size_of_every_file_but_itself() -> None:
         if path.endswith("/RECORD"):
             assert (digest, size) == ("", "")
         else:
-            assert (digest, size) == (runtime_package.record_hash(content), str(len(content)))
+            assert (digest, size) == (installed_files.record_hash(content), str(len(content)))
 
 
 def test_python_imports_it_and_reads_its_metadata(prefix: Path) -> None:

@@ -127,6 +127,7 @@ def test_image_config_is_complete() -> None:
         Layer(group="cuda", digest="sha256:b", size=2),
     ]
     document = config.image_config({"A": "b"}, {"x": "y"}, layers, 0)
+    assert document["config"] is not None
     assert document["rootfs"] == {"diff_ids": ["sha256:a", "sha256:b"], "type": "layers"}
     assert len(document["history"]) == 2
     assert (document["created"], document["config"]["User"]) == (

@@ -107,8 +107,8 @@ def test_a_config_without_settings_is_valid_and_has_no_labels(content: dict[str,
     assert remote.labels == {}
 
 
-def entry(os: str, architecture: str, digest: str = DIGEST, **more: Any) -> dict[str, Any]:
-    platform = {"os": os, "architecture": architecture, **more}
+def entry(os: str, architecture: str, digest: str = DIGEST, **more: Any) -> oci_layout.Entry:
+    platform: Any = {"os": os, "architecture": architecture, **more}
     return {"digest": digest, "size": 1, "mediaType": oci_layout.MANIFEST, "platform": platform}
 
 

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 from provision import render, report
 from provision.cli import console
 from provision.cli.main import cli
+from provision.core.documents import DriftRecord
 from provision.report.nodes import MIN_MARK, ChartRow, NodeChart, draw
 from provision.verbs.drift.comparison import NodeFacts
 from tests.drift_records import cluster, facts, record, timed_out
@@ -23,7 +23,7 @@ from tests.unit.report.test_report_page import Page
 OLD = facts(driver="535.104.05")
 
 
-def html(document: dict[str, Any]) -> str:
+def html(document: DriftRecord) -> str:
     values = report.nodes_template_values(document)
     return render.render_nodes_report(values, remake=["provision", "report"])
 

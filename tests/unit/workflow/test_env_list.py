@@ -166,7 +166,8 @@ def test_an_image_of_another_lock_is_refused(context: Context) -> None:
         "layers": [],
     }
     path.write_text(json.dumps(document))
-    assert passport_with_image(context, "lab")["image"]["reference"] == "provision/lab:1"
+    made = passport_with_image(context, "lab")["image"]
+    assert made and made["reference"] == "provision/lab:1"
     lock = context.folders.envs / "lab" / "conda-lock.yml"
     lock.parent.mkdir(parents=True)
     lock.write_text("version: 1\n")

@@ -299,7 +299,7 @@ def test_who_does_not_greet_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) 
 
 def test_who_greets_with_more_than_a_greeting_is_dropped() -> None:
     with listening("long", ("n1", "n2")) as (head, _), peers(head, 1) as [stranger]:
-        stranger.socket.sendall(b"0" * (channel.LONGEST_GREETING + 1))
+        stranger.socket.sendall(b"0" * (connection.LONGEST_GREETING + 1))
         with pytest.raises(JobError, match="no answer from n2"):
             head.exchange("test", 0, list, 0.5)
         assert sum(head._dropped.values()) == 1
