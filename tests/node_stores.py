@@ -18,7 +18,7 @@ import zstandard
 from provision.core.platforms import PLATFORM
 from provision_runtime.facts.digests import prefix_digests
 from provision_runtime.node import activation, install, transfer
-from provision_runtime.node.store import Pack, Store, parse_pack
+from provision_runtime.node.store import Store, StoredPack, parse_pack
 
 # Folders of tests are closed to other users.
 RUN = {"id": "run-1", "source": "laptop:1000:/data", "by": "ann@laptop", "readers": "me"}
@@ -39,7 +39,7 @@ class PackedToy:
         return str(self.pack["key"])
 
     @property
-    def parsed(self) -> Pack:
+    def parsed(self) -> StoredPack:
         return parse_pack(self.pack)
 
 

@@ -68,7 +68,7 @@ class LayerRow(TypedDict):
     size: int
 
 
-class ImageSummary(TypedDict):
+class RecordedImage(TypedDict):
     """The image of a passport."""
 
     reference: str
@@ -136,7 +136,7 @@ class Passport(TypedDict, total=False):
     environment: dict[str, str | None]
     prefix: PrefixSummary
     runtime: RuntimeSummary | None
-    image: ImageSummary | None
+    image: RecordedImage | None
     kernel: KernelSummary | None
     smoke: dict[str, Verdict]
     smoke_nodes: NodesSummary

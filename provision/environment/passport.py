@@ -21,11 +21,11 @@ from provision import __version__
 from provision.core import host, prefix_registry
 from provision.core.credentials import public_document
 from provision.core.documents import (
-    ImageSummary,
     NodeResult,
     NodesSummary,
     Passport,
     PinRow,
+    RecordedImage,
     RuntimeSummary,
     Verdict,
 )
@@ -128,10 +128,10 @@ def _fields(value: object, *names: str) -> Any:
     return {name: getattr(value, name) for name in names}
 
 
-def _describe_image(image: Image | None) -> ImageSummary | None:
+def _describe_image(image: Image | None) -> RecordedImage | None:
     if image is None:
         return None
-    summary: ImageSummary = _fields(
+    summary: RecordedImage = _fields(
         image, "reference", "manifest_digest", "image_id", "base", "base_digest", "lock_sha256"
     )
     summary["layout"] = str(image.layout)
@@ -149,7 +149,7 @@ def _describe_runtime(runtime: InstalledRuntime | None) -> RuntimeSummary | None
     }
 
 
-def _verdict(result: SmokeResult, image: ImageSummary | None, lock_sha256: str) -> Verdict:
+def _verdict(result: SmokeResult, image: RecordedImage | None, lock_sha256: str) -> Verdict:
     verdict: Verdict = {
         "verdict": result.verdict,
         "measured_on": host.identity(),

@@ -30,8 +30,8 @@ from provision.image.oci_layout import (
     NAME,
     Entry,
     ImageConfig,
+    ImageManifest,
     Index,
-    Manifest,
 )
 
 DOCUMENT_LIMIT = 8 << 20  # manifests and configs have kilobytes
@@ -263,7 +263,7 @@ def _read_image(files: ImageFiles) -> DiskImage:
     index = _parse(files, _read(files, INDEX_FILE), "oci-index", INDEX_FILE)
     entry = _amd64_entry(files, index)
     content = _read_verified(files, entry["digest"])
-    manifest: Manifest = _parse(files, content, "oci-manifest", "its manifest")
+    manifest: ImageManifest = _parse(files, content, "oci-manifest", "its manifest")
     layers = tuple(_blob_path(layer["digest"]) for layer in manifest["layers"])
     return DiskImage(
         config=_read_verified(files, manifest["config"]["digest"]), layers=layers, name=_name(entry)

@@ -68,7 +68,7 @@ class Index(TypedDict):
     manifests: list[Entry]
 
 
-class Manifest(TypedDict, total=False):
+class ImageManifest(TypedDict, total=False):
     config: Entry
     layers: list[Entry]
     annotations: dict[str, str] | None
@@ -153,8 +153,8 @@ def parse_index(content: bytes) -> Index:
     return index
 
 
-def parse_manifest(content: bytes) -> Manifest:
-    manifest: Manifest = parse_document(content, "oci-manifest")
+def parse_manifest(content: bytes) -> ImageManifest:
+    manifest: ImageManifest = parse_document(content, "oci-manifest")
     return manifest
 
 

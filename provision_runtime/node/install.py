@@ -133,7 +133,7 @@ def _wait_for_record(
         time.sleep(WAIT_POLL_S)
 
 
-def _is_mount_point(store: Store, pack: stores.Pack) -> bool:
+def _is_mount_point(store: Store, pack: stores.StoredPack) -> bool:
     """Whether this image was mounted at its folder, which is empty now: before a restart, or on
     another node of a shared store. There the mount would go with the folder."""
     record = stores.read_json(store.installed(pack.key))
@@ -152,9 +152,9 @@ def _end_dead_mount(directory: str) -> None:
         _unmount(directory)
 
 
-def _put(store: Store, pack: stores.Pack, candidates: Sequence[str]) -> str:
+def _put(store: Store, pack: stores.StoredPack, candidates: Sequence[str]) -> str:
     """Try the ways in turn; returns the one that worked."""
-    steps: dict[str, Callable[[Store, stores.Pack], None]] = {
+    steps: dict[str, Callable[[Store, stores.StoredPack], None]] = {
         KERNEL: _mount_by_kernel,
         FUSE: _mount_by_fuse,
         TREE: _unpack,
@@ -172,13 +172,13 @@ def _put(store: Store, pack: stores.Pack, candidates: Sequence[str]) -> str:
     raise NodeError("no-way", "; ".join(problems) or "nothing here can mount or unpack the image")
 
 
-def _mount_by_kernel(store: Store, pack: stores.Pack) -> None:
+def _mount_by_kernel(store: Store, pack: stores.StoredPack) -> None:
     options = "ro,loop,nosuid,nodev"
     directory = store.environment(pack.key)
     _mount(["mount", "-t", "squashfs", "-o", options, store.image(pack), directory], directory)
 
 
-def _mount_by_fuse(store: Store, pack: stores.Pack) -> None:
+def _mount_by_fuse(store: Store, pack: stores.StoredPack) -> None:
     command = fuse_command()
     assert command is not None
     options = "ro,nosuid,nodev"
@@ -210,7 +210,7 @@ def _mount(command: list[str], directory: str) -> None:
         raise NodeError("no-way", output or f"{command[0]} ended with status {status}")
 
 
-def _unpack(store: Store, pack: stores.Pack) -> None:
+def _unpack(store: Store, pack: stores.StoredPack) -> None:
     """Unpack next to the final path, check every file, and rename."""
     directory = store.environment(pack.key)
     staging = _unpacking(store, pack.key)
@@ -290,7 +290,7 @@ class _Decompressor(threading.Thread):
         zstd.decompress(library, self._image, self._output)
 
 
-def _check_digests(tree: str, pack: stores.Pack) -> None:
+def _check_digests(tree: str, pack: stores.StoredPack) -> None:
     """Every file of a tree against the sidecar. Raises NodeError (wrong-bytes)."""
     from ..facts.digests import prefix_digests
 

@@ -49,7 +49,7 @@ KEY_HASH_LENGTH = 12
 
 
 @dataclass(frozen=True)
-class Pack:
+class StoredPack:
     """What nodes need of an image's sidecar. key: `NAME-` and a hash. size, sha256: of the image. root:
     over the files in it."""
 
@@ -61,13 +61,13 @@ class Pack:
     root: str
 
 
-def parse_pack(sidecar: Mapping[str, Any]) -> Pack:
+def parse_pack(sidecar: Mapping[str, Any]) -> StoredPack:
     """Raises ValueError if it is no sidecar."""
-    values = {field.name: sidecar.get(field.name) for field in fields(Pack)}
+    values = {field.name: sidecar.get(field.name) for field in fields(StoredPack)}
     for name, value in values.items():
         if not isinstance(value, int if name == "size" else str):
             raise ValueError(f"{name} of the sidecar is {value!r}")
-    return Pack(**values)  # type: ignore[arg-type]
+    return StoredPack(**values)  # type: ignore[arg-type]
 
 
 class Store:
@@ -82,7 +82,7 @@ class Store:
         self.trust = trust.Trust(self.trusted_group)
         self.readers = rules.get("readers", "")
 
-    def image(self, pack: Pack) -> str:
+    def image(self, pack: StoredPack) -> str:
         return os.path.join(self.path, "images", pack.key + SUFFIXES[pack.format])
 
     def sidecar(self, key: str) -> str:
@@ -91,7 +91,7 @@ class Store:
     def verified(self, key: str) -> str:
         return os.path.join(self.path, "images", f"{key}.verified")
 
-    def part(self, pack: Pack) -> str:
+    def part(self, pack: StoredPack) -> str:
         """Named after its hash too: two packs of one key may differ in their bytes."""
         return os.path.join(self.path, "staging", f"{pack.key}.{pack.sha256[:16]}.part")
 
@@ -135,7 +135,7 @@ def active_key(store: Store, name: str) -> str | None:
         ) from error
 
 
-def is_verified(store: Store, pack: Pack) -> bool:
+def is_verified(store: Store, pack: StoredPack) -> bool:
     """Whether the image is the file that was verified, by inode, size and time of its last
     change."""
     record = read_json(store.verified(pack.key))
@@ -156,14 +156,14 @@ def verified_record(status: os.stat_result, sha256: str) -> dict[str, Any]:
     }
 
 
-def find_pack(store: Store, key: str) -> Pack | None:
+def find_pack(store: Store, key: str) -> StoredPack | None:
     sidecar = read_json(store.sidecar(key))
     with contextlib.suppress(ValueError):
         return parse_pack(sidecar or {})
     return None
 
 
-def pack_of(store: Store, key: str) -> Pack:
+def pack_of(store: Store, key: str) -> StoredPack:
     """The image with this key. Raises NodeError (not-here)."""
     pack = find_pack(store, key)
     if pack is None:
@@ -171,7 +171,7 @@ def pack_of(store: Store, key: str) -> Pack:
     return pack
 
 
-def installed_way(store: Store, pack: Pack) -> str | None:
+def installed_way(store: Store, pack: StoredPack) -> str | None:
     """How this image was put to its path, if it is there: a mount ends with a reboot."""
     record = read_json(store.installed(pack.key))
     if record is None or record.get("sha256") != pack.sha256:
@@ -194,7 +194,7 @@ def is_mounted(directory: str) -> bool:
         return False
 
 
-def received_bytes(store: Store, pack: Pack) -> int:
+def received_bytes(store: Store, pack: StoredPack) -> int:
     """How much of an image has been received."""
     try:
         return os.stat(store.part(pack)).st_size

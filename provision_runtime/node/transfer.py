@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import store as stores
 from .errors import NodeError, of_system_error
-from .store import Pack, Store, parse_pack
+from .store import Store, StoredPack, parse_pack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ def fetch(
     return {"received": packed.size - start, "source": peer.node}
 
 
-def _fetch_rest(store: Store, offset: int, pack: Pack, server: _Peer, token: str) -> None:
+def _fetch_rest(store: Store, offset: int, pack: StoredPack, server: _Peer, token: str) -> None:
     """Fetch until all is there or the connection ends."""
     part = store.part(pack)
     connection = _connect(server, offset, pack, token)
@@ -125,7 +125,9 @@ def _fetch_rest(store: Store, offset: int, pack: Pack, server: _Peer, token: str
         connection.close()
 
 
-def _connect(server: _Peer, offset: int, pack: Pack, token: str) -> http.client.HTTPConnection:
+def _connect(
+    server: _Peer, offset: int, pack: StoredPack, token: str
+) -> http.client.HTTPConnection:
     """A connection on which the request was sent."""
     end = time.monotonic() + CONNECT_S
     headers = {"Authorization": f"Bearer {token}", "Range": f"bytes={offset}-"}
@@ -199,7 +201,9 @@ def verify(
     return {"received": 0, "source": None}
 
 
-def _adopt(store: Store, pack: Pack, sidecar: Mapping[str, Any], run: Mapping[str, str]) -> None:
+def _adopt(
+    store: Store, pack: StoredPack, sidecar: Mapping[str, Any], run: Mapping[str, str]
+) -> None:
     image = store.image(pack)
     try:
         status = os.stat(image)
@@ -212,7 +216,9 @@ def _adopt(store: Store, pack: Pack, sidecar: Mapping[str, Any], run: Mapping[st
     stores.append_journal(store, "verified", run, name=pack.name, key=pack.key)
 
 
-def _commit(store: Store, pack: Pack, sidecar: Mapping[str, Any], run: Mapping[str, str]) -> None:
+def _commit(
+    store: Store, pack: StoredPack, sidecar: Mapping[str, Any], run: Mapping[str, str]
+) -> None:
     """Verify a part that has arrived wholly and move it to `images/`.
 
     The rename comes last: an image without a record that names it was not verified. Wrong bytes are

@@ -16,8 +16,8 @@ from provision.image.oci_layout import (
     MANIFEST_TYPES,
     Entry,
     ImageConfig,
+    ImageManifest,
     Index,
-    Manifest,
 )
 from provision.image.registry.reference import RegistryReference
 
@@ -153,7 +153,7 @@ def image_descriptors(
     reference: RegistryReference, content: bytes
 ) -> tuple[Descriptor, tuple[Descriptor, ...]]:
     """The config and the layers that a manifest names."""
-    manifest: Manifest = parse(reference, content, "oci-manifest")
+    manifest: ImageManifest = parse(reference, content, "oci-manifest")
     layers = tuple(parse_descriptor(reference, row, LAYER_TYPES) for row in manifest["layers"])
     return parse_descriptor(reference, manifest["config"], CONFIG_TYPES), layers
 

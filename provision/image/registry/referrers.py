@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Image
 from provision.image import oci_layout
-from provision.image.oci_layout import MANIFEST_TYPES, Entry, Index, Manifest
+from provision.image.oci_layout import MANIFEST_TYPES, Entry, ImageManifest, Index
 from provision.image.registry import manifest as manifests
 from provision.image.registry.client import RegistryClient, RegistryResponse
 from provision.image.registry.manifest import Descriptor
@@ -193,7 +193,7 @@ def referrer_content(
             headers={"Accept": oci_layout.MANIFEST},
         )
         manifests.check_digest(reference, referrer.digest, response.content)
-        manifest: Manifest = manifests.parse(reference, response.content, "oci-manifest")
+        manifest: ImageManifest = manifests.parse(reference, response.content, "oci-manifest")
         subject = manifest.get("subject")
         if subject is None or subject["digest"] != digest or len(manifest["layers"]) != 1:
             raise IntegrityError(

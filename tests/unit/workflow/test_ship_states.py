@@ -32,7 +32,7 @@ from provision.workflow.ship.states import (
     state_of_failure,
 )
 from provision.workflow.ship.waves import plan_wave
-from provision_runtime.node.store import Pack, Store
+from provision_runtime.node.store import Store, StoredPack
 from tests.node_stores import pack_toy
 from tests.ship_runs import Notes, SimulatedNodes, shipment, write_image
 
@@ -97,7 +97,7 @@ def test_the_lock_file_has_one_name() -> None:
 
 def test_host_and_node_agree_where_an_image_arrives() -> None:
     pack = {"key": "toy-0123456789ab", "sha256": "f" * 64, "format": "squashfs"}
-    parsed = Pack(name="toy", size=1, root="", **pack)
+    parsed = StoredPack(name="toy", size=1, root="", **pack)
     assert part_path("/opt/provision", pack) == Store("/opt/provision").part(parsed)
 
 
