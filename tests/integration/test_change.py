@@ -356,7 +356,7 @@ def test_a_pass_on_another_machine_is_not_one_here(lab: Home, tmp_path: Path) ->
     record_pass(lab)
     (tmp_path / "machine-id").write_text(f"{'7' * 32}\n")
     uts = ("unshare", "--uts", "sh", "-c", 'hostname gpu07; exec "$@"', "sh")
-    mount = f"mount --bind {tmp_path}/machine-id /etc/machine-id"
+    mount = f"mount --bind {shlex.quote(str(tmp_path))}/machine-id /etc/machine-id"
     own = ("unshare", "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh")
     command = (Path(sys.executable).parent / "provision", "env", "list")
     name = platform.node()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -341,7 +342,7 @@ def test_only_for_uv_git_has_the_users_variables(tmp_path: Path, starter: str, s
         "from provision.adapters.uv.build_environment import write_wrappers; "
         "import os; visible = {'PATH': os.environ['PATH'], 'SHARED': 'uv'}; "
         f"write_wrappers(Path({str(wrappers)!r}), os.environ, visible); "
-        f"command = [{str(shell)!r}, '-c', {str(wrappers / 'git')!r} + ' fetch \"a b\"; true']; "
+        f"command = [{str(shell)!r}, '-c', {shlex.quote(str(wrappers / 'git'))!r} + ' fetch \"a b\"; true']; "
         "sys.exit(subprocess.run(command, env=visible).returncode)"
     )
     result = subprocess.run(

@@ -77,15 +77,15 @@ def test_little_is_enough_for_a_list(surroundings: dict[str, object], tmp_path: 
 
 
 def test_file_that_may_not_grow_is_named(tmp_path: Path) -> None:
-    script = f"ulimit -f 0; {shlex.join(PROVISION)} kernel list >{tmp_path}/out"
-    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    script = f"ulimit -f 0; {shlex.join(PROVISION)} kernel list >out"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 14 and "File too large" in result.stderr, result.stderr
 
 
 def test_deleted_working_folder_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
-    script = f"rmdir {folder}; {shlex.join(PROVISION)} kernel list"
+    script = f"rmdir ../gone; {shlex.join(PROVISION)} kernel list"
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=folder)
     assert result.returncode == 14 and "the working folder" in result.stderr, result.stderr
 

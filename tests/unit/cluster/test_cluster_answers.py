@@ -203,7 +203,7 @@ def test_nothing_is_read_beyond_the_limit(tmp_path: Path) -> None:
     flood = "if [ $1 = n1 ]; then yes | head -c 67108864; exit; fi"
     script.write_text(f'#!/bin/sh\n{flood}\nshift\nexec python3 "$@"\n')
     script.chmod(0o755)
-    (tmp_path / "nodes.yml").write_text(f"schema: 1\ndefaults: {{python: '{script} %h'}}\n")
+    (tmp_path / "nodes.yml").write_text(f"schema: 1\ndefaults: {{python: \"'{script}' %h\"}}\n")
     selection = select_nodes("exec:n[1-2]", tmp_path / "nodes.yml")
     flooding, other = run_action(selection, "job-list", {}, stage="jobs", timeout_s=60)
     assert flooding.failure is not None

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shlex
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,8 @@ def test_command_draws_a_record(tmp_path: Path) -> None:
     result = run("--nodes", str(source), "-o", str(out))
     summary = "8 nodes: 1 deviates, 7 the same"
     assert result.stdout == f"wrote {out}: train on a100, drift, {summary}\n"
-    assert f"provision report --nodes {source} -o {out}" in out.read_text()
+    command = shlex.join(["provision", "report", "--nodes", str(source), "-o", str(out)])
+    assert command in unescape(out.read_text())
     assert json.loads(run("--nodes", str(source), "--json").stdout)["verdict"] == "drift"
     printed = console.json_object("drift", json.loads(source.read_text()))
     source.write_text(json.dumps(printed))

@@ -6,7 +6,8 @@ from __future__ import annotations
 import grp
 import json
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,10 @@ class Store:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+def store() -> Iterator[Store]:
+    """At a path without a space, which `path` in nodes.yml cannot have."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Store(Path(folder))
 
 
 @pytest.fixture
