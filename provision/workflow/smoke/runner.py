@@ -7,6 +7,7 @@ passed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -104,7 +105,13 @@ def _refusal(argv: Sequence[str]) -> str:
     try:
         options.parse(["--out", ".", *argv])
     except options.UsageError as error:
-        return str(error).rstrip(".")
+        # Users write all but two of the test's options as settings.
+        text = str(error).removeprefix("argument ").rstrip(".")
+        return re.sub(
+            r"--(?!inject|baseline)([a-z-]+)",
+            lambda option: f"the setting {option[1].replace('-', '_')}",
+            text,
+        )
     return ""
 
 

@@ -223,7 +223,7 @@ def test_every_option_of_a_request_is_passed_on() -> None:
         (smoke_runner.SmokeRequest(expect=Path("/no/such/file")), "No such file"),
         (
             smoke_runner.SmokeRequest(expect=Path(__file__)),
-            r"--expect .*test_smoke_runner.py: Extra data",
+            r"the setting expect .*test_smoke_runner.py: Extra data",
         ),
     ],
 )
