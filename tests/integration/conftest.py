@@ -242,7 +242,8 @@ def docker_base(tmp_path_factory: pytest.TempPathFactory) -> str:
         try:
             client.images.get(BASE)
         except ImageNotFound:
-            _import_base(tmp_path_factory.mktemp("base"))
+            # debootstrap takes no path with a space.
+            _import_base(Path(tempfile.mkdtemp()))
     return BASE
 
 

@@ -552,7 +552,7 @@ for found in importlib.metadata.distributions():
     print(found.metadata["Name"])
 """
     names = run(docker_client, loaded, "/opt/env/bin/python", "-c", program).split()
-    assert sorted(names) == ["greet", "nvidia-other-cu12", "nvidia-toy-cu12", "provision_runtime"]
+    assert sorted(names) == ["greet", "nvidia-other-cu12", "nvidia-toy-cu12", "provision-runtime"]
 
 
 @pytest.mark.parametrize("user", [None, "4321:99", "0"])

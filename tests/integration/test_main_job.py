@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from provision import __version__
 from provision.environment import runtime_package
 from provision.environment.marker import printed_warnings
+from provision_runtime import __version__
 from tests.integration.conftest import MAIN, MAIN_REQUEST, Home, on_terminal
 from tests.integration.test_docs_examples import first_example, run_ranks
 from tests.results import parse_result

@@ -34,7 +34,7 @@ def relative_files(folder: Path, pattern: str) -> set[str]:
     return {
         path.relative_to(folder).as_posix()
         for path in folder.rglob(pattern)
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", "_bundled"} & {*path.relative_to(folder).parts}
     }
 
 
@@ -45,8 +45,8 @@ def relative_files(folder: Path, pattern: str) -> set[str]:
         ("provision/schemas", "provision/schemas", "*.json"),
         ("provision/catalog/data", "provision/catalog/data", "*"),
         ("provision", "provision", "*.py"),
-        ("provision_runtime", "provision_runtime", "*.py"),
-        ("provision_runtime", "provision_runtime", "*.json"),
+        ("provision_runtime", "provision/_bundled/provision_runtime", "*.py"),
+        ("provision_runtime", "provision/_bundled/provision_runtime", "*.json"),
     ],
 )
 def test_wheel_has_the_same_files(unpacked: Path, source: str, packaged: str, pattern: str) -> None:
