@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 import click
 
 from provision.cli.completion import add_completion
-from provision.cli.options import SHARED_OPTIONS
 from provision.cli.other_tools import moved_option
+from provision.cli.shared_options import SHARED_OPTIONS
 from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
 
 # The groups of options, in the order of the help, by the names of the parameters.

@@ -22,8 +22,8 @@ import click
 
 from provision import __version__
 from provision.cli import streams
-from provision.cli.options import SHARED_OPTIONS
 from provision.cli.other_tools import GroupWithOtherWords
+from provision.cli.shared_options import SHARED_OPTIONS
 
 # Every verb, in the order of `provision --help`: its folder in provision.verbs, its section, its summary.
 VERBS = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from provision.cli.shared_options import shared_value
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, QUERY_KEYS, SPEC_KEYS, SpecKey
 
 if TYPE_CHECKING:
@@ -42,37 +43,6 @@ def option_group(*decorators: Callable[[Command], Command]) -> Callable[[Command
         return command
 
     return decorate
-
-
-def _share(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    if value:
-        context.meta[f"provision.{option.name}"] = value
-    return value
-
-
-def shared_option(*declarations: str, **attributes: Any) -> click.Option:
-    return click.Option(declarations, expose_value=False, callback=_share, **attributes)
-
-
-# Declared once, and accepted before and after the verb.
-SHARED_OPTIONS = (
-    shared_option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-    shared_option(
-        "-v", "--verbose", is_flag=True, help="Also show the output of solvers and other tools."
-    ),
-    shared_option("-q", "--quiet", is_flag=True, help="Print only results, warnings and errors."),
-    shared_option("--debug", is_flag=True, help="Show the traceback of an error."),
-    shared_option(
-        "--envs",
-        type=click.Path(path_type=Path),
-        help="Folder of environments.  [default: PROVISION_ENVS, else envs]",
-    ),
-)
-
-
-def shared_value(context: click.Context, name: str) -> Any:
-    """The value of a shared option; None if it was not given."""
-    return context.meta.get(f"provision.{name}")
 
 
 def name_argument(command: Command) -> Command:

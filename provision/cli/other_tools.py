@@ -10,8 +10,6 @@ from typing import ClassVar
 
 import click
 
-from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
-
 VERBS_OF_WORDS = {
     "create": "build",
     "delete": "env remove",
@@ -72,6 +70,8 @@ TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
 
 def moved_option(path: str, option: str) -> str | None:
     """Where to state what an option of this verb stated before; None if it never had that option."""
+    from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
+
     if option == "--channel-alias":
         return "--channel-alias URL is --mirror '*=URL'."
     if path in ("build", "smoke") and option in SMOKE_SETTINGS:

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from provision.cli.help import EXIT_CODES
 from provision.cli.main import cli
-from provision.cli.options import SHARED_OPTIONS
 from provision.cli.other_tools import VERBS_OF_ENV_WORDS, VERBS_OF_WORDS
+from provision.cli.shared_options import SHARED_OPTIONS
 from provision.core import errors
 from tests.paths import ROOT
 

@@ -1,0 +1,42 @@
+"""Options that all verbs share: declared once, and accepted before and after the verb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    pass
+
+
+def _share(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    if value:
+        context.meta[f"provision.{option.name}"] = value
+    return value
+
+
+def shared_option(*declarations: str, **attributes: Any) -> click.Option:
+    return click.Option(declarations, expose_value=False, callback=_share, **attributes)
+
+
+# Declared once, and accepted before and after the verb.
+SHARED_OPTIONS = (
+    shared_option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    shared_option(
+        "-v", "--verbose", is_flag=True, help="Also show the output of solvers and other tools."
+    ),
+    shared_option("-q", "--quiet", is_flag=True, help="Print only results, warnings and errors."),
+    shared_option("--debug", is_flag=True, help="Show the traceback of an error."),
+    shared_option(
+        "--envs",
+        type=click.Path(path_type=Path),
+        help="Folder of environments.  [default: PROVISION_ENVS, else envs]",
+    ),
+)
+
+
+def shared_value(context: click.Context, name: str) -> Any:
+    """The value of a shared option; None if it was not given."""
+    return context.meta.get(f"provision.{name}")
