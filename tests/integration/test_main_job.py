@@ -294,7 +294,7 @@ def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: 
     assert "2.3.1+cu121" in json.dumps(facts)
     assert passport["image"]["reference"].startswith(f"provision/{MAIN}:")
     bill = home.run("image", "sbom", MAIN, "--format", "cyclonedx")
-    assert "provision_runtime" in bill.stdout, bill.stderr
+    assert "provision-runtime" in bill.stdout, bill.stderr
     again = home.run("build", MAIN, "--image", "--no-smoke")
     assert again.returncode == 0, again.stderr
     assert "made" not in again.stdout
