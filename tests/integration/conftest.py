@@ -230,7 +230,7 @@ def cpu_request(home: Home, packaged_python: Path) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def docker_base(tmp_path_factory: pytest.TempPathFactory) -> str:
+def docker_base() -> str:
     """A Debian base image in the engine, made without a registry: debootstrap and docker import."""
     import docker
     from docker.errors import ImageNotFound

@@ -5,7 +5,7 @@
     wheels/SHA256/WHEEL                       by hash: two indexes may give two files one name
     simple/NAME/index.html                    a package index (PEP 503)
 
-This module owns the layout and the texts in it. `commands/mirror.py` decides what to download, and
+This module owns the layout and the texts in it. `mirror.py` decides what to download, and
 from where.
 """
 
