@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 2a0a6f954da537c47e3f9f41cbb3dab037fa1fed323c63a9aca0ea2cccb60afa
+# sha256 of what follows: 63d09849a954642a4cda71b2b1b51942a693d5d9abb081ca5d33924ae09d1ef2
 #
 # In a checkout of provision that has this file and conda-lock.yml in its root, plain `docker build .` does it. Elsewhere the
 # build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
