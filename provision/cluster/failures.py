@@ -311,7 +311,8 @@ REASONS: dict[str, FailureReason] = {
         advice="Run the same command again; another port is chosen.",
     ),
     "no-server": FailureReason(
-        meaning="three images were sent from here, and no node that has one can serve it to others",
+        meaning="three nodes got the image from here, or ten failed while they received it, and no "
+        "node can serve it to others",
         advice="If a firewall keeps nodes apart: `--tree 0` sends each its copy from here, or use "
         "`--to shared` or `--to registry:...`.",
     ),

@@ -107,6 +107,22 @@ class Home:
             stderr=subprocess.PIPE,
         )
 
+    def most_memory(self, *arguments: str) -> tuple[subprocess.CompletedProcess[str], int]:
+        """Run `provision ...`; with the most bytes that it, or a process of it, had at once."""
+        printed = self.root / "printed", self.root / "errors"
+        with printed[0].open("w") as out, printed[1].open("w") as errors:
+            command = [str(Path(sys.executable).parent / "provision"), *arguments]
+            child = subprocess.Popen(
+                command, cwd=self.root / "work", env=self.env, stdout=out, stderr=errors
+            )
+            _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        texts = [path.read_text() for path in printed]
+        return (
+            subprocess.CompletedProcess(command, child.returncode, *texts),
+            used.ru_maxrss << 10,
+        )
+
     def json(self, *arguments: str) -> dict[str, Any]:
         result = self.run(*arguments, "--json")
         assert result.returncode in (0, 1), result.stderr

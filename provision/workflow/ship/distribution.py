@@ -1,7 +1,7 @@
 """The way of an image to many nodes: from here to a few, and from node to node to all others.
 
-A node that has the whole image and verified it serves it to others, so this machine sends at most
-three images, however many nodes there are.
+A node that has the whole image and verified it serves it to others, so at most three nodes get
+it from this machine, however many there are.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ STAGE = "ship"
 
 # Copying, verifying and unpacking may be this slow before a node counts as late.
 SLOWEST_BYTES_PER_S = 4 << 20
-# What this machine sends at most, however many nodes there are.
+# The nodes that get the image from this machine at most, however many there are.
 MOST_IMAGES_SENT = 3
+# Nodes that fail while they receive it cost the others nothing, until there are so many.
+MOST_FAILED_SENDS = 10
 # A node stops serving when nobody has read anything for this time.
 SERVE_IDLE_S = 60.0
 # Above the ports that systems hand out to outgoing connections (32768 to 60999 on Linux).
@@ -119,15 +121,19 @@ class PackDistribution:
         # What was begun is finished first: it takes the fewest bytes.
         ordered = sorted(waiting, key=lambda node: -statuses[node.name]["received"])
         queue, pool = list(ordered), list(servers)
+        sent = failed = 0
         while queue and not self._is_stopped():
             if pool:
                 queue = self._exchange(queue, pool, statuses)
-            elif self._may_send(statuses[queue[0].name]["received"]):
+            elif sent < MOST_IMAGES_SENT and failed < MOST_FAILED_SENDS:
                 node = queue.pop(0)
                 answer = self._send(node, statuses[node.name]["received"])
                 self._on_answer(answer)
                 if answer.failure is None:
+                    sent += 1
                     pool.append(node)
+                else:
+                    failed += 1
             else:
                 self._give_up(queue)
                 return
@@ -182,10 +188,6 @@ class PackDistribution:
             timeout_s=self._transfers.time_limit_s(),
             defaults=self._transfers.defaults,
         )
-
-    def _may_send(self, received: int) -> bool:
-        most = MOST_IMAGES_SENT * self._pack.size
-        return self.sent_bytes + self._pack.size - received <= most
 
     def _give_up(self, nodes: Sequence[Node]) -> None:
         sent = format_bytes(self.sent_bytes)
