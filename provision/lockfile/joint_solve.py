@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from packaging.utils import canonicalize_name
 
@@ -25,8 +26,10 @@ from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from provision.lockfile.external_solver import ExternalSolver
 from provision.lockfile.input_files import LockInputs
+from provision.sources.base import REQUESTED
 
 Packages = tuple[LockedPackage, ...]
+T = TypeVar("T")
 
 # conda packages that the package index has under another name, by which wheels require them.
 # Source: the dist-info they install.
@@ -113,34 +116,42 @@ def joint_solve(
             mirrors=solver.mirrors,
         )
     reasons = PinReasons.of(resolution.pins, _wheel_bounds(inputs.pip))
-    return JointSolve(solver, conda_request, wheel_request, reasons)
+    own = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
+    named = tuple(text for text in inputs.pip if text not in own)
+    return JointSolve(solver, conda_request, wheel_request, reasons, named)
 
 
 @dataclass(frozen=True)
 class JointSolve:
     """Two solvers that must agree on one platform.
 
-    Wheels are for what conda does not provide. A Python package that both have comes from conda and
-    binds the wheels. If the wheels conflict with conda's choice (its pip brings the newest
-    setuptools, which some torch releases refuse), conda is bound by theirs.
+    Wheels are for what conda does not provide. A Python package that both have comes from conda, in
+    a version that the wheels allow: conda's pip brings the newest setuptools, which some releases of
+    torch refuse, and which would leave vLLM at a release of 2023.
+
+    named: the wheels that the user requested. They are as new as everything requested allows.
     """
 
     solver: conda.Solver  # ours: it solves, unless `external` does, and it explains
     conda: conda.SolveRequest
     wheels: wheels.ResolveRequest | None
     reasons: PinReasons
+    named: tuple[str, ...] = ()
     external: ExternalSolver | None = None
 
     def solve(self) -> Packages:
         conda_packages = self.solve_conda()
         if self.wheels is None:
             return conda_packages
-        try:
-            wheel_request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
-            return conda_packages + wheels.resolve(wheel_request)
-        except Unsolvable:
-            conda_packages = self._solve_conda_below_wheels(conda_packages)
-            return conda_packages + self._solve_wheels(provided(conda_packages))
+        if not self.named:
+            try:
+                request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
+                return conda_packages + wheels.resolve(request)
+            except Unsolvable:
+                pass  # perhaps only because conda's packages are newer than the wheels allow
+        conda_packages = self._solve_conda_below_wheels(conda_packages)
+        request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
+        return conda_packages + self._explained(wheels.resolve, request)
 
     def solve_conda(self, *bounds: str) -> Packages:
         """conda's part, within these bounds and those of the requests."""
@@ -166,26 +177,39 @@ class JointSolve:
         return packages
 
     def _solve_conda_below_wheels(self, conda_packages: Packages) -> Packages:
-        """conda's part with nothing newer than what the wheels choose on their own."""
-        wheel_versions = versions(self._solve_wheels({}))
-        bounds = []
+        """conda's part with nothing newer than what the wheels choose on their own.
+
+        A version that the request gives for conda binds the wheels; others give way.
+        """
+        assert self.wheels is not None
+        with_version = {conda.spec_name(spec) for spec in self.conda.specs}.difference(
+            self.conda.specs
+        )
+        binding = [package for package in conda_packages if package.name in with_version]
+        request = dataclasses.replace(
+            self.wheels,
+            provided=provided(binding),
+            prefer={**provided(conda_packages), **self.wheels.prefer},
+        )
+        wheel_versions = self._explained(wheels.resolve_versions, request)
+        bounds: list[str] = []
         for package in conda_packages:
             version = wheel_versions.get(canonicalize_name(package.name))
-            if version is None:
+            if version is None or _is_at_most(package.version, version):
                 continue
             # conda and wheels may count versions differently (tzdata 2026.2, 2026b).
             bound = f"{package.name} <={version}"
-            if self.solver.is_solvable(dataclasses.replace(self.conda, bounds=(bound,))):
+            bounded = dataclasses.replace(self.conda, bounds=(*self.bounds(), *bounds, bound))
+            if self.solver.is_solvable(bounded):
                 bounds.append(bound)
-        if not bounds:
-            return conda_packages
-        return self.solve_conda(*bounds)
+        return self.solve_conda(*bounds) if bounds else conda_packages
 
-    def _solve_wheels(self, conda_provided: Mapping[str, str]) -> Packages:
-        assert self.wheels is not None
-        request = dataclasses.replace(self.wheels, provided=conda_provided)
+    def _explained(
+        self, resolve: Callable[[wheels.ResolveRequest], T], request: wheels.ResolveRequest
+    ) -> T:
+        """The result for a request to uv. Raises Unsolvable with the cause."""
         try:
-            return wheels.resolve(request)
+            return resolve(request)
         except Unsolvable as error:
             from provision.lockfile.diagnose import uv as diagnose_uv
 
@@ -210,6 +234,16 @@ def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
     conda's pytorch is in it as torch: otherwise a wheel that needs torch would bring a second one.
     """
     return {WHEEL_NAMES.get(package.name, package.name): package.version for package in packages}
+
+
+def _is_at_most(version: str, other: str) -> bool:
+    """Whether it is the other version or older. False where they cannot be compared."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(version) <= Version(other)
+    except InvalidVersion:
+        return False
 
 
 def versions(packages: Sequence[LockedPackage]) -> dict[str, str]:

@@ -78,6 +78,8 @@ class ResolveRequest:
     platform: Platform = PLATFORM
     # Versions by name of conda's packages: they bind, and are no part of the answer.
     provided: Mapping[str, str] = field(default_factory=dict)
+    # Requirements that limit a package without asking for it.
+    constraints: tuple[str, ...] = ()
     # Versions by name of an earlier lock: they stay where they can.
     prefer: Mapping[str, str] = field(default_factory=dict)
     # The requirements that are new since that lock; None if any of them may be.
@@ -190,14 +192,11 @@ def _pip_compile(
     requirements = folder / "requirements.in"
     requirements.write_text(_lines(request.requirements))
     constraints_file = folder / "constraints.txt"
-    provided = []
-    for name, version in request.provided.items():
-        if _is_pep440(name, version):
-            provided.append(f"{name}=={version}")
-    constraints_file.write_text(_lines([*provided, *constraints]))
+    provided = _exact(request.provided)
+    constraints_file.write_text(_lines([*provided, *request.constraints, *constraints]))
     # uv prefers the versions that its output file holds already.
     output = folder / "versions.txt"
-    output.write_text(_lines(f"{name}=={version}" for name, version in request.prefer.items()))
+    output.write_text(_lines(_exact(request.prefer)))
     command = [*_compile_command(request), requirements, "--constraints", constraints_file]
     command += ["--annotation-style", "split", "-o", output, *options]
     run_uv(command, indexes)
@@ -283,6 +282,11 @@ def _python_platform(request: ResolveRequest) -> str:
 
 def _lines(texts: Iterable[str]) -> str:
     return "".join(f"{text}\n" for text in texts)
+
+
+def _exact(versions: Mapping[str, str]) -> list[str]:
+    """Requirements of exactly these versions."""
+    return [f"{name}=={version}" for name, version in versions.items() if _is_pep440(name, version)]
 
 
 def _is_pep440(name: str, version: str) -> bool:
