@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 63d09849a954642a4cda71b2b1b51942a693d5d9abb081ca5d33924ae09d1ef2
+# sha256 of what follows: 809ce1d5be2f9658f308b348c01682270603c58e6e53f95d430c7b045b2ebf5a
 #
 # In a checkout of provision that has this file and conda-lock.yml in its root, plain `docker build .` does it. Elsewhere the
 # build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
@@ -47,7 +47,7 @@ ENV \
     PYTHONNOUSERSITE=1 \
     HOME=/tmp \
     USER=provision \
-    PROVISION_LOCK_HASH=1791b7c52fc9f16d4a110bd0ec834116f2753e1e88eac871d21c6585bc5a316f \
+    PROVISION_LOCK_HASH=446b61032f9abdc5879ea7038dba369623b51ce0e3549038789c2a765ce242fe \
     PYTORCH_VERSION=2.3.1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
@@ -56,10 +56,10 @@ LABEL \
     org.opencontainers.image.base.name="${BASE}" \
     org.opencontainers.image.description='PyTorch 2.3.1, CUDA 12.1, Python 3.11' \
     org.opencontainers.image.title=torch2.3-cuda12.1-py311-pytorch \
-    org.opencontainers.image.version=1791b7c52fc9 \
+    org.opencontainers.image.version=446b61032f9a \
     org.provision.cuda=12.1 \
     org.provision.driver-floor=525.60.13 \
-    org.provision.lock=1791b7c52fc9f16d4a110bd0ec834116f2753e1e88eac871d21c6585bc5a316f \
+    org.provision.lock=446b61032f9abdc5879ea7038dba369623b51ce0e3549038789c2a765ce242fe \
     org.provision.nccl=2.20.5 \
     org.provision.python=3.11 \
     org.provision.tool=0.2.0 \

@@ -74,6 +74,8 @@ class LockDocument(TypedDict):
 
 
 # Keys of the lock's metadata.custom_metadata, which conda-lock passes through untouched.
+# conda-lockfiles 0.2.2, conda's own plug-in, refuses a lock whose custom metadata lacks this key.
+CREATED_BY = "created_by"
 PYTHON_FROM = "provision_python_from"
 PORTABLE = "provision_portable"
 INPUTS = "provision_inputs_sha256"
@@ -389,7 +391,12 @@ def _document(
     own_disk = ("file:/", f"{GIT}file:")
     from_disk = any(url.startswith(own_disk) or url.endswith(EDITABLE) for url in urls)
     portable = python_from == "channel" and not from_disk
-    custom = {PYTHON_FROM: python_from, PORTABLE: str(portable).lower(), INPUTS: inputs.sha256}
+    custom = {
+        CREATED_BY: "provision",  # no version: another release gives the same bytes
+        PYTHON_FROM: python_from,
+        PORTABLE: str(portable).lower(),
+        INPUTS: inputs.sha256,
+    }
     if inputs.as_of:
         custom[AS_OF] = inputs.as_of
     if solver:

@@ -1,5 +1,5 @@
 """A lock in the formats of other tools: conda's explicit list, pip's requirements, pylock.toml (PEP
-751), CycloneDX.
+751), pixi.lock, CycloneDX.
 
 The same lock gives the same bytes: no time is in them unless SOURCE_DATE_EPOCH gives one.
 """
@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 
+from provision.adapters import conda
 from provision.core.credentials import without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.platforms import PLATFORM
@@ -21,7 +22,7 @@ from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 from provision.lockfile.content_hash import load_conda_lock
 
-ExportFormat = Literal["explicit", "requirements", "pylock", "cyclonedx"]
+ExportFormat = Literal["explicit", "requirements", "pylock", "pixi", "cyclonedx"]
 
 MAX_NAMED = 5  # omitted packages that a note names
 
@@ -48,6 +49,13 @@ PLATFORM_MACHINE = {
     "osx-arm64": "arm64",
 }
 _VERIFY = "`provision lock verify` lists what is wrong with the lock."
+
+
+def export_platforms(lock: LockFile, kind: ExportFormat, platform: str | None) -> tuple[str, ...]:
+    """The platforms to export: a pixi.lock holds all of them, other formats one."""
+    if kind == "pixi" and platform is None:
+        return tuple(sorted({entry.platform for entry in lock.entries} | set(lock.platforms)))
+    return (export_platform(lock, platform),)
 
 
 def export_platform(lock: LockFile, platform: str | None) -> str:
@@ -109,11 +117,11 @@ def export_lock(
     name: str,
     kind: ExportFormat,
     platform: str,
-    *,
+    *further_platforms: str,
     licenses: Licenses | None = None,
     epoch: int | None = None,
 ) -> str:
-    """The lock's text in another format.
+    """The lock's text in another format. further_platforms: for pixi only.
 
     licenses: of packages that state one. epoch: SOURCE_DATE_EPOCH, if it is set.
     Raises IntegrityError for a lock that the format's own tools refuse.
@@ -125,6 +133,8 @@ def export_lock(
         return requirements(lock, entries, name, platform)
     if kind == "pylock":
         return pylock(lock, entries, platform)
+    if kind == "pixi":
+        return pixi_lock(lock, (platform, *further_platforms))
     try:
         bill = lock_sbom(name, platform, lock.sha256, entries, licenses or {}, epoch)
         return sbom_text(bill)
@@ -230,6 +240,48 @@ def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, objec
     else:
         package["sdist"] = file
     return package
+
+
+def pixi_lock(lock: LockFile, platforms: Sequence[str]) -> str:
+    """pixi.lock, version 6 of rattler's lock format.
+
+    A lock holds no `constrains`, sizes or licenses of conda packages; pixi installs without them.
+    """
+    import yaml
+
+    references: dict[str, list[dict[str, str]]] = {}
+    packages: dict[str, dict[str, object]] = {}
+    for platform in platforms:
+        entries = main_entries(lock, platform)
+        wheels = _wheels(lock, entries)
+        conda_entries = [entry for entry in entries if entry.manager == "conda"]
+        references[platform] = []
+        for entry in [*sorted(conda_entries, key=lambda entry: entry.name), *wheels]:
+            url = entry.url.partition("#")[0]
+            manager = "conda" if entry.manager == "conda" else "pypi"
+            references[platform].append({manager: url})
+            packages[url] = {manager: url, **_pixi_package(lock, entry)}
+    channels = [{"url": conda.channel_url(channel)} for channel in lock.channels]
+    environment = {"channels": channels, "packages": references}
+    document = {
+        "version": 6,
+        "environments": {"default": environment},
+        "packages": list(packages.values()),
+    }
+    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def _pixi_package(lock: LockFile, entry: LockEntry) -> dict[str, object]:
+    hashes = {"sha256": entry.sha256, "md5": entry.md5}
+    package: dict[str, object] = {kind: value for kind, value in hashes.items() if value}
+    if not package:
+        raise IntegrityError(f"{entry.name} has no hash in {lock.path}.", advice=_VERIFY)
+    if entry.manager == "conda":
+        depends = [f"{name} {constraint}".strip() for name, constraint in entry.depends]
+        return {**package, "depends": depends}
+    name = canonicalize_name(entry.name)
+    depends = [canonicalize_name(name) for name, _ in entry.depends]
+    return {"name": name, "version": entry.version, **package, "requires_dist": depends}
 
 
 def _wheels(lock: LockFile, entries: Sequence[LockEntry]) -> list[LockEntry]:

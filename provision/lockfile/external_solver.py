@@ -126,7 +126,7 @@ def solver_files(request: conda.SolveRequest, mirrors: Mirrors) -> dict[str, str
     """
     channels = [mirrors.actual_url(conda.channel_url(channel)) for channel in request.channels]
     environment = {
-        "channels": [*channels, "nodefaults"],
+        "channels": channels,
         "dependencies": [_spec(spec, mirrors) for spec in request.specs],
     }
     machine = {"subdirs": {request.platform: {"packages": dict(request.virtual_packages)}}}

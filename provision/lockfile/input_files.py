@@ -41,9 +41,11 @@ class LockInputs:
     channels: tuple[str, ...]
     # Each platform has a solve of its own; in the order of PLATFORMS.
     machines: Mapping[Platform, VirtualPackages]
-    # Hashes the content: neither comments nor the environment's name make a lock stale.
+    # Hashes the content: neither comments, the environment's name nor conda's word `nodefaults` make
+    # a lock stale.
     sha256: str
-    former_sha256: str  # the same with the name, as older locks have it
+    # The same with the name, and with `nodefaults` among the channels: as older locks have it.
+    former_sha256: tuple[str, ...]
     folder: Path = Path()  # where they are: addresses in them may be relative to it
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
     # Whether environment.yml has only what we render; other tools may read more into other keys and
@@ -67,6 +69,10 @@ def read_inputs(
     pip = _value(sections[0], "pip", list, environment_path) if sections else []
     # A folder that was copied or renamed need not be solved again.
     nameless = {key: value for key, value in document.items() if key != "name"}
+    channels = [channel for channel in channels if channel != "nodefaults"]
+    content = {**nameless, "channels": channels}
+    with_nodefaults = {"channels": [*channels, "nodefaults"]}
+    former = (document, {**document, **with_nodefaults}, {**nameless, **with_nodefaults})
     only_pip = len(sections) < 2 and all(set(section) <= {"pip"} for section in sections)
     return LockInputs(
         environment=environment,
@@ -74,10 +80,10 @@ def read_inputs(
         virtual_packages=virtual_packages,
         conda=tuple(str(item) for item in dependencies if not isinstance(item, dict)),
         pip=tuple(str(item) for item in pip),
-        channels=tuple(str(channel) for channel in channels if channel != "nodefaults"),
+        channels=tuple(map(str, channels)),
         machines=_machines(machines, machines_path),
-        sha256=_sha256(nameless, machines, as_of),
-        former_sha256=_sha256(document, machines, as_of),
+        sha256=_sha256(content, machines, as_of),
+        former_sha256=tuple(_sha256(content, machines, as_of) for content in former),
         as_of=as_of,
         plain=set(document) <= PLAIN_KEYS and only_pip and not _selector_lines(environment),
     )

@@ -214,17 +214,17 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
 @click.option(
     "--format",
     "kind",
-    type=SbomFormat(["explicit", "requirements", "pylock", "cyclonedx"]),
+    type=SbomFormat(["explicit", "requirements", "pylock", "pixi", "cyclonedx"]),
     required=True,
     help=(
         "explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; "
-        "cyclonedx: an SBOM."
+        "pixi: a pixi.lock; cyclonedx: an SBOM."
     ),
 )
 @click.option(
     "--platform",
     metavar="PLATFORM",
-    help="Platform to export.  [default: the only one, or linux-64]",
+    help="Platform to export.  [default: the only one, or linux-64; for pixi all]",
 )
 @click.option(
     "--licenses/--no-licenses",

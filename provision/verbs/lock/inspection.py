@@ -122,11 +122,15 @@ def export_lock(
         from provision.image import source_date_epoch
 
         epoch = source_date_epoch(os.environ)
-    exported_platform = locks.export_platform(lock, platform)
-    text = locks.export_lock(lock, name, kind, exported_platform, licenses=by_package, epoch=epoch)
-    omitted, notes = locks.omitted_entries(lock, kind, exported_platform)
-    left_out = tuple(f"{entry.name} {entry.version}" for entry in omitted)
-    return ExportedLock(text=text, left_out=left_out, notes=tuple(notes))
+    platforms = locks.export_platforms(lock, kind, platform)
+    text = locks.export_lock(lock, name, kind, *platforms, licenses=by_package, epoch=epoch)
+    left_out: list[str] = []
+    notes: list[str] = []
+    for exported_platform in platforms:
+        omitted, platform_notes = locks.omitted_entries(lock, kind, exported_platform)
+        left_out += [f"{entry.name} {entry.version}" for entry in omitted]
+        notes += platform_notes
+    return ExportedLock(text=text, left_out=tuple(left_out), notes=tuple(notes))
 
 
 def _licenses(context: Context, name: str, lock: locks.LockFile) -> Licenses:

@@ -26,11 +26,7 @@ REQUEST = conda.SolveRequest(
 def test_files_for_conda_lock() -> None:
     files = external_solver.solver_files(REQUEST, alias(Path("/srv/mirror")))
     assert json.loads(files["environment.yml"]) == {
-        "channels": [
-            "file:///srv/mirror/pytorch/",
-            "file:///srv/mirror/conda-forge/",
-            "nodefaults",
-        ],
+        "channels": ["file:///srv/mirror/pytorch/", "file:///srv/mirror/conda-forge/"],
         "dependencies": ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1*"],
     }
     direct = json.loads(external_solver.solver_files(REQUEST, NO_MIRRORS)["environment.yml"])

@@ -220,7 +220,7 @@ def test_explicit_equals_conda_locks(tmp_path: Path) -> None:
     assert text.index("libz-") < text.index("python-")  # needed first
 
 
-@pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "cyclonedx"])
+@pytest.mark.parametrize("kind", ["explicit", "requirements", "pylock", "pixi", "cyclonedx"])
 def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.ExportFormat) -> None:
     (tmp_path / "other").mkdir()
     texts = {
@@ -229,6 +229,38 @@ def test_the_same_lock_gives_the_same_bytes(tmp_path: Path, kind: lockfile.Expor
     }
     assert len(texts) == 1
     assert texts.pop().endswith("\n")
+
+
+def test_pixi_lock_is_what_rattler_reads(contents: lockfile.LockFile, tmp_path: Path) -> None:
+    from rattler import LockFile
+    from rattler.lock import PypiLockedPackage
+
+    platforms = lockfile.export_platforms(contents, "pixi", None)
+    assert platforms == ("linux-64", "linux-aarch64")
+    path = tmp_path / "pixi.lock"
+    path.write_text(lockfile.export_lock(contents, "lab", "pixi", *platforms))
+    document = yaml.safe_load(path.read_text())
+    assert document["version"] == 6
+    environment = LockFile.from_path(path).default_environment()
+    assert environment is not None
+    assert {platform.name for platform in environment.platforms()} == set(platforms)
+    for platform in environment.platforms():
+        entries = {
+            item.name.replace("_", "-") if item.manager == "pip" else item.name: item
+            for item in lockfile.main_entries(contents, platform.name)
+        }
+        packages = environment.packages(platform) or []
+        assert {package.name for package in packages} == set(entries)
+        for package in packages:
+            assert package.location in entries[package.name].url
+            if isinstance(package, PypiLockedPackage):
+                assert package.version == entries[package.name].version
+        for record in environment.conda_repodata_records_for_platform(platform) or []:
+            item = entries[record.name.normalized]
+            assert (record.url, str(record.build)) == (item.url, item.build_string)
+            assert record.sha256 == bytes.fromhex(SHA) and record.md5 == bytes.fromhex(item.md5)
+            assert record.depends == [f"{name} {text}".strip() for name, text in item.depends]
+    assert {row["sha256"] for row in document["packages"]} == {SHA}  # rattler shows no wheel's hash
 
 
 def test_timestamp_only_when_requested(contents: lockfile.LockFile) -> None:
@@ -260,7 +292,7 @@ def test_several_platforms_need_the_option(contents: lockfile.LockFile, tmp_path
 def test_wheel_without_a_hash_is_refused(tmp_path: Path) -> None:
     content = sound()
     entry(content, "torch")["hash"] = {"md5": "b" * 32}
-    for kind in ("requirements", "pylock"):
+    for kind in ("requirements", "pylock", "pixi"):
         with pytest.raises(IntegrityError, match="torch has no sha256"):
             lockfile.export_lock(written(tmp_path, content), "lab", kind, "linux-64")
 

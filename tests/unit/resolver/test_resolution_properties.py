@@ -293,7 +293,7 @@ def test_rendering_then_parsing_gives_the_request_back(rows: Cells) -> None:
         conda = [item for item in environment["dependencies"] if isinstance(item, str)]
         assert conda == [pin.requirement for pin in resolution.pins if pin.manager == "conda"]
         assert f"python={resolution.python}" in conda
-        assert environment["channels"] == [*resolution.channels, "nodefaults"]
+        assert environment["channels"] == list(resolution.channels)
         machine = yaml.safe_load(texts[render.VIRTUAL_PACKAGES])["subdirs"]
         assert machine == {
             platform: {"packages": dict(resolution.virtual_packages)}

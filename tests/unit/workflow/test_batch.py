@@ -126,12 +126,21 @@ def test_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
         assert stale.exit_code == 6 and "is stale: the request changed" in stale.stderr
 
 
-def test_lock_whose_hash_covers_the_name_is_current(lab: Path) -> None:
+def test_lock_whose_hash_covers_the_name_or_nodefaults_is_current(lab: Path) -> None:
+    """As the releases before wrote it, next to a file with that line or without."""
     folder = lab / "envs" / "rendered"
     write_lock(folder)
     lock_inputs = inputs(folder)
     path = folder / lockfile.FILE
-    path.write_text(path.read_text().replace(lock_inputs.sha256, lock_inputs.former_sha256))
+    text = path.read_text()
+    assert len(set(lock_inputs.former_sha256)) == 3
+    for former in lock_inputs.former_sha256:
+        path.write_text(text.replace(lock_inputs.sha256, former))
+        assert run("lock", "rendered").stdout.startswith("already locked")
+    environment = folder / "environment.yml"
+    edited = environment.read_text().replace("dependencies:", "  - nodefaults\ndependencies:")
+    environment.write_text(edited)
+    assert inputs(folder).sha256 == lock_inputs.sha256
     assert run("lock", "rendered").stdout.startswith("already locked")
 
 
