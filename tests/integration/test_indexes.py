@@ -109,6 +109,17 @@ def test_advice_names_the_index_to_configure(index: str, monkeypatch: pytest.Mon
     assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: check there" in advice
 
 
+def test_advice_names_another_python(index: str, tmp_path: Path) -> None:
+    publish(tmp_path / "served" / "simple", ("modern", "1.0"))
+    page = tmp_path / "served" / "simple" / "modern" / "index.html"
+    page.write_text(page.read_text().replace("<a ", '<a data-requires-python="&gt;=3.13" '))
+    request = uv.ResolveRequest(requirements=("modern", "numpy"), python="3.11", glibc="2.28")
+    with pytest.raises(Unsolvable) as failed:
+        uv.resolve(request)
+    advice = diagnose_uv.explain(failed.value, request, WHY).advice
+    assert advice.startswith("Without other changes, --python 3.13 has wheels of everything.")
+
+
 def test_advice_names_the_options_to_omit_missing_packages(
     index: str,
 ) -> None:

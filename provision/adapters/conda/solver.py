@@ -175,7 +175,7 @@ class Solver:
                 f"No set of packages in {', '.join(request.channels)} satisfies "
                 f"{', '.join(request.specs)}.",
                 advice="Loosen a requirement, or name a channel that has the package with "
-                "--channel; -v shows the solver's words.",
+                "--channel.",
                 details=details(error),
             ) from error
         except GatewayError as error:

@@ -26,14 +26,17 @@ from provision.lockfile.diagnose.unsat_core import (
     PinReasons,
     describe_option,
     minimal,
+    nearest_pythons,
     suggest_options,
+    undiagnosed,
 )
 from provision.lockfile.input_files import VirtualPackages
 
-# Seconds that a person waits for the cause.
+# CPU seconds.
 BUDGET_S = 10.0
 MAX_SHOWN = 6
 MAX_DEPTH = 3
+PYTHON_PIN = re.compile(r"python=\d+\.\d+")
 DETAILS_ADVICE = "-v shows the solver's own output."
 
 
@@ -55,8 +58,8 @@ def explain(
     """The same failure, with its cause if the budget suffices to find it."""
     try:
         diagnosis = _CondaConflict(request, solver, reasons, Budget(BUDGET_S)).diagnose()
-    except (OutOfTime, ProvisionError):
-        return error
+    except (OutOfTime, ProvisionError) as reason:
+        return undiagnosed(error, reason)
     return Unsolvable(
         f"There is no environment for {request.platform}: {diagnosis.message}",
         advice=f"{diagnosis.advice} {DETAILS_ADVICE}",
@@ -78,14 +81,17 @@ class _CondaConflict:
 
     def _is_solvable(self, terms: Sequence[Term], machine: VirtualPackages | None = None) -> bool:
         self.budget.check()
-        request = dataclasses.replace(
+        return self.solver.is_solvable(self._request(terms, machine))
+
+    def _request(
+        self, terms: Sequence[Term], machine: VirtualPackages | None = None
+    ) -> conda.SolveRequest:
+        return dataclasses.replace(
             self.request,
             specs=tuple(term.text for term in terms if not term.is_bound),
             bounds=tuple(term.text for term in terms if term.is_bound),
+            virtual_packages=self.request.virtual_packages if machine is None else machine,
         )
-        if machine is not None:
-            request = dataclasses.replace(request, virtual_packages=machine)
-        return self.solver.is_solvable(request)
 
     # Requirements that no record satisfies.
 
@@ -202,9 +208,9 @@ class _CondaConflict:
                 continue
             required: list[str] = []
             for term in core:
-                required += _requirements_on(self._usable_records(term.text), name)
-            needed = _listed(required)
-            if not needed:
+                required += self._unmet(self._usable_records(term.text), name)
+            needed = f"requires {_listed(required)}"
+            if not required:
                 newer = list(steps)
                 if name in assumed:
                     current = version_key(assumed[name].split()[0])
@@ -212,13 +218,48 @@ class _CondaConflict:
                 index = bisect.bisect_left(
                     newer, True, hi=len(newer) - 1, key=lambda step: is_enough(name, step)
                 )
-                is_beyond_all = newer[index] == steps[-1]
-                needed = name if is_beyond_all else f"about {name} {newer[index]}"
+                machine = tuple({**assumed, name: newer[index]}.items())
+                needed = f"needs {self._demanding_dependencies(core, machine, name)}"
             offer = f"{assumed.get(name, 'none')} is assumed"
-            return (
-                f"requires {needed}, and {offer} (virtual-packages.yml, {self.request.platform})."
-            )
+            return f"{needed}, and {offer} (virtual-packages.yml, {self.request.platform})."
         return None
+
+    def _unmet(self, records: Sequence[ChannelRecord], name: str) -> list[str]:
+        """What records require of a virtual package, if the assumed machine suits none of them."""
+        version = dict(self.request.virtual_packages).get(name)
+        machine = {}
+        if version is not None:
+            machine[name] = conda.PackageBuild(name=name, version=version.split()[0])
+        unmet: dict[str, None] = {}
+        for record in records:
+            demands = [text for text in record.depends if text.split()[0] == name]
+            violations = conda.unsatisfied_specs(demands, machine)
+            if not violations:
+                return []
+            unmet.update((demand, None) for demand, _ in violations)
+        return list(unmet)
+
+    def _demanding_dependencies(
+        self, core: Sequence[Term], machine: VirtualPackages, name: str
+    ) -> str:
+        """The packages of a solution for a newer machine that exist for no older one, with what
+        they require of it.
+        """
+        packages = self.solver.solve(self._request(core, machine))
+        specs = [term.text for term in core]
+        for package in packages:
+            specs += package.depends
+        demanding = []
+        for package in packages:
+            records = self._usable_records(package.name)
+            for spec in specs:
+                if conda.spec_name(spec) == package.name:
+                    admitted = {record.filename for record in self.records.find(spec)}
+                    records = [record for record in records if record.filename in admitted]
+            if self._unmet(records, name):
+                demands = [text for text in package.depends if text.split()[0] == name]
+                demanding.append(f"{package.name} {package.version} ({_listed(demands)})")
+        return _listed(demanding) or f"about {name} {dict(machine)[name]}"
 
     def _direct_conflict(self, spec: str, other: str) -> list[str]:
         """What all records of one requirement require of the other package, if that excludes the
@@ -286,6 +327,8 @@ class _CondaConflict:
             for package in self.solver.solve(request):
                 if package.name == name:
                     ways.append(f"`{term.text}` could become {name} {package.version}")
+        if any(conda.spec_name(term.text) == "python" for term in core):
+            ways += self._other_python(terms)
         ways += suggest_options(
             [term.text for term in terms],
             [term.text for term in core],
@@ -296,6 +339,25 @@ class _CondaConflict:
             return f"Without other changes, {', or '.join(ways)}."
         leave_out = ", or leave one of them out" if len(core) > 1 else ""
         return f"Request another combination (provision matrix lists them){leave_out}."
+
+    def _other_python(self, terms: Sequence[Term]) -> list[str]:
+        """The option for the nearest Python with which the request can be solved."""
+        pins = [term.text for term in terms if PYTHON_PIN.fullmatch(term.text)]
+        if len(pins) != 1:
+            return []
+        python = pins[0].removeprefix("python=")
+        minors = {".".join(record.version.split(".")[:2]) for record in self.records.find("python")}
+        for other in nearest_pythons(python, minors):
+            # Builds of the pytorch channel are named after their Python: py3.11_cuda12.1*.
+            changed = [
+                term._replace(
+                    text=re.sub(rf"(?<=py|n=){re.escape(python)}(?!\d)", other, term.text)
+                )
+                for term in terms
+            ]
+            if self._is_solvable(changed):
+                return [f"--python {other} solves it"]
+        return []
 
 
 def _listed(texts: Iterable[str]) -> str:

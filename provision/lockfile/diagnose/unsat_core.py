@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from provision import sources
+from provision.core.errors import Unsolvable
 from provision.core.package_names import requirement_name
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import Pin
@@ -20,6 +22,7 @@ TORCH_NAMES = {source.torch_package for source in sources.REGISTRY}
 # Whose a requirement is; a conflict is searched for among these in this order.
 USER, PYTHON, TORCH, RULE = range(4)
 MAX_WITH_REASONS = 3
+MAX_PYTHONS = 4  # that a diagnosis tries
 # Packages that are added by default, and the option that leaves each out.
 DEFAULT_PACKAGES: dict[str, str] = {}
 for _key in DEFAULT_PACKAGE_KEYS:
@@ -29,21 +32,45 @@ for _key in DEFAULT_PACKAGE_KEYS:
 OPTION_PACKAGES = {key.negative_option: " and ".join(key.installs) for key in DEFAULT_PACKAGE_KEYS}
 
 
+# A diagnosis whose servers are silent uses no CPU time.
+LONGEST_WAIT_S = 120.0
+
+
 class OutOfTime(Exception):
     """The budget is used up."""
 
 
 class Budget:
-    """The time for all attempts of one diagnosis, in seconds. When it is up, the message stays
-    general; the details have the solver's own output."""
+    """The CPU time for all attempts of one diagnosis, of this process and of the solvers that it
+    started: a loaded machine finds the same cause as an idle one.
+    """
 
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
+    def __init__(self, cpu_s: float) -> None:
+        self.cpu_s = cpu_s
+        self._end = _cpu_time_s() + cpu_s
+        self._latest = time.monotonic() + LONGEST_WAIT_S
 
     def check(self) -> None:
         """Raise OutOfTime if the budget is used up."""
-        if time.monotonic() > self._end:
-            raise OutOfTime
+        if _cpu_time_s() > self._end:
+            raise OutOfTime(f"{self.cpu_s:.0f} s of CPU time did not suffice to find the cause")
+        if time.monotonic() > self._latest:
+            raise OutOfTime(f"the cause was not found within {LONGEST_WAIT_S:.0f} s")
+
+
+def _cpu_time_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def undiagnosed(error: Unsolvable, reason: Exception) -> Unsolvable:
+    """The failure with the solver's own explanation, since the cause was not found."""
+    return Unsolvable(
+        f"{error.message}\nNo shorter explanation: {str(reason).rstrip('.')}. The solver says:\n"
+        f"{error.details.strip()}",
+        advice=error.advice,
+        details=error.details,
+    )
 
 
 def minimal(elements: Sequence[T], solvable: Callable[[Sequence[T]], bool]) -> list[T]:
@@ -153,6 +180,18 @@ def suggest_options(
             together = fewer
     texts = [describe_option(option) for option in together]
     return [f"{' and '.join(texts)} together solve it"]
+
+
+def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
+    """The other Python versions, the nearest first, of two the older one."""
+    minor = int(python.partition(".")[2])
+    others = {version for version in pythons if re.fullmatch(r"3\.\d+", version)} - {python}
+
+    def distance(version: str) -> tuple[int, int]:
+        number = int(version.partition(".")[2])
+        return abs(number - minor), number
+
+    return sorted(others, key=distance)[:MAX_PYTHONS]
 
 
 def _options(requirements: Sequence[str], reasons: PinReasons) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from packaging.utils import canonicalize_name
 
 from provision.adapters import uv
+from provision.catalog import releases
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.package_names import requirement_name
 from provision.lockfile.diagnose.unsat_core import (
@@ -18,10 +19,12 @@ from provision.lockfile.diagnose.unsat_core import (
     OutOfTime,
     PinReasons,
     minimal,
+    nearest_pythons,
     suggest_options,
+    undiagnosed,
 )
 
-# Seconds that a person waits for the cause. One call of uv takes 0.3 to 1 s.
+# CPU seconds. One call of uv takes 0.3 to 1 s.
 BUDGET_S = 20.0
 DETAILS_ADVICE = "-v shows the solver's own output."
 
@@ -30,8 +33,8 @@ def explain(error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons) 
     """The same failure, with its cause if the budget suffices to find it."""
     try:
         return _WheelConflict(error, request, reasons, Budget(BUDGET_S)).diagnose()
-    except (OutOfTime, ProvisionError):
-        return error
+    except (OutOfTime, ProvisionError) as reason:
+        return undiagnosed(error, reason)
 
 
 class _WheelConflict:
@@ -126,6 +129,7 @@ class _WheelConflict:
             except Unsolvable:
                 continue
             ways.append(f"`{text}` could become {name} {versions[canonicalize_name(name)]}")
+        ways += self._other_python()
         ways += suggest_options(
             request.requirements,
             core,
@@ -133,6 +137,21 @@ class _WheelConflict:
             lambda rest: self._failure(rest, request.provided) is None,
         )
         return f"Without other changes, {', or '.join(ways)}. " if ways else ""
+
+    def _other_python(self) -> list[str]:
+        """The option for the nearest Python for which there are wheels. conda's packages are not
+        part of it: those of the lock are for this Python.
+        """
+        pythons = {python for release in releases().values() for python in release.python}
+        for other in nearest_pythons(self.request.python, pythons):
+            request = dataclasses.replace(self.request, python=other, provided={})
+            self.budget.check()
+            try:
+                uv.resolve_versions(request)
+            except Unsolvable:
+                continue
+            return [f"--python {other} has wheels of everything"]
+        return []
 
     def _index_advice(self, core: Sequence[str]) -> str:
         """Advice about the index that must be configured for builds with a local version."""

@@ -288,7 +288,7 @@ def test_one_job_per_environment(format: str, lab: Path) -> None:
         assert sorted(own_jobs) == sorted(SPECS)
         assert own_jobs["vision"]["tags"] == ["self-hosted", "linux", "v100"]
         for name, job in own_jobs.items():
-            assert f"provision build {name} " in job["script"][1]
+            assert f"provision build {name} " in job["script"][-2]
     summary = (lab / "summary.md").read_text()
     assert "| vision | linux-64 | v100 | V100 | 2 |" in summary
     assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in summary
@@ -347,7 +347,7 @@ def test_images_are_built_where_there_is_an_engine(lab: Path) -> None:
     assert {entry["image"] for entry in github_jobs("--across", "gpu")["own"]} == {"--no-image"}
     jobs = yaml.load(rendered("gitlab", "--jobs", *both), Loader=Reference)
     script = jobs["vision on a100"]["script"]
-    assert "--image" in script[1] and "--in=both" in script[2]
+    assert "--image" in script[-2] and "--in=both" in script[-1]
     assert 'provision env remove "$ENVIRONMENT" --yes' in jobs["vision on a100"]["after_script"][-1]
     assert "after_script" not in jobs["vision on v100"]
     (lab / "runners.yml").write_text(RUNNERS.replace("    gpus: 8\n", "    engine: 1\n"))
@@ -364,7 +364,7 @@ def test_slow_gpus_fail_their_jobs(lab: Path) -> None:
     relaxed = github_jobs("--no-strict")
     assert {entry["strict"] for entry in [*relaxed["own"], *relaxed["hosted"]]} == {""}
     jobs = yaml.load(rendered("gitlab", "--jobs"), Loader=Reference)
-    smokes = [job["script"][2] for job in jobs.values() if "script" in job and job["script"][2:]]
+    smokes = [job["script"][-1] for job in jobs.values() if "script" in job]
     assert {"strict=true" in line for line in smokes if "require_gpu=true" in line} == {True}
     assert {"strict=true" in line for line in smokes if "backend=gloo" in line} == {False}
     assert "--no-strict" in rendered("github", "--no-strict")
@@ -391,7 +391,7 @@ def test_evidence_of_a_failed_job_is_kept(lab: Path) -> None:
     jobs = yaml.load(rendered("gitlab", "--jobs", "--retention-days", "7"), Loader=Reference)
     artifacts = jobs[".environment"]["artifacts"]
     assert artifacts["when"] == "always" and artifacts["expire_in"] == "7 days"
-    assert artifacts["reports"]["junit"] in jobs["vision on v100"]["script"][2]
+    assert artifacts["reports"]["junit"] in jobs["vision on v100"]["script"][-1]
     result = invoke("--format", "github", "--retention-days", "0")
     assert result.exit_code == 2
 
@@ -634,6 +634,42 @@ def test_previous_job_passes_the_lock_and_its_hash(portable: bool, lab: Path) ->
         lab / "lock.env"
     ).read_text() == f"LOCK_SHA256={hashlib.sha256(lock.encode()).hexdigest()}\n"
     assert (lab / "envs" / "vision" / "conda-lock.yml").exists() is portable
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_failed_lock_keeps_its_error(format: str, lab: Path) -> None:
+    """The step and the collection as a shell runs them; a function in provision's place fails."""
+    jobs = ("--jobs",) if format == "gitlab" else ()
+    text = rendered(format, *jobs)
+    job = "own" if format == "github" else "lock vision on v100"
+    content = yaml.load(text, Loader=Reference)
+    if format == "github":
+        steps = content["jobs"][job]["steps"]
+        script = str(next(step["run"] for step in steps if step["name"] == "Lock"))
+        kept = lab / "temp" / "evidence"
+    else:
+        script = "\n".join(content[job]["script"])
+        assert content[".lock"]["artifacts"]["when"] == "always"
+        assert ".provision/evidence/" in content[".lock"]["artifacts"]["paths"]
+        kept = lab / ".provision" / "evidence"
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PROVISION_ENVS": "envs",
+        "PROVISION_DATA": str(lab / "data"),
+        "ENVIRONMENT": "vision",
+        "RUNNER_TEMP": str(lab / "temp"),
+        "GITHUB_STEP_SUMMARY": str(lab / "summary.md"),
+    }
+    failing = "provision() { echo 'error: There is no environment' >&2; return 5; }\n"
+    shell = ["bash", "-eo", "pipefail", "-c"] if format == "github" else ["sh", "-e", "-c"]
+    locked = subprocess.run(
+        [*shell, failing + script], env=environment, capture_output=True, text=True
+    )
+    assert locked.returncode != 0 and "There is no environment" in locked.stdout
+    subprocess.run([*shell, collect_script(text, format)], check=True, env=environment)
+    assert (kept / "lock.txt").read_text() == "error: There is no environment\n"
+    if format == "github":
+        assert "error: There is no environment\n```" in (lab / "summary.md").read_text()
 
 
 def test_options_of_builds_name_the_verb_that_makes_environments(lab: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,15 @@ from provision.core.errors import Unsolvable
 from provision.core.platforms import Platform
 from provision.core.types import Pin
 from provision.lockfile.diagnose import conda as diagnose_conda
-from provision.lockfile.diagnose.unsat_core import RULE, USER, PinReasons, minimal
+from provision.lockfile.diagnose.unsat_core import (
+    RULE,
+    USER,
+    Budget,
+    OutOfTime,
+    PinReasons,
+    minimal,
+    nearest_pythons,
+)
 from tests.records import alias, make_channel, record
 
 TODAY, LATER = 1_700_000_000_000, 1_800_000_000_000  # 2023-11-14, 2027-01-15
@@ -25,6 +36,13 @@ LINUX_64 = [
     record("pytorch", "2.3.1", "py311_cuda121", depends=["python 3.11.*", "libtorch 2.3.1"]),
     record("libtorch", "2.3.1", depends=["__cuda >=12"]),
     record("old-glibc", "1", depends=["__glibc >=2.34"]),
+    record("on-new-glibc", "1", depends=["__glibc >=2.17", "cudnn >=9", "cusparselt"]),
+    record("cudnn", "8.0", depends=["__glibc >=2.17"]),
+    record("cudnn", "9.1", depends=["__glibc >=2.31"]),
+    record("cudnn", "9.2", depends=["__glibc >=2.34"]),
+    record("cusparselt", "0.7", depends=["__glibc >=2.31"]),
+    record("cusparselt", "0.6", depends=["__glibc >=2.17"]),
+    record("of-312", "1", depends=["python >=3.12"]),
     record("late", "1", timestamp=LATER),
     record("undated", "1", timestamp=None),
     record("wants-blas", "1", depends=["blas 1.*"]),
@@ -172,7 +190,8 @@ def test_record_requires_another_python(lab: conda.Solver) -> None:
 def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
     explanation = explained(lab, "python=3.11", "ipykernel", "numpy<2")
     assert (
-        "Without other changes, --no-jupyter (without ipykernel) solves it." in explanation.advice
+        "Without other changes, --python 3.12 solves it, or --no-jupyter (without ipykernel) solves it."
+        in explanation.advice
     )
     assert (
         "--no-companions (without torchvision and torchaudio)"
@@ -209,11 +228,11 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
     [
         (
             [("__glibc", "2.28")],
-            "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) requires about __cuda 12.0, and none is assumed",
+            "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) needs libtorch 2.3.1 (__cuda >=12), and none is assumed",
         ),
         (
             [("__glibc", "2.28"), ("__cuda", "11.4")],
-            "requires about __cuda 12.0, and 11.4 is assumed (virtual-packages.yml, linux-64)",
+            "needs libtorch 2.3.1 (__cuda >=12), and 11.4 is assumed (virtual-packages.yml, linux-64)",
         ),
     ],
 )
@@ -223,6 +242,49 @@ def test_insufficient_machine(
     explanation = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
     assert message in explanation.message and "--cuda, --glibc" in explanation.advice
     assert "requires __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
+
+
+def test_dependency_that_needs_a_newer_machine_is_named(lab: conda.Solver) -> None:
+    """Not the requested package, whose own bound is met, nor a dependency that has an older one."""
+    message = explained(lab, "on-new-glibc").message
+    assert "needs cudnn 9.1 (__glibc >=2.31), and 2.28 is assumed" in message
+    assert "2.17" not in message and "cusparselt" not in message
+
+
+def test_another_python_that_solves_it(lab: conda.Solver) -> None:
+    assert "`of-312`" in (explanation := explained(lab, "python=3.11", "of-312")).message
+    assert explanation.advice.startswith("Without other changes, --python 3.12 solves it.")
+    cuda = [("__glibc", "2.28"), ("__cuda", "12.1")]
+    other = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", "of-312", machine=cuda)
+    assert "--python" not in other.advice
+
+
+def test_without_a_cause_the_error_has_the_solvers_explanation(
+    lab: conda.Solver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnose_conda, "BUDGET_S", 0.0)
+    request = conda.SolveRequest(
+        specs=("chain", "numpy=2.4"), channels=("first",), virtual_packages=(("__glibc", "2.28"),)
+    )
+    with pytest.raises(Unsolvable) as caught:
+        lab.solve(request)
+    error = diagnose_conda.explain(caught.value, request, lab, PinReasons.of(PINS))
+    assert error.message.startswith(caught.value.message)
+    assert error.message.endswith(caught.value.details.strip()) and "numpy" in error.message
+
+
+def test_budget_counts_cpu_time_of_this_process_and_its_children() -> None:
+    budget = Budget(0.3)
+    time.sleep(0.4)
+    budget.check()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.4: pass"])
+    with pytest.raises(OutOfTime):
+        budget.check()
+
+
+def test_nearest_pythons() -> None:
+    pythons = ["3.10", "3.14", "3.13t", "3.9", "3.12", "3.11", "3.13"]
+    assert nearest_pythons("3.12", pythons) == ["3.11", "3.13", "3.10", "3.14"]
 
 
 def test_conflict_is_minimal() -> None:
