@@ -29,6 +29,7 @@ from provision.catalog.nccl import (
 )
 from provision.catalog.releases import (
     Build,
+    Companion,
     IndexDefault,
     Library,
     Release,
@@ -45,6 +46,7 @@ __all__ = [
     "TEMPLATES",
     "Architecture",
     "Build",
+    "Companion",
     "CompatibilityRule",
     "CondaForgeNccl",
     "Gpu",

@@ -104,6 +104,15 @@ class IndexDefault:
     architectures_source: str | None = None
 
 
+@dataclass(frozen=True)
+class Companion:
+    """torchvision or torchaudio as a source pairs it with a release; None: it has none."""
+
+    name: str
+    version: str | None
+    source: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Release:
     """One PyTorch release and what goes with it."""
@@ -119,6 +128,7 @@ class Release:
     torchaudio_source: str
     wheels: tuple[Build, ...]
     pytorch: tuple[Build, ...]
+    pytorch_companions: tuple[Companion, ...]  # as the pytorch channel pairs them, if differently
     conda_forge: tuple[Build, ...]
     pytorch_source: str  # the source of the list of builds on the pytorch channel
     conda_forge_source: str
@@ -139,13 +149,17 @@ class Release:
         return self.index_default[PLATFORM].python_source
 
     @property
-    def companion_audio(self) -> str | None:
-        """The torchaudio of this release; later releases have none (pytorch/audio#4212), only an
-        old one that still runs."""
-        if self.torchaudio is None:
-            return None
-        is_of_release = self.torchaudio_pins_torch or minor(self.torchaudio) == self.minor
-        return self.torchaudio if is_of_release else None
+    def companions(self) -> tuple[Companion, ...]:
+        """torchvision and torchaudio among the wheels. Later releases have no torchaudio
+        (pytorch/audio#4212), only an old one that still runs.
+        """
+        audio = self.torchaudio
+        if audio and not self.torchaudio_pins_torch and minor(audio) != self.minor:
+            audio = None
+        return (
+            Companion("torchvision", self.torchvision, self.torchvision_source),
+            Companion("torchaudio", audio, self.torchaudio_source),
+        )
 
 
 @functools.cache
@@ -226,6 +240,7 @@ def _release(version: str, row: dict[str, Any]) -> Release:
     vision, audio = row["torchvision"], row["torchaudio"]
     wheels = [_wheel(tag, build, row, defaults) for tag, build in row["wheels"].items()]
     channel_builds = row["pytorch_channel"]["cuda"]
+    channel_companions = row["pytorch_channel"].get("companions", {})
     conda_forge_builds = row["conda_forge"]["cuda"]
     unlisted = {}
     for tag, wheel in row.get("unlisted_wheels", {}).items():
@@ -243,6 +258,11 @@ def _release(version: str, row: dict[str, Any]) -> Release:
         torchaudio_source=audio["source"],
         wheels=tuple(wheels),
         pytorch=tuple(_channel_build(cuda, build, row) for cuda, build in channel_builds.items()),
+        pytorch_companions=tuple(
+            Companion(name, channel_companions[name], channel_companions["source"])
+            for name in ("torchvision", "torchaudio")
+            if channel_companions
+        ),
         conda_forge=tuple(_forge_build(cuda, build) for cuda, build in conda_forge_builds.items()),
         pytorch_source=row["pytorch_channel"]["source"],
         conda_forge_source=row["conda_forge"]["source"],

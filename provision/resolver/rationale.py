@@ -201,20 +201,11 @@ def _architectures(spec: Spec, candidate: Candidate) -> Choice:
 
 
 def _companions(spec: Spec, candidate: Candidate) -> Iterator[Choice]:
-    release = candidate.release
-    for name, version, source in (
-        ("torchvision", release.torchvision, release.torchvision_source),
-        ("torchaudio", release.companion_audio, release.torchaudio_source),
-    ):
-        if not spec.companions:
-            yield _left_out(name, "--no-companions")
-        elif version is None:
-            reason = "this release has none"
-            if name == "torchaudio":
-                reason = "torchaudio ends with 2.11 (pytorch/audio#4212)"
-            yield Choice(what=name, value="none", reason=reason, source=source)
+    for companion in candidate.source.companions(candidate.release):
+        if spec.companions:
+            yield candidate.source.companion_choice(companion)
         else:
-            yield candidate.source.companion_choice(name, version, source)
+            yield _left_out(companion.name, "--no-companions")
 
 
 def _glibc(spec: Spec, candidate: Candidate) -> Choice:

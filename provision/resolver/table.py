@@ -225,6 +225,9 @@ def _row(
     driver = None
     if toolkit and platform in toolkit.driver_platforms:
         driver = toolkit.driver_floor
+    companions = {
+        companion.name: companion.version for companion in candidate.source.companions(release)
+    }
     return TableRow(
         torch=release.version,
         source=candidate.source.name,
@@ -245,8 +248,8 @@ def _row(
         architectures=build.architectures,
         ptx=build.ptx,
         glibc=build.glibc,
-        torchvision=release.torchvision,
-        torchaudio=release.companion_audio,
+        torchvision=companions["torchvision"],
+        torchaudio=companions["torchaudio"],
         from_source=build.source,
         through_ptx=through_ptx,
         not_known=not_known,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from provision import catalog
-from provision.catalog import Build, Library, Release, Toolkit, version_key
+from provision.catalog import Build, Companion, Library, Release, Toolkit, version_key
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
@@ -189,6 +189,10 @@ class Source:
         """The Pythons that its CPU build is made for."""
         raise NotImplementedError
 
+    def companions(self, release: Release) -> tuple[Companion, ...]:
+        """torchvision and torchaudio, as it pairs them with a release."""
+        return release.companions
+
     def companion_pythons(self, release: Release) -> tuple[str, ...] | None:
         """The Pythons that its torchvision is built for, if those are fewer than torch's."""
         return None
@@ -272,9 +276,19 @@ class Source:
             source=(facts.source if facts.version else None) or NO_SOURCE,
         )
 
-    def companion_choice(self, name: str, version: str, source: str) -> Choice:
-        """Which torchvision or torchaudio the environment gets, of a release that has one."""
-        return Choice(what=name, value=version, reason=COMPANION, source=source)
+    def companion_choice(self, companion: Companion) -> Choice:
+        """Which torchvision or torchaudio the environment gets."""
+        reason = COMPANION
+        if companion.version is None:
+            reason = "this release has none"
+            if companion.name == "torchaudio":
+                reason = "torchaudio ends with 2.11 (pytorch/audio#4212)"
+        return Choice(
+            what=companion.name,
+            value=companion.version or "none",
+            reason=reason,
+            source=companion.source,
+        )
 
     def channels_choice(
         self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
@@ -292,16 +306,16 @@ def means(prefix: str, version: str | None) -> bool:
 
 
 def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterator[Pin]:
-    """torchvision and torchaudio of the release, where it has them. form: the requirement, with
-    {name} and {version}."""
-    release = candidate.release
-    for name, version, source in (
-        ("torchvision", release.torchvision, release.torchvision_source),
-        ("torchaudio", release.companion_audio, release.torchaudio_source),
-    ):
-        if version:
-            requirement = form.format(name=name, version=version)
-            yield Pin(manager=manager, requirement=requirement, reason=COMPANION, source=source)
+    """torchvision and torchaudio of the release, where the source has them. form: the requirement,
+    with {name} and {version}."""
+    for companion in candidate.source.companions(candidate.release):
+        if companion.version:
+            yield Pin(
+                manager=manager,
+                requirement=form.format(name=companion.name, version=companion.version),
+                reason=COMPANION,
+                source=companion.source,
+            )
 
 
 def torch_reason(spec: Spec, candidate: Candidate) -> str:

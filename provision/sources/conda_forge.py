@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from provision import catalog
-from provision.catalog import Build, CondaForgeNccl, Library, Release, version_key
+from provision.catalog import Build, Companion, CondaForgeNccl, Library, Release, version_key
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
@@ -17,9 +17,8 @@ from provision.sources.conda_channel import CondaChannelSource
 # A request for one version of the package that decides which CUDA libraries are installed.
 CUDA_VERSION = re.compile(r"(?:\S+::)?cuda-version\s*={0,2}\s*(\d+\.\d+)(?:\.\*)?")
 BY_SOLVER = "chosen by the solver"
-COMPANION_LINE = (
-    "the releases made for this torch; conda-forge lacks some, and builds each for one torch"
-)
+COMPANION_REASON = "conda-forge builds each torchvision for one torch, and its records say which"
+COMPANION_SOURCE = "conda-forge linux-64 repodata records (copy of 2026-11-21)"
 
 
 class CondaForge(CondaChannelSource):
@@ -78,13 +77,12 @@ class CondaForge(CondaChannelSource):
         if build and spec.cudnn:
             requirement = _matchspec("cudnn", spec.cudnn, parts=4)
             yield Pin(manager="conda", requirement=requirement, reason=REQUESTED, source=origin)
-        if spec.companions and release.torchvision:
-            flavor = "cuda*" if build else "cpu*"
+        if spec.companions:
             yield Pin(
                 manager="conda",
-                requirement=f"torchvision={catalog.minor(release.torchvision)}.*={flavor}",
-                reason=COMPANION_LINE,
-                source=release.torchvision_source,
+                requirement=f"torchvision=*={'cuda*' if build else 'cpu*'}",
+                reason=COMPANION_REASON,
+                source=COMPANION_SOURCE,
             )
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
@@ -101,17 +99,22 @@ class CondaForge(CondaChannelSource):
             source=candidate.build.library(library).source or NO_SOURCE,
         )
 
-    def companion_choice(self, name: str, version: str, source: str) -> Choice:
-        if name == "torchaudio":
+    def companions(self, release: Release) -> tuple[Companion, ...]:
+        """Its solver chooses: torch 2.8 has torchvision 0.24 here and 0.23 among the wheels."""
+        return tuple(Companion(name, None, NO_SOURCE) for name in ("torchvision", "torchaudio"))
+
+    def companion_choice(self, companion: Companion) -> Choice:
+        if companion.name == "torchaudio":
             return Choice(
-                what=name,
+                what=companion.name,
                 value="left out",
                 reason="which torchaudio conda-forge has is not known; "
                 "add it with --conda torchaudio",
                 source=NO_SOURCE,
             )
-        line = f"{catalog.minor(version)}.*"
-        return Choice(what=name, value=line, reason=COMPANION_LINE, source=source)
+        return Choice(
+            what=companion.name, value=BY_SOLVER, reason=COMPANION_REASON, source=COMPANION_SOURCE
+        )
 
 
 def _nccl_violations(candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:

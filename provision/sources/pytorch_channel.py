@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from provision.catalog import Build, Library, Release
+from provision.catalog import Build, Companion, Library, Release
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
@@ -29,6 +29,9 @@ class PytorchChannel(CondaChannelSource):
 
     def origin(self, release: Release) -> str:
         return release.pytorch_source
+
+    def companions(self, release: Release) -> tuple[Companion, ...]:
+        return release.pytorch_companions or release.companions
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
         version, cuda = candidate.release.version, candidate.cuda

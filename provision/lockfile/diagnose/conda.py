@@ -364,7 +364,7 @@ def _listed(texts: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(texts))
     text = ", ".join(distinct[:MAX_SHOWN])
     if len(distinct) > MAX_SHOWN:
-        text += f" and {len(distinct) - MAX_SHOWN} others"
+        text += f" and {len(distinct) - MAX_SHOWN} more"
     return text
 
 

@@ -3,6 +3,8 @@ them."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from packaging.specifiers import SpecifierSet
 
@@ -11,6 +13,7 @@ from provision.catalog.data_files import check_sources, load
 from provision.catalog.hardware import OTHER_MAKERS
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORMS
+from tests.conftest import SHARED_RECORDS
 
 BUILDS = [
     pytest.param(release, source, build, id=f"{release.version}-{source}-{build.cuda}")
@@ -161,6 +164,41 @@ def test_pytorch_channel_has_its_own_python_list() -> None:
     (build,) = (item for item in catalog.releases()["2.0.0"].pytorch if item.cuda == "11.8")
     assert build.python == ("3.8", "3.9", "3.10")
     assert "3.11" in catalog.releases()["2.0.0"].python
+
+
+def test_companions_are_facts_of_a_source() -> None:
+    """For 2.0.0 the pytorch channel and the wheels differ; elsewhere what a row states is a fact of
+    the channel's records.
+    """
+    pairs = {}
+    for name in ("wheels", "pytorch", "conda-forge"):
+        of_source = sources.by_name(name).companions(catalog.releases()["2.0.0"])
+        pairs[name] = [(companion.name, companion.version) for companion in of_source]
+    assert pairs == {
+        "wheels": [("torchvision", "0.15.1"), ("torchaudio", "2.0.1")],
+        "pytorch": [("torchvision", "0.15.0"), ("torchaudio", "2.0.0")],
+        "conda-forge": [("torchvision", None), ("torchaudio", None)],
+    }
+
+
+@pytest.mark.skipif(not SHARED_RECORDS.is_dir(), reason="no copy of the channels' records")
+def test_companions_of_the_pytorch_channel_are_those_of_its_records() -> None:
+    text = (SHARED_RECORDS / "pytorch" / "linux-64" / "repodata.json").read_text()
+    published: dict[tuple[str, str], set[str]] = {}
+    for group in ("packages", "packages.conda"):
+        for record in json.loads(text)[group].values():
+            for depends in record["depends"]:
+                name, _, version = depends.partition(" ")
+                if name == "pytorch":
+                    published.setdefault((version, record["name"]), set()).add(record["version"])
+    channel = sources.by_name("pytorch")
+    compared = 0
+    for version, release in catalog.releases().items():
+        for companion in channel.companions(release):
+            if release.pytorch and (version, companion.name) in published:
+                compared += 1
+                assert companion.version in published[version, companion.name]
+    assert compared > 15
 
 
 # Expressions
@@ -500,7 +538,9 @@ def test_version_key_orders_numerically() -> None:
 
 
 def test_torchaudio_ends_with_2_11() -> None:
-    audio = {version: release.companion_audio for version, release in catalog.releases().items()}
+    audio = {}
+    for version, release in catalog.releases().items():
+        audio[version] = release.companions[1].version
     assert audio["2.3.1"] == "2.3.1"
     assert audio["1.13.1"] == "0.13.1"
     assert audio["2.11.0"] == "2.11.0"
