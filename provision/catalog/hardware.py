@@ -21,7 +21,7 @@ GpuSupport = Literal["yes", "ptx", "no", "unknown"]
 # Parts of product names that do not depend on the architecture.
 DECORATION = re.compile(
     r"nvidia|tesla|geforce|grid|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|"
-    r"hbm\d*e?|\d+(gb|mb)|mig|\d+[cg]\.\d+gb|"
+    r"hbm\d*e?|\d+(gb?|mb)|mig|\d+[cg]\.\d+gb|\(nvgpu\)|embedded|"
     r"server|workstation|edition|gen\d"
 )
 # The end of a vGPU's name, as the driver's manager makes it: A100-40C, A10-24Q, A100-1-5C (of a MIG
@@ -50,8 +50,10 @@ class Toolkit:
     cuda: str
     driver_floor: str  # the oldest driver that runs its programs (minor-version compatibility)
     driver_source: str
-    toolkit_driver: str  # the driver that ships with it: what compiling PTX, and new features, need
-    toolkit_source: str
+    driver_branch: str | None  # of which every public driver suffices
+    # The driver that ships with it: what compiling PTX, and new features, need. None: not known.
+    toolkit_driver: str | None
+    toolkit_source: str | None
     capability_min: str  # GPUs older than this it cannot compile for
     capability_max: str | None  # nor for newer ones; None: not known
     capability_source: str
@@ -160,6 +162,8 @@ def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Com
     toolkit = toolkits().get(cuda)
     if toolkit is None or platform not in toolkit.driver_platforms:
         return "unknown"
+    if driver == toolkit.driver_branch:
+        return "yes"
     return _is_at_least(driver, toolkit.driver_floor)
 
 
@@ -182,7 +186,7 @@ def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> GpuSupport
     if driver is None:
         return "ptx"
     toolkit = toolkits().get(build.cuda)
-    if toolkit is None:
+    if toolkit is None or toolkit.toolkit_driver is None:
         return "unknown"
     compiles_ptx = _is_at_least(driver, toolkit.toolkit_driver)
     return "ptx" if compiles_ptx == "yes" else compiles_ptx
@@ -256,8 +260,8 @@ def _support_by_toolkit(cuda: str, gpu: Gpu) -> GpuSupport:
 
 
 def _is_at_least(driver: str, floor: str) -> Compatibility:
-    """A bare branch (525) does not say which of its drivers it is, so it answers only for other
-    branches' floors."""
+    """A bare branch (525) does not say which of its drivers it is: it is compared only with floors of
+    other branches."""
     driver_key, floor_key = version_key(driver), version_key(floor)
     if len(driver_key) < len(floor_key) and driver_key == floor_key[: len(driver_key)]:
         return "unknown"
@@ -269,6 +273,7 @@ def _toolkit(cuda: str, row: dict[str, Any]) -> Toolkit:
         cuda=cuda,
         driver_floor=row["driver_floor"]["version"],
         driver_source=row["driver_floor"]["source"],
+        driver_branch=row["driver_floor"].get("branch"),
         toolkit_driver=row["toolkit_driver"]["version"],
         toolkit_source=row["toolkit_driver"]["source"],
         capability_min=row["capability"]["min"],

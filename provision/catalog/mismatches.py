@@ -44,7 +44,7 @@ def code_mismatches(build: Build, gpu: Gpu, driver: str) -> Iterator[Mismatch]:
     if compatibility == "no" and build.architectures is None:
         yield certain_mismatch(f"{gpu_name}; CUDA {build.cuda} compiles nothing for it")
     elif compatibility == "no" and runs_on_gpu(build, gpu) == "ptx":
-        compiler = toolkits()[build.cuda].toolkit_driver
+        compiler = toolkits()[build.cuda].toolkit_driver  # known: it is how "no" was found
         yield certain_mismatch(
             f"{gpu_name}; this build has {architectures} and PTX, and compiling that needs driver "
             f"{compiler}"

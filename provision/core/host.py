@@ -136,6 +136,8 @@ def _answers_signals(pid: int) -> bool:
 ANSWER_TIMEOUT_S = 30.0
 COMMAND = ["nvidia-smi", "--format=csv,noheader"]
 # A driver before 510 does not know compute_cap, and prints nothing at all if that is queried.
+# What it prints in place of the name of a GPU that no longer responds.
+LOST = ("ERR!", "[Unknown Error]", "[GPU is lost]", "[GPU requires reset]")
 FIELDS = ("driver_version,compute_cap,name", "driver_version,name")
 
 
@@ -169,11 +171,18 @@ def parse_nvidia_smi(output: str) -> HostGpus:
         message = " ".join(output.split()) or "nothing"
         return HostGpus(why=f"nvidia-smi named no GPU; it printed: {message}")
     gpus = []
+    lost = 0
     for row in rows:
         # sm_90 from the capability, else the product's name.
         capability = re.fullmatch(r"(\d+)\.(\d)", row[1])
-        gpus.append(f"sm_{capability[1]}{capability[2]}" if capability else row[-1])
-    return HostGpus(driver=rows[0][0], gpus=tuple(dict.fromkeys(gpus)))
+        if capability:
+            gpus.append(f"sm_{capability[1]}{capability[2]}")
+        elif row[-1] in LOST:
+            lost += 1
+        else:
+            gpus.append(row[-1])
+    why = "" if gpus else f"nvidia-smi prints {rows[0][-1]} for every GPU: they are lost"
+    return HostGpus(driver=rows[0][0], gpus=tuple(dict.fromkeys(gpus)), why=why, lost=lost)
 
 
 # The id of this application, by which machine-id(5) has the confidential id of a machine hashed.

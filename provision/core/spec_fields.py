@@ -99,7 +99,7 @@ class Spec:
             kind="text",
             metavar="X.Y",
             help="CUDA version of the build: 12.1, 12 (newest 12.x), or auto (newest that --driver "
-            "and --gpu, or this machine, can run).",
+            "and --gpu, which imply it, or this machine can run).",
             docs="`12.1`, `12` (newest 12.x), `auto` (newest that the machine runs)",
             pattern=r"\d+(\.\d+)?|auto",
             example="12.1, 12 (the newest 12.x) or auto",

@@ -31,6 +31,7 @@ class HostGpus:
     driver: str | None = None
     gpus: tuple[str, ...] = ()  # sm_90, or the product's name where the driver says no more
     why: str = ""  # the reason, if nothing is known
+    lost: int = 0  # GPUs of which the driver prints ERR! in place of facts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,7 +259,8 @@ def _gpu_violation(
 
 def described_gpu(gpu: Gpu) -> str:
     """A GPU with its architecture: V100 is sm_70."""
-    return gpu.name if gpu.name == gpu.architecture else f"{gpu.name} is {gpu.architecture}"
+    name = "the GPU" if gpu.name == gpu.architecture else gpu.name
+    return f"{name} is {gpu.architecture}"
 
 
 def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:

@@ -17,7 +17,7 @@ from provision.resolver import constraints
 from provision.resolver.pins import added_packages, channels, conflicts, pins
 from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
-from provision.resolver.select import select, settle, with_machine
+from provision.resolver.select import select, settle, unknown_gpus, with_machine
 from provision.resolver.suggest import nearest
 from provision.sources.base import Candidate, Violation
 
@@ -95,6 +95,20 @@ def build_without(spec: Spec, warning_id: str) -> str | None:
     return neighbors[0].options if neighbors else None
 
 
+def build_known_to_run(spec: Spec) -> str | None:
+    """The options of the nearest build that is known to run on the GPUs and driver of a spec."""
+
+    def leads_to_known(offered: Spec) -> Candidate | None:
+        candidate = leads_to(offered)
+        on_machine = dataclasses.replace(offered, gpu=spec.gpu, driver=spec.driver)
+        if candidate and any(constraints.violations(candidate, on_machine, constraints.MACHINE)):
+            return None
+        return candidate
+
+    neighbors = nearest(spec, 1, leads_to_known)
+    return neighbors[0].options if neighbors else None
+
+
 def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
     described = with_machine(spec, machine)
     settled = settle(spec, candidate)
@@ -135,7 +149,7 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
         virtual_packages=_virtual_packages(candidate, solver_glibc),
         choices=tuple(choices(spec, described, settled, candidate, ordered_channels)),
         platforms=settled.platforms,
-        warnings=tuple(_warnings(violations, rules)),
+        warnings=(*_warnings(violations, rules), *_machine_notes(spec, described, machine)),
     )
     return Decision(candidate=candidate, described=described, rules=rules, resolution=resolution)
 
@@ -186,6 +200,19 @@ def _warnings(
     for rule in rules:
         if rule.consequence == "warn":
             yield Choice(what=rule.id, value=rule.advice, reason=rule.reason, source=rule.source)
+
+
+def _machine_notes(spec: Spec, described: Spec, machine: HostGpus) -> Iterator[Choice]:
+    """What did not count when `auto` was decided for this machine."""
+    if described is spec:
+        return
+    for gpu in unknown_gpus(machine):
+        reason = f"this machine has a GPU that is not in the table ({gpu}); the CUDA was chosen "
+        reason += "without it"
+        yield Choice(what="gpu", value="", reason=reason, source="nvidia-smi")
+    if machine.lost:
+        reason = f"nvidia-smi names no product for {machine.lost} of this machine's GPUs: lost"
+        yield Choice(what="gpu", value="", reason=reason, source="nvidia-smi")
 
 
 def _virtual_packages(candidate: Candidate, glibc_version: str) -> tuple[tuple[str, str], ...]:

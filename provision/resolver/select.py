@@ -48,7 +48,25 @@ def with_machine(spec: Spec, machine: HostGpus) -> Spec:
             advice="Name them, e.g. --gpu H100 --driver 535; or give --cuda X.Y, or --cpu for "
             "machines without GPUs.",
         )
-    return dataclasses.replace(spec, gpu=machine.gpus, driver=machine.driver)
+    return for_machine(spec, machine)
+
+
+def for_machine(spec: Spec, machine: HostGpus) -> Spec:
+    """The spec with a machine's driver and those of its GPUs that are in the table."""
+    unknown = unknown_gpus(machine)
+    gpus = tuple(gpu for gpu in machine.gpus if gpu not in unknown)
+    return dataclasses.replace(spec, gpu=gpus, driver=machine.driver)
+
+
+def unknown_gpus(machine: HostGpus) -> tuple[str, ...]:
+    """This machine's GPUs that are not in the table: they restrict nothing."""
+    unknown = []
+    for gpu in machine.gpus:
+        try:
+            catalog.find_gpu(gpu)
+        except InvalidSpec:
+            unknown.append(gpu)
+    return tuple(unknown)
 
 
 def settle(spec: Spec, candidate: Candidate) -> Spec:

@@ -115,6 +115,8 @@ def combine(file: SpecContent, options: SpecContent, *, name: str) -> Spec:
         mistakes += [problem] if problem else []
     if "torch" not in merged:
         mistakes.append("torch: which PyTorch? Give --torch, e.g. 2.3 (or write it in spec.yml).")
+    if not merged.get("cpu") and (merged.get("gpu") or merged.get("driver")):
+        merged.setdefault("cuda", "auto")
     if not merged.get("cuda") and not merged.get("cpu"):
         example = "e.g. 12.1"
         if not mistakes:

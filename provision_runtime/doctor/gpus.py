@@ -46,6 +46,10 @@ def health(machine: Machine) -> Iterator[Answer]:
     gpus = facts["gpus"]
     for finding in judge.gpu_findings(gpus):
         yield Observation(finding, (Evidence(SMI_QUERY, finding.message),))
+    for gpu in gpus:
+        if gpu["name"] is None and gpu["uuid"] is None:
+            message = f"the driver gets no answer from the GPU at {gpu['address']}"
+            yield observation("gpu-lost", message, SMI_QUERY, "neither name nor UUID (ERR!)")
     if len(gpus) < len(on_bus):
         message = f"nvidia-smi lists {len(gpus)} GPUs, the PCI bus has {len(on_bus)}"
         addresses = ", ".join(gpu["address"] for gpu in on_bus)

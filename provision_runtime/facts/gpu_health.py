@@ -19,6 +19,8 @@ ABSENT = (
     "[N/A]",
     "Not Supported",
     "Unknown Error",
+    "ERR!",
+    "GPU is lost",
     "Requested functionality has been deprecated",
 )
 # nvidia-smi renamed throttle reasons to event reasons in 2023.

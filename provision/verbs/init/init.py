@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision import render
+from provision import render, resolver
 from provision.core.atomic import atomic_write
-from provision.core.errors import InUse, InvalidSpec, ToolFailed
+from provision.core.errors import InUse, InvalidSpec, NoSuchBuild, ToolFailed
 from provision.core.paths import SPEC
 from provision.core.process import run
 from provision.core.requirements_file import read_requirements
@@ -196,6 +196,7 @@ def _proposal(
             )
     spec = check_requirements(specs.combine({}, options, name=specs.check_name(name)))
     resolution = resolve(spec)
+    notes += _problems_here(resolution, machine)
     content = specs.content(resolution.spec)
     if foreign.torch is None:
         content["torch"] = resolution.torch
@@ -207,3 +208,23 @@ def _proposal(
         resolution=resolution,
         notes=tuple(notes),
     )
+
+
+def _problems_here(resolution: Resolution, machine: HostGpus) -> list[str]:
+    """Why the build does not run on this machine, or perhaps does not, and which one does."""
+    if resolution.cuda is None or not machine.gpus:
+        return []
+    spec = resolver.for_machine(resolution.spec, machine)
+    verdict = "this build may not run on this machine"
+    try:
+        warnings = resolve(spec).warnings
+        problems = [choice.reason for choice in warnings if choice.what in ("gpu", "driver")]
+    except NoSuchBuild as error:
+        verdict = "this build does not run on this machine"
+        problems = error.advice.partition("Why")[2].splitlines()[1:]
+    if not problems:
+        return []
+    options = resolver.build_known_to_run(spec)
+    known = f"the nearest that is known to: `{options}`" if options else "none is known to"
+    facts = "; ".join(problem.strip().rstrip(".") for problem in problems)
+    return [f"{verdict}: {facts}; {known}"]

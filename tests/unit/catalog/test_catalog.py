@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -63,6 +64,7 @@ def test_every_builds_cuda_has_a_driver_floor(
     release: catalog.Release, source: str, build: catalog.Build
 ) -> None:
     toolkit = catalog.toolkits()[build.cuda]
+    assert toolkit.toolkit_driver
     assert (
         catalog.version_key(toolkit.driver_floor) <= catalog.version_key(toolkit.toolkit_driver)
         or build.cuda == "11.0"
@@ -288,6 +290,16 @@ def test_unknown_releases(expression: str) -> None:
         ("GRID A100-1-5CME", "sm_80"),
         ("NVIDIA A10-24Q", "sm_86"),
         ("NVIDIA GH200 480GB", "sm_90"),
+        ("NVIDIA GH200 144G HBM3e", "sm_90"),
+        ("NVIDIA H20-3e", "sm_90"),
+        ("NVIDIA H100L-2-24C", "sm_90"),
+        ("GRID A100D-80C", "sm_80"),
+        ("NVIDIA RTX A4500", "sm_86"),
+        ("NVIDIA RTX A4500 Laptop GPU", "sm_86"),
+        ("Tesla V100-SXM2-32GB-LS", "sm_70"),
+        ("NVIDIA GeForce RTX 5090 D v2", "sm_120"),
+        ("NVIDIA Thor", "sm_110"),
+        ("Orin (nvgpu)", "sm_87"),
         ("rtx4090", "sm_89"),
         ("4090", "sm_89"),
         ("4090d", "sm_89"),
@@ -346,10 +358,10 @@ def test_a_short_name_means_one_product_or_none() -> None:
 
 
 def test_gpus_on_a_module_with_an_arm_cpu_have_one_platform() -> None:
-    for name in ("GH200", "NVIDIA GH200 480GB", "GB200", "GB10"):
+    for name in ("GH200", "NVIDIA GH200 144G HBM3e", "GB200", "GB300", "GB10"):
         assert catalog.find_gpu(name).platform == "linux-aarch64"
         assert catalog.find_gpu(name).platform_source
-    assert catalog.find_gpu("H200").platform is None
+    assert catalog.find_gpu("H200").platform is catalog.find_gpu("B300").platform is None
 
 
 @pytest.mark.parametrize("query", ["", "sm_", "sm_42", "4.2", "100", "NVIDIA", "9", "sm_9"])
@@ -377,12 +389,23 @@ def test_nonsense_is_not_a_gpu(query: str) -> None:
         ("12.1", "470.82", "no"),
         ("13.0", "575.57.08", "no"),
         ("13.2", "580.65.06", "yes"),
+        ("13.0", "580", "yes"),  # NVIDIA's table names the branch
+        ("13.5", "580", "yes"),
+        ("13.0", "580.40", "no"),
         ("11.8", "450.80", "unknown"),
         ("99.0", "600", "unknown"),
     ],
 )
 def test_drivers(cuda: str, driver: str, answer: str) -> None:
     assert catalog.runs_on_driver(cuda, driver) == answer
+
+
+def test_toolkit_without_a_known_driver_of_its_own_leaves_ptx_unknown() -> None:
+    build = dataclasses.replace(wheel("2.9.1", "cu130"), cuda="13.5", ptx=True)
+    newer = catalog.Gpu(name="sm_130", architecture="sm_130", source="made up")
+    assert catalog.toolkits()["13.5"].toolkit_driver is None
+    assert catalog.runs_on_gpu(build, newer, "700") == "unknown"
+    assert catalog.runs_on_gpu(build, newer) == "ptx"
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,7 @@ def test_ptx_needs_the_driver_of_its_toolkit() -> None:
         build, architectures=build.architectures[: build.architectures.index("sm_90") + 1]
     )
     newer, toolkit = catalog.find_gpu("sm_120"), catalog.toolkits()[build.cuda]
+    assert toolkit.toolkit_driver
     (mismatch,) = mismatches.code_mismatches(build, newer, toolkit.toolkit_driver)
     assert not mismatch.certain
     assert (
@@ -240,7 +241,7 @@ def satisfied(resolution: Resolution, build: Build, offered: Runner, gpus: int) 
     compiled = (
         build.ptx
         and runner_capability > max(have)
-        and numbers(offered.driver) >= numbers(catalog.toolkits()[build.cuda].toolkit_driver)
+        and numbers(offered.driver) >= numbers(catalog.toolkits()[build.cuda].toolkit_driver or "")
     )
     return None if compiled else False
 

@@ -80,6 +80,10 @@ PARSED = {
     "mixed": HostGpus(driver="535.183.01", gpus=("sm_70", "sm_80")),
     "old-driver": HostGpus(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
     "not-available": HostGpus(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
+    "lost": HostGpus(driver="580.95.05", gpus=("sm_90",), lost=2),
+    "all-lost": HostGpus(
+        driver="580.95.05", why="nvidia-smi prints ERR! for every GPU: they are lost", lost=1
+    ),
 }
 REASONS = {
     "unknown-field": "not a valid field",

@@ -415,6 +415,25 @@ def test_auto_cuda_needs_a_machine() -> None:
         )
 
 
+def test_gpu_or_driver_implies_auto_cuda() -> None:
+    explicit = resolve(torch="2.5", cuda="auto", gpu=["H100"], driver="535.183.01", source="wheels")
+    assert resolve(torch="2.5", gpu=["H100"], driver="535.183.01", source="wheels") == explicit
+    assert resolve(torch="2.8", driver="580", source="wheels").cuda == "12.9"
+    of_file = spec.combine({"torch": "2.5", "cuda": "12.1"}, {"gpu": ["H100"]}, name="lab")
+    assert of_file.cuda == "12.1"
+
+
+def test_unknown_and_lost_gpus_of_this_machine_are_noted() -> None:
+    request = spec.combine({}, {"torch": "2.8", "cuda": "auto", "source": "wheels"}, name="")
+    alone = resolver.resolve(request, HostGpus(driver="580.95.05", gpus=("NVIDIA X900",)))
+    assert alone.cuda == "12.9" and "NVIDIA X900" in alone.warnings[-1].reason
+    machine = HostGpus(driver="580.95.05", gpus=("NVIDIA X900", "sm_70"), lost=2)
+    both = resolver.resolve(request, machine)
+    assert [warning.what for warning in both.warnings[-2:]] == ["gpu", "gpu"]
+    assert both.warnings[-1].reason.endswith("2 of this machine's GPUs: lost")
+    assert resolver.resolve(alone.spec).warnings == alone.warnings[:-1]
+
+
 def test_gpu_without_build_code_is_refused_with_both_facts() -> None:
     message = refusal(torch="2.3", cuda="12.1", gpu=["B200"])
     assert re.search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,36 @@ def test_machine_decides_what_no_file_says(
     assert (proposal.resolution.cuda is None) == (cuda is None)
     assert any(note in text for text in proposal.notes)
     assert specs.parse(proposal.text.encode(), proposal.path)  # no `cuda: auto` in the file
+
+
+@pytest.mark.parametrize(
+    "torch,machine,verdict,known",
+    [
+        ("torch==2.4.0", HostGpus(driver="580.65.06", gpus=("sm_120",)), "may not run", "12.8"),
+        ("torch==2.4.0+cu121", HostGpus(driver="580.65.06", gpus=("sm_120",)), "does not", "12.8"),
+        ("torch==2.4.0+cu121", HostGpus(driver="470.82.01", gpus=("sm_80",)), "does not", "11.8"),
+        ("torch==2.4.0+cu121", GPU, None, None),
+        ("torch==2.4.0+cu121", HostGpus(driver="550.54.14", gpus=("X900",)), None, None),
+    ],
+)
+def test_build_that_this_machine_cannot_run_is_noted_with_one_that_it_can(
+    torch: str,
+    machine: HostGpus,
+    verdict: str | None,
+    known: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from provision.core import host
+
+    monkeypatch.setattr(host, "this_machine", lambda: machine)
+    (tmp_path / "requirements.txt").write_text(f"{torch}\n")
+    notes = " ".join(init.propose(context(tmp_path), tmp_path, machine).notes)
+    if verdict is None:
+        assert "this build" not in notes
+    else:
+        assert f"this build {verdict}" in notes
+        assert re.search(rf"nearest that is known to: `--torch [\d.]+ --cuda {known}", notes)
 
 
 def test_requirement_without_a_name_is_named_with_its_command(tmp_path: Path) -> None:
