@@ -39,7 +39,7 @@ from provision.catalog.releases import (
     releases,
     version_key,
 )
-from provision.catalog.rules import CompatibilityRule, matching_rules, rules
+from provision.catalog.rules import CompatibilityRule, cuda_packages, matching_rules, rules
 
 __all__ = [
     "DATA",
@@ -56,6 +56,7 @@ __all__ = [
     "Toolkit",
     "architectures",
     "covers_minor",
+    "cuda_packages",
     "cuda_range",
     "cuda_versions",
     "find_gpu",

@@ -57,6 +57,12 @@ def rules() -> tuple[CompatibilityRule, ...]:
     return tuple(_rule(row) for row in load("rules.yml"))
 
 
+@functools.cache
+def cuda_packages() -> tuple[dict[str, Any], ...]:
+    """The rows of packages that exist once for each CUDA, in the order of the file."""
+    return tuple(load("cuda_packages.yml"))
+
+
 def matching_rules(
     release: Release,
     build: Build | None,

@@ -13,7 +13,7 @@ from provision.catalog import CompatibilityRule
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, HostGpus, Pin, Resolution
-from provision.resolver import constraints
+from provision.resolver import constraints, cuda_packages
 from provision.resolver.pins import added_packages, channels, conflicts, pins
 from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
@@ -74,14 +74,15 @@ def leads_to(spec: Spec) -> Candidate | None:
 def warning_ids() -> tuple[str, ...]:
     """The ids of all warnings that a request can accept."""
     ids = [rule.id for rule in catalog.rules() if rule.consequence == "warn"]
+    ids.append(cuda_packages.OTHER_CUDA)
     return tuple(dict.fromkeys(ids))
 
 
 def build_without(spec: Spec, warning_id: str) -> str | None:
     """The options of the nearest build of which a warning does not hold; None if there is none, or
     if the warning is not about the build but about added packages or channels."""
-    rule = next(rule for rule in catalog.rules() if rule.id == warning_id)
-    if rule.package is not None or rule.channels or rule.variables:
+    rule = next((rule for rule in catalog.rules() if rule.id == warning_id), None)
+    if rule and (rule.package is not None or rule.channels or rule.variables):
         return None
 
     def leads_to_without(offered: Spec) -> Candidate | None:
@@ -149,7 +150,11 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
         virtual_packages=_virtual_packages(candidate, solver_glibc),
         choices=tuple(choices(spec, described, settled, candidate, ordered_channels)),
         platforms=settled.platforms,
-        warnings=(*_warnings(violations, rules), *_machine_notes(spec, described, machine)),
+        warnings=(
+            *_warnings(violations, rules),
+            *cuda_packages.warnings(settled, candidate),
+            *_machine_notes(spec, described, machine),
+        ),
     )
     return Decision(candidate=candidate, described=described, rules=rules, resolution=resolution)
 

@@ -156,7 +156,9 @@ def test_row_without_source_is_refused() -> None:
     check_sources({"nccl": {"version": None, "source": None}}, "x")
 
 
-@pytest.mark.parametrize("name", ["releases.yml", "cuda.yml", "gpus.yml", "nccl.yml", "rules.yml"])
+@pytest.mark.parametrize(
+    "name", ["releases.yml", "cuda.yml", "gpus.yml", "nccl.yml", "rules.yml", "cuda_packages.yml"]
+)
 def test_every_row_of_every_file_is_sourced(name: str) -> None:
     assert load(name)
 

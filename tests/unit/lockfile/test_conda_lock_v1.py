@@ -358,6 +358,15 @@ def test_guard_accepts_the_requested_build() -> None:
     lockfile.guard([package("pytorch", "2.6.0", "cuda126_generic_py311_h1_200")], forge)
 
 
+def test_guard_names_what_brings_another_cuda() -> None:
+    jax = dataclasses.replace(package("jax-cuda12-plugin", "0.12"), depends=("nvidia-nccl-cu12",))
+    packages = [package("torch", "2.13.0"), package("nvidia-nccl-cu13", "2.29.7"), jax]
+    packages.append(package("nvidia-nccl-cu12", "2.20.5"))
+    message = r"mixes .* cu12 \(for jax-cuda12-plugin\), cu13 \(for the request\)"
+    with pytest.raises(CheckFailed, match=message):
+        lockfile.guard(packages, resolution(torch="2.13", cuda="13.0"))
+
+
 def test_guard_recognizes_a_cpu_wheel() -> None:
     """The index's default wheels for aarch64 were CPU builds until CUDA 13; nothing in their name
     says so."""
