@@ -28,6 +28,8 @@ from provision_runtime.report.text import escape_terminal
 SAY_INDENT = 2
 # Lines of a message, however wide the terminal is.
 WIDEST = 100
+# With these rich colors what is no terminal.
+COLOR_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 # The last column of a table stays readable, even if the line then is too long for the terminal.
 NARROWEST_COLUMN = 20
 
@@ -107,6 +109,7 @@ class Console:
         self.as_json, self.verbose, self.quiet = as_json, verbose, quiet
         self._bar: Bar | None = None
         self._has_printed_object = False
+        self.narrative: list[tuple[str, str]] = []  # what was said and warned of
 
     @property
     def is_narrating(self) -> bool:
@@ -133,6 +136,8 @@ class Console:
         return RichConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
     def say(self, text: str, *, shows_token: bool = False) -> None:
+        if not shows_token:
+            self.narrative.append(("say", without_credentials(text)))
         if self.is_narrating:
             text = _wrapped(for_stream(text, sys.stderr, shows_token=shows_token), SAY_INDENT)
             # One write, so that lines of several threads stay lines.
@@ -140,8 +145,16 @@ class Console:
             sys.stderr.flush()
 
     def warn(self, text: str) -> None:
+        self.narrative.append(("warn", without_credentials(text)))
         text = _wrapped(for_stream(text, sys.stderr), len("warning: "))
-        self._rich().print(f"[yellow]warning:[/yellow] {_escape(text)}")
+        self._print_labeled("warning:", "yellow", text)
+
+    def _print_labeled(self, label: str, color: str, text: str) -> None:
+        """Rich is loaded (50 ms) only where it may color the label."""
+        if sys.stderr.isatty() or any(os.environ.get(name) for name in COLOR_VARIABLES):
+            self._rich().print(f"[{color}]{label}[/{color}] {_escape(text)}")
+        else:
+            print(f"{label} {text}", file=sys.stderr, flush=True)
 
     def meter(self, title: str, total: int) -> MeterContext:
         is_visible = self.shows_bars
@@ -157,7 +170,7 @@ class Console:
         """Print an error, its lists on lines of their own; a tool's own output only if verbose."""
         self.error_object(type(error).__name__, error.message, error.exit_code, error.advice)
         text = _wrapped(for_stream(_tidy(str(error)), sys.stderr), len("error: "))
-        self._rich().print(f"[red]error:[/red] {_escape(text)}")
+        self._print_labeled("error:", "red", text)
         if self.verbose and error.details:
             print(for_stream(error.details, sys.stderr), file=sys.stderr)
 

@@ -183,7 +183,8 @@ def _take_torch(context: click.Context, option: click.Parameter, text: str | Non
 
 
 def _take_cuda(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    if context.resilient_parsing:
+    # The module loads all facts, which a command without these options need not.
+    if context.resilient_parsing or (text is None and TORCH_BUILD not in context.meta):
         return text
     from provision.resolver.input_forms import CPU, cuda_form
 
@@ -197,6 +198,8 @@ def _take_cuda(context: click.Context, option: click.Parameter, text: str | None
 
 
 def _take_cpu(context: click.Context, option: click.Parameter, is_cpu: bool) -> bool:
+    if not is_cpu and TORCH_BUILD not in context.meta:
+        return False
     from provision.resolver.input_forms import CPU
 
     if is_cpu:

@@ -85,6 +85,11 @@ class Folders:
         return self.cache / "conda-packages"
 
     @property
+    def unchanged(self) -> Path:
+        """Records of locks that had nothing to do (verbs/lock/unchanged.py)."""
+        return self.cache / "unchanged"
+
+    @property
     def byte_code(self) -> Path:
         """What the sources of packages were compiled to (environment/bytecode_cache.py)."""
         return self.cache / "byte-code"

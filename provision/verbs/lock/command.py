@@ -105,6 +105,16 @@ def make_lock(
 
     Writes conda-lock.yml, and the files that it is made from.
     """
+    from provision.core.paths import default_folders
+    from provision.verbs.lock import unchanged
+
+    is_plain = not (dry_run or console.verbose or any(options.values()))
+    folders = default_folders(envs)
+    before = unchanged.state(folders, name) if is_plain else None
+    if name and before and (record := unchanged.read(folders, name, before)):
+        unchanged.repeat(console, record)
+        return None
+
     from provision.verbs.lock.output import preview_lines
     from provision.workflow import lock as command
 
@@ -136,7 +146,10 @@ def make_lock(
     packages_per_platform = [f"{count} packages for {name}" for name, count in counts.items()]
     line = f"{'locked' if is_new else 'already locked'}: {', '.join(packages_per_platform)}"
     portability = "" if lock.portable else " (not portable)"
-    console.result("lock", document, f"{line} in {lock.path}{portability}")
+    text = f"{line} in {lock.path}{portability}"
+    if name and before and not is_new and unchanged.state(folders, name) == before:
+        unchanged.write(folders, name, before, console, document, text)
+    console.result("lock", document, text)
     return None
 
 

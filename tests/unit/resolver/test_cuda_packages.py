@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from provision import catalog, resolver
@@ -10,7 +12,7 @@ from provision.resolver import cuda_packages, spec
 
 
 def resolution(cuda: str | None, *pip: str) -> Resolution:
-    options = {"torch": "2.14.0", "source": "wheels", "pip": list(pip)}
+    options: dict[str, Any] = {"torch": "2.14.0", "source": "wheels", "pip": list(pip)}
     options |= {"cuda": cuda} if cuda else {"cpu": True}
     return resolver.resolve(spec.combine({}, options, name="lab"))
 
