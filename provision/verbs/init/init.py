@@ -225,6 +225,6 @@ def _problems_here(resolution: Resolution, machine: HostGpus) -> list[str]:
     if not problems:
         return []
     options = resolver.build_known_to_run(spec)
-    known = f"the nearest that is known to: `{options}`" if options else "none is known to"
+    nearest = f"the nearest that is known to: `{options}`" if options else "none is known to"
     facts = "; ".join(problem.strip().rstrip(".") for problem in problems)
-    return [f"{verdict}: {facts}; {known}"]
+    return [f"{verdict}: {facts}; {nearest}"]

@@ -82,10 +82,10 @@ def _contents(folders: Folders, name: str) -> Iterator[Path]:
 
 def _stat(path: Path) -> str:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return "absent"
-    return f"{found.st_mode} {found.st_uid} {found.st_gid} {found.st_mtime_ns} {found.st_size}"
+    return f"{status.st_mode} {status.st_uid} {status.st_gid} {status.st_mtime_ns} {status.st_size}"
 
 
 def _record(folders: Folders, name: str) -> Path:
