@@ -75,7 +75,8 @@ def _code() -> Iterator[Path]:
 def _contents(folders: Folders, name: str) -> Iterator[Path]:
     """The files that are read whole: settings, the lab's templates, the environment's own."""
     yield from settings_files(os.environ)
-    yield from sorted(folders.templates.rglob("*"))
+    if folders.templates:
+        yield from sorted(folders.templates.rglob("*"))
     yield folders.envs / name
     yield from sorted((folders.envs / name).iterdir())
 
