@@ -25,7 +25,7 @@ from provision.environment import activation, install_record, marker, runtime_pa
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
-from provision.workflow import change_journal
+from provision.workflow import change_journal, named_wheels
 from provision.workflow.context import Context, warn_once
 from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
 from provision.workflow.resolution import check_host_python
@@ -218,6 +218,7 @@ def new_lock(
         written = ensure_inputs(plan)
         atomic_write(plan.folder / locks.FILE, text)
         yield written + ensure_dockerfile(context, plan, lock)
+    named_wheels.report_older(context, plan.resolution, lock)
 
 
 def diff_with(path: Path, text: str) -> locks.LockDiff:

@@ -18,7 +18,7 @@ from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, Resolution
 from provision.resolver import spec as specs
-from provision.workflow import torch_release
+from provision.workflow import named_wheels
 from provision.workflow.context import Context, warn_once
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def resolve_with_python(
     resolution: the spec's own, if the caller has it.
     """
     if lock is not None:
-        spec = torch_release.as_locked(spec, lock)
+        spec = named_wheels.with_locked_torch(spec, lock)
     else:
         resolution = resolution or resolve(spec)
-        fitting = torch_release.for_wheels(
+        fitting = named_wheels.with_torch_for_wheels(
             context, spec, machine_for(spec) or HostGpus(), resolution
         )
         if fitting is not spec:

@@ -6,6 +6,7 @@ this machine's disk (`file:` indexes, find-links folders) are used only if the i
 satisfy the request, so that a lock names files that others can download wherever possible.
 """
 
+from provision.adapters.uv.index_releases import IndexRelease, index_releases
 from provision.adapters.uv.indexes import (
     TORCH_INDEX,
     IndexSettings,
@@ -34,6 +35,7 @@ from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata
 __all__ = [
     "TORCH_INDEX",
     "UV_GLIBC",
+    "IndexRelease",
     "IndexSettings",
     "ResolveRequest",
     "WheelMetadata",
@@ -44,6 +46,7 @@ __all__ = [
     "fingerprint",
     "fingerprints",
     "hashed_requirements",
+    "index_releases",
     "index_settings",
     "install_wheels",
     "is_cached",

@@ -1,0 +1,189 @@
+"""The wheels that a request names: they are as new as everything requested allows.
+
+Servers such as vLLM require exactly one release of torch. The facts alone would choose the newest
+torch, for which the index may have only a release of the server that is years old. So a request
+that leaves the release of torch open gets the newest one with which the named wheels are the newest,
+and what a lock still gives up is said. docs/choosing.md has the order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import date
+
+from provision import catalog, resolver, sources
+from provision.adapters import uv
+from provision.adapters.http import in_parallel
+from provision.core.errors import ProvisionError, Unreachable, Unsolvable
+from provision.core.package_names import package_name
+from provision.core.requirement_urls import absolute_requirement
+from provision.core.spec_fields import Spec
+from provision.core.types import HostGpus, Lock, Resolution
+from provision.workflow.context import Context
+
+# A named package this much older than its newest release is worth a warning.
+OLD_RELEASE, OLD_DAYS = "old-release", 730
+
+
+def with_locked_torch(spec: Spec, lock: Lock) -> Spec:
+    """The request with the release of torch that its lock holds, if it leaves the release open."""
+    if not _leaves_torch_open(spec):
+        return spec
+    names = {source.torch_package for source in sources.REGISTRY}
+    locked = {
+        package.version.partition("+")[0] for package in lock.packages if package.name in names
+    }
+    for release in catalog.matching_releases(spec.torch):
+        if release.version in locked:
+            return dataclasses.replace(spec, torch=release.version)
+    return spec
+
+
+def with_torch_for_wheels(
+    context: Context, spec: Spec, machine: HostGpus, resolution: Resolution
+) -> Spec:
+    """The request with the release of torch that its wheels go with.
+
+    resolution: what the facts alone choose. The request stays as it is if the wheels go with that
+    release, and if they go with none: then the solver says why.
+    """
+    if not _leaves_torch_open(spec):
+        return spec
+    possible = resolver.possible_releases(spec, machine)
+    bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
+    bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
+    folder = context.folders.envs / (spec.name or "new")
+    requirements = [absolute_requirement(text, folder) for text in spec.pip]
+    versions = _resolve(context, resolution, requirements, [",".join(bounds)])
+    release = versions.get("torch", "").partition("+")[0]
+    if release not in possible or release == resolution.torch:
+        return spec
+    names = [package_name(text) for text in spec.pip]
+    named = [f"{name} {versions[name]}" for name in names if name in versions]
+    verb = "goes" if len(named) == 1 else "go"
+    context.progress.say(
+        f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
+    )
+    return dataclasses.replace(spec, torch=release)
+
+
+def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
+    """Say which of the wheels that a request names are not the newest in its lock, and why."""
+    locked = {package.name: package.version for package in lock.packages if not package.direct}
+    named = [text for text in resolution.spec.pip if "@" not in text]
+    request = _request(context, resolution, (), ())
+
+    def releases(text: str) -> tuple[uv.IndexRelease, ...]:
+        return uv.index_releases(package_name(text), request)
+
+    try:
+        listed = dict(
+            in_parallel(releases, [text for text in named if package_name(text) in locked])
+        )
+    except Unreachable as error:
+        context.progress.say(f"whether named packages have newer releases is not known: {error}")
+        return
+    for text in named:
+        if text in listed:
+            _report_older(context, resolution, text, locked[package_name(text)], listed[text])
+
+
+def _report_older(
+    context: Context,
+    resolution: Resolution,
+    text: str,
+    version: str,
+    listed: Sequence[uv.IndexRelease],
+) -> None:
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    requirement = Requirement(text)
+    current = Version(version)
+    allowed = {
+        release.version: release
+        for release in listed
+        if requirement.specifier.contains(
+            release.version, prereleases=current.is_prerelease or None
+        )
+    }
+    with_wheel = [release for release in allowed.values() if release.has_wheel]
+    newest = max(allowed, default=current)
+    if newest <= current:
+        return
+    name = requirement.name
+    sentence = f"{name} {version}; {newest} "
+    newest_wheel = max((release.version for release in with_wheel), default=current)
+    if newest_wheel > current:
+        newest = newest_wheel
+        requirement.specifier = requirement.specifier & f"=={newest}"
+        sentence = f"{name} {version}; {newest} {_obstacle(context, resolution, str(requirement))}"
+    else:
+        sentence += f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
+    days = _days_between(allowed.get(current), allowed[newest])
+    if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
+        context.progress.say(sentence)
+        return
+    context.progress.warn(
+        f"{OLD_RELEASE}: {sentence}. The locked release is {days // 365} years older. "
+        f"`--accept {OLD_RELEASE}` silences this warning"
+    )
+
+
+def _obstacle(context: Context, resolution: Resolution, newest: str) -> str:
+    """Why the newest release of a package is not in the lock. newest: a requirement of exactly it."""
+    versions = _resolve(context, resolution, [newest], [])
+    release = versions.get("torch", "").partition("+")[0]
+    if not versions:
+        return f"has requirements that nothing for Python {resolution.python} meets"
+    if release in ("", resolution.torch):
+        return "does not go with the rest of the request"
+    sentence = f"needs torch {release}"
+    try:
+        resolver.resolve(dataclasses.replace(resolution.spec, torch=release))
+    except ProvisionError:
+        return f"{sentence}, which has no build for this request"
+    return f"{sentence} (`--torch {release}` gives it)"
+
+
+def _days_between(older: uv.IndexRelease | None, newer: uv.IndexRelease) -> int:
+    """0 where the index does not say."""
+    if older is None or not (older.uploaded and newer.uploaded):
+        return 0
+    return (date.fromisoformat(newer.uploaded) - date.fromisoformat(older.uploaded)).days
+
+
+def _leaves_torch_open(spec: Spec) -> bool:
+    """Whether the wheels that a request names may decide its release of torch."""
+    return bool(spec.pip) and spec.torch not in catalog.releases()
+
+
+def _request(
+    context: Context,
+    resolution: Resolution,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+) -> uv.ResolveRequest:
+    return uv.ResolveRequest(
+        requirements=tuple(requirements),
+        constraints=tuple(constraints),
+        python=resolution.python,
+        glibc=resolution.glibc,
+        platform=resolution.platforms[0],
+        as_of=resolution.spec.as_of,
+        mirrors=context.mirrors,
+    )
+
+
+def _resolve(
+    context: Context,
+    resolution: Resolution,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+) -> dict[str, str]:
+    """Versions by name; nothing if the indexes have none, or do not respond."""
+    try:
+        return uv.resolve_versions(_request(context, resolution, requirements, constraints))
+    except (Unsolvable, Unreachable):
+        return {}
