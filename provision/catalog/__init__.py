@@ -39,6 +39,7 @@ from provision.catalog.releases import (
     version_key,
 )
 from provision.catalog.rules import CompatibilityRule, matching_rules, rules
+from provision.catalog.source_builds import SourceBuild, source_builds
 
 __all__ = [
     "DATA",
@@ -51,6 +52,7 @@ __all__ = [
     "IndexDefault",
     "Library",
     "Release",
+    "SourceBuild",
     "Toolkit",
     "architectures",
     "covers_minor",
@@ -67,6 +69,7 @@ __all__ = [
     "rules",
     "runs_on_driver",
     "runs_on_gpu",
+    "source_builds",
     "toolkits",
     "version_key",
 ]

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from provision import sources
 from provision.adapters import conda
 from provision.adapters import uv as wheels
+from provision.adapters.uv import ResolveRequest
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
 from provision.core.platforms import Platform, host_platform
@@ -204,9 +205,7 @@ class JointSolve:
                 bounds.append(bound)
         return self.solve_conda(*bounds) if bounds else conda_packages
 
-    def _explained(
-        self, resolve: Callable[[wheels.ResolveRequest], T], request: wheels.ResolveRequest
-    ) -> T:
+    def _explained(self, resolve: Callable[[ResolveRequest], T], request: ResolveRequest) -> T:
         """The result for a request to uv. Raises Unsolvable with the cause."""
         try:
             return resolve(request)

@@ -101,13 +101,11 @@ def _report_older(
 
     requirement = Requirement(text)
     current = Version(version)
-    allowed = {
-        release.version: release
-        for release in listed
-        if requirement.specifier.contains(
-            release.version, prereleases=current.is_prerelease or None
-        )
-    }
+    allowed = {}
+    for release in listed:
+        is_usual = current.is_prerelease or not release.version.is_prerelease
+        if is_usual and requirement.specifier.contains(release.version, prereleases=True):
+            allowed[release.version] = release
     with_wheel = [release for release in allowed.values() if release.has_wheel]
     newest = max(allowed, default=current)
     if newest <= current:

@@ -6,6 +6,7 @@ this machine's disk (`file:` indexes, find-links folders) are used only if the i
 satisfy the request, so that a lock names files that others can download wherever possible.
 """
 
+from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.index_releases import IndexRelease, index_releases
 from provision.adapters.uv.indexes import (
     TORCH_INDEX,
@@ -50,6 +51,7 @@ __all__ = [
     "index_settings",
     "install_wheels",
     "is_cached",
+    "parse_toml",
     "pip_settings",
     "recorded_wheels",
     "resolve",

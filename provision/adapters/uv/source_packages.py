@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from provision.adapters.uv.configuration import parse_toml
@@ -16,31 +17,48 @@ from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
 
 
-def build_wheel(project: Path, folder: Path, *, python: str, mirrors: Mirrors = NO_MIRRORS) -> Path:
-    """Build the wheel of a local project into a folder, and return its path.
+def build_wheel(
+    project: Path,
+    folder: Path,
+    *,
+    python: str = "",
+    prefix: Path | None = None,
+    needs: Sequence[str] = (),
+    mirrors: Mirrors = NO_MIRRORS,
+) -> Path:
+    """Build the wheel of a local project, or of a source archive, into a folder; return its path.
 
-    python: the environment's minor version, for which compiled parts are built. Raises InvalidSpec
-    if it cannot be built.
+    python: the environment's minor version, for which compiled parts are built. prefix: instead, an
+    environment in which it is built, without isolation; `needs` are installed into it first.
+    Raises InvalidSpec if it cannot be built.
 
     setuptools puts all of the project's `build` folder into the wheel: modules that are gone from
     the project, and the newer copy of a file that is older again. So it builds in an empty folder
     (65.7 does, and 65.0 does not know the variable).
     """
-    own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    interpreter = sys.executable if python == own_version else python
+    indexes = index_settings(mirrors=mirrors)
     command: list[str | Path] = [uv_executable(), "build", "--wheel", "--quiet"]
-    command += ["--out-dir", folder, "--no-python-downloads", "--python", interpreter]
+    command += ["--out-dir", folder, "--no-python-downloads", "--python"]
+    if prefix is None:
+        own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        command.append(sys.executable if python == own_version else python)
+    else:
+        interpreter = prefix / "bin" / "python"
+        command += [interpreter, "--no-build-isolation"]
+        install: list[str | Path] = [uv_executable(), "pip", "install", "--quiet"]
+        run_uv([*install, "--python", interpreter, *needs], indexes)
     # From the project on: a package that is built for its build has its own.
     build_base = f"build/provision-{secrets.token_hex(8)}"
     setup_cfg = folder / "setup.cfg"
     setup_cfg.write_text(f"[build]\nbuild_base = {build_base}\n", encoding="utf-8")
     variables = {"DIST_EXTRA_CONFIG": str(setup_cfg)}
     try:
-        run_uv([*command, project], index_settings(mirrors=mirrors), build_variables=variables)
+        run_uv([*command, project], indexes, build_variables=variables)
     except ToolFailed as error:
         raise InvalidSpec(
             f"{project} cannot be built as a wheel: {error.message}",
             advice="-v shows what its build printed; `-e` installs it as an editable instead.",
+            details=error.details,
         ) from error
     finally:
         shutil.rmtree(project / build_base, ignore_errors=True)
