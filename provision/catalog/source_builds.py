@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from provision.catalog.data_files import load
 
@@ -16,7 +16,8 @@ class SourceBuild:
     package: str = ""
     needs: tuple[str, ...] = ("setuptools", "wheel", "packaging", "ninja")
     cuda: bool = False
-    instead: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[str, ...] | None = None
     source: str = ""
 
 
@@ -25,6 +26,6 @@ def source_builds() -> Mapping[str, SourceBuild]:
     """The rows by package."""
     rows = {}
     for row in load("source_builds.yml"):
-        needs = tuple(row.pop("needs", SourceBuild.needs))
-        rows[row["package"]] = SourceBuild(**row, needs=needs)
+        lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+        rows[row["package"]] = SourceBuild(**{**row, **lists})
     return rows

@@ -108,10 +108,6 @@ def _build(
             advice=f"Lock it on a {package.platform} machine, or {_wheel_advice(package)}.",
         )
     facts = catalog.source_builds().get(canonicalize_name(package.name))
-    if facts is not None and facts.instead:
-        raise Unsolvable(
-            f"{title}: {facts.instead} ({facts.source}).", advice=f"{_wheel_advice(package)}."
-        )
     resolution = plan.resolution
     key = f"{package.sha256} {resolution.python} {resolution.local_version} {resolution.cuda}"
     folder = context.folders.cache / "built-wheels" / hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -146,7 +142,12 @@ def _build(
         prefix = _prefix_without_archives(context, plan, packages, temporary / "prefix")
         try:
             wheel = uv.build_wheel(
-                archive, output, prefix=prefix, needs=facts.needs, mirrors=context.mirrors
+                archive,
+                output,
+                prefix=prefix,
+                needs=facts.needs,
+                variables=facts.env if resolution.cuda is not None else {},
+                mirrors=context.mirrors,
             )
         except InvalidSpec as error:
             raise _refusal(package, error) from error

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.adapters.uv.configuration import parse_toml
@@ -24,12 +24,14 @@ def build_wheel(
     python: str = "",
     prefix: Path | None = None,
     needs: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
     mirrors: Mirrors = NO_MIRRORS,
 ) -> Path:
     """Build the wheel of a local project, or of a source archive, into a folder; return its path.
 
     python: the environment's minor version, for which compiled parts are built. prefix: instead, an
     environment in which it is built, without isolation; `needs` are installed into it first.
+    variables: more environment variables of the build.
     Raises InvalidSpec if it cannot be built.
 
     setuptools puts all of the project's `build` folder into the wheel: modules that are gone from
@@ -51,9 +53,9 @@ def build_wheel(
     build_base = f"build/provision-{secrets.token_hex(8)}"
     setup_cfg = folder / "setup.cfg"
     setup_cfg.write_text(f"[build]\nbuild_base = {build_base}\n", encoding="utf-8")
-    variables = {"DIST_EXTRA_CONFIG": str(setup_cfg)}
+    build_variables = {"DIST_EXTRA_CONFIG": str(setup_cfg), **(variables or {})}
     try:
-        run_uv([*command, project], indexes, build_variables=variables)
+        run_uv([*command, project], indexes, build_variables=build_variables)
     except ToolFailed as error:
         raise InvalidSpec(
             f"{project} cannot be built as a wheel: {error.message}",
