@@ -36,7 +36,7 @@ PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
         "0.32.0": (("torch==2.13.0", "setuptools<81"), "2026-10-01"),
         "0.33.0": (("torch==2.14.0", "setuptools<81"), "2026-11-01"),
     },
-    "nvidia_nccl_cu13": {nccl: ((), "2026-01-01") for nccl in NCCL.values()},
+    "nvidia_nccl_cu13": dict.fromkeys(NCCL.values(), ((), "2026-01-01")),
     "legacy": {"1.0": (("numpy<2",), "2026-01-01")},
 }
 OPTIONS = ("--cuda", "13.0", "--no-companions", "--no-jupyter", "--no-fast-checkpoints")
