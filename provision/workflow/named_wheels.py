@@ -12,14 +12,18 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import date
 
+from packaging.requirements import Requirement
+from packaging.version import Version
+
 from provision import catalog, resolver, sources
 from provision.adapters import uv
 from provision.adapters.http import in_parallel
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.package_names import package_name
+from provision.core.paths import SPEC
 from provision.core.requirement_urls import absolute_requirement
 from provision.core.spec_fields import Spec
-from provision.core.types import HostGpus, Lock, Resolution
+from provision.core.types import HostGpus, Lock, LockedPackage, Resolution
 from provision.workflow.context import Context
 
 # A named package this much older than its newest release is worth a warning.
@@ -40,32 +44,52 @@ def with_locked_torch(spec: Spec, lock: Lock) -> Spec:
     return spec
 
 
-def with_torch_for_wheels(
-    context: Context, spec: Spec, machine: HostGpus, resolution: Resolution
-) -> Spec:
-    """The request with the release of torch that its wheels go with.
+def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: Resolution) -> Spec:
+    """The request with the release of torch that its wheels go with, and with a glibc for which all
+    of them exist.
 
-    resolution: what the facts alone choose. The request stays as it is if the wheels go with that
-    release, and if they go with none: then the solver says why.
+    resolution: what the facts alone choose. What the request states stays, and all of it does if
+    the wheels go with no release: then the solver says why.
     """
-    if not _leaves_torch_open(spec):
+    if not spec.pip:
         return spec
-    possible = resolver.possible_releases(spec, machine)
+    possible: Sequence[str] = [resolution.torch]
+    if _leaves_torch_open(spec):
+        possible = resolver.possible_releases(spec, machine)
     bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
     bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
     folder = context.folders.envs / (spec.name or "new")
     requirements = [absolute_requirement(text, folder) for text in spec.pip]
-    versions = _resolve(context, resolution, requirements, [",".join(bounds)])
-    release = versions.get("torch", "").partition("+")[0]
-    if release not in possible or release == resolution.torch:
+    request = _request(context, resolution, requirements, [",".join(bounds)])
+    try:
+        packages = uv.resolve(request)
+        glibc = _needed_glibc(request, packages)
+    except (Unsolvable, Unreachable):
         return spec
-    names = [package_name(text) for text in spec.pip]
-    named = [f"{name} {versions[name]}" for name in names if name in versions]
-    verb = "goes" if len(named) == 1 else "go"
-    context.progress.say(
-        f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
-    )
-    return dataclasses.replace(spec, torch=release)
+    versions = {package.name: package.version for package in packages}
+    release = versions.get("torch", "").partition("+")[0]
+    if release in possible and release != resolution.torch:
+        names = [package_name(text) for text in spec.pip]
+        named = [f"{name} {versions[name]}" for name in names if name in versions]
+        verb = "goes" if len(named) == 1 else "go"
+        context.progress.say(
+            f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
+        )
+        spec = dataclasses.replace(spec, torch=release)
+    # A spec.yml that the user keeps would not hold the glibc, and the lock would be stale.
+    if glibc is not None and spec.glibc is None and not (folder / SPEC).exists():
+        context.progress.say(
+            f"every machine needs glibc {glibc}: for {resolution.glibc} some wheels do not exist"
+        )
+        spec = dataclasses.replace(spec, glibc=str(glibc))
+    return spec
+
+
+def _needed_glibc(request: uv.ResolveRequest, packages: Sequence[LockedPackage]) -> Version | None:
+    """The oldest glibc for which there are wheels of all packages; None if it is the assumed one."""
+    archives = [package for package in packages if package.is_archive]
+    needed = [uv.wheel_glibc(package, request) for package in archives]
+    return max(filter(None, needed), default=None)
 
 
 def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
@@ -96,9 +120,6 @@ def _report_older(
     version: str,
     listed: Sequence[uv.IndexRelease],
 ) -> None:
-    from packaging.requirements import Requirement
-    from packaging.version import Version
-
     requirement = Requirement(text)
     current = Version(version)
     allowed = {}
@@ -106,7 +127,10 @@ def _report_older(
         is_usual = current.is_prerelease or not release.version.is_prerelease
         if is_usual and requirement.specifier.contains(release.version, prereleases=True):
             allowed[release.version] = release
-    with_wheel = [release for release in allowed.values() if release.has_wheel]
+    assumed = Version(resolution.glibc)
+    with_wheel = [
+        release for release in allowed.values() if release.glibc and release.glibc <= assumed
+    ]
     newest = max(allowed, default=current)
     if newest <= current:
         return

@@ -107,7 +107,7 @@ def resolve_with_python(
         spec = named_wheels.with_locked_torch(spec, lock)
     else:
         resolution = resolution or resolve(spec)
-        fitting = named_wheels.with_torch_for_wheels(
+        fitting = named_wheels.fitting_wheels(
             context, spec, machine_for(spec) or HostGpus(), resolution
         )
         if fitting is not spec:

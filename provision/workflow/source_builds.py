@@ -51,7 +51,7 @@ def built(
     The wheels that were put next to spec.yml stay only if the block succeeds. Raises Unsolvable for
     a package that cannot be built. dry_run: nothing is built, and archives stay.
     """
-    archives = [package for package in packages if _is_archive(package)]
+    archives = [package for package in packages if package.is_archive]
     placed: list[Path] = []
     try:
         wheels = {}
@@ -75,12 +75,6 @@ def built(
             with contextlib.suppress(OSError):
                 target.parent.rmdir()  # if it is empty
         raise
-
-
-def _is_archive(package: LockedPackage) -> bool:
-    return (
-        package.manager == "pip" and not package.is_source and not package.filename.endswith(".whl")
-    )
 
 
 def _locked_wheel(plan: Plan, package: LockedPackage) -> Path | None:
@@ -107,6 +101,7 @@ def _build(
             f"{title} has no wheel for {package.platform}, and this machine is {host_platform()}.",
             advice=f"Lock it on a {package.platform} machine, or {_wheel_advice(package)}.",
         )
+    _check_glibc(context, plan, package)
     facts = catalog.source_builds().get(canonicalize_name(package.name))
     resolution = plan.resolution
     key = f"{package.sha256} {resolution.python} {resolution.local_version} {resolution.cuda}"
@@ -122,12 +117,19 @@ def _build(
             raise error
         output = temporary / "wheel"
         output.mkdir()
+        prefix = None
         facts = facts or (catalog.SourceBuild() if _builds_with_torch(archive) else None)
         if facts is None:
             context.progress.say(f"building {title}, which has no wheel")
+            if not uv.has_python(resolution.python):
+                prefix = _prefix_without_archives(context, plan, packages, temporary / "prefix")
             try:
                 wheel = uv.build_wheel(
-                    archive, output, python=resolution.python, mirrors=context.mirrors
+                    archive,
+                    output,
+                    python=resolution.python,
+                    prefix=prefix,
+                    mirrors=context.mirrors,
                 )
                 return _keep(wheel, folder)
             except InvalidSpec as error:
@@ -139,7 +141,7 @@ def _build(
         context.progress.say(
             f"building {title} with torch {resolution.local_version}; this may take long"
         )
-        prefix = _prefix_without_archives(context, plan, packages, temporary / "prefix")
+        prefix = prefix or _prefix_without_archives(context, plan, packages, temporary / "prefix")
         try:
             wheel = uv.build_wheel(
                 archive,
@@ -169,6 +171,25 @@ def _builds_with_torch(archive: Path) -> bool:
     return False
 
 
+def _check_glibc(context: Context, plan: Plan, package: LockedPackage) -> None:
+    """Raise Unsolvable if there is a wheel for a newer glibc, which is better than a build."""
+    resolution = plan.resolution
+    request = uv.ResolveRequest(
+        requirements=(),
+        python=resolution.python,
+        glibc=resolution.glibc,
+        platform=package.platform,
+        mirrors=context.mirrors,
+    )
+    glibc = uv.wheel_glibc(package, request)
+    if glibc is not None:
+        raise Unsolvable(
+            f"{package.name} {package.version} has wheels for glibc {glibc} and later only, and "
+            f"{resolution.glibc} is assumed.",
+            advice=f"With --glibc {glibc} (`glibc` in spec.yml) every machine needs that.",
+        )
+
+
 def _keep(wheel: Path, folder: Path) -> Path:
     target = folder / wheel.name
     atomic_write(target, wheel.read_bytes())
@@ -179,7 +200,7 @@ def _prefix_without_archives(
     context: Context, plan: Plan, packages: Sequence[LockedPackage], path: Path
 ) -> Path:
     """A prefix with all that is locked as wheels and conda packages."""
-    installable = [package for package in packages if not _is_archive(package)]
+    installable = [package for package in packages if not package.is_archive]
     _, lock = locks.compose(
         path / locks.FILE, plan.inputs, installable, python_from=plan.python_from
     )

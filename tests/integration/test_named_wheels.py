@@ -12,7 +12,6 @@ import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import yaml
@@ -43,7 +42,7 @@ OPTIONS = ("--cuda", "13.0", "--no-companions", "--no-jupyter", "--no-fast-check
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    extensions_map: ClassVar[dict[str, str]] = {
+    extensions_map = {  # noqa: RUF012 - the base class has it so
         ".json": "application/vnd.pypi.simple.v1+json",
         "": "application/octet-stream",
     }

@@ -7,7 +7,7 @@ satisfy the request, so that a lock names files that others can download whereve
 """
 
 from provision.adapters.uv.configuration import parse_toml
-from provision.adapters.uv.index_releases import IndexRelease, index_releases
+from provision.adapters.uv.index_releases import IndexRelease, index_releases, wheel_glibc
 from provision.adapters.uv.indexes import (
     TORCH_INDEX,
     IndexSettings,
@@ -29,7 +29,7 @@ from provision.adapters.uv.installer import (
     unpack_wheel,
 )
 from provision.adapters.uv.resolver import UV_GLIBC, ResolveRequest, resolve, resolve_versions
-from provision.adapters.uv.source_packages import build_wheel, source_name
+from provision.adapters.uv.source_packages import build_wheel, has_python, source_name
 from provision.adapters.uv.uv_process import translate_failure, uv_executable
 from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata
 
@@ -46,6 +46,7 @@ __all__ = [
     "fetch_metadata",
     "fingerprint",
     "fingerprints",
+    "has_python",
     "hashed_requirements",
     "index_releases",
     "index_settings",
@@ -63,4 +64,5 @@ __all__ = [
     "uninstall",
     "unpack_wheel",
     "uv_executable",
+    "wheel_glibc",
 ]

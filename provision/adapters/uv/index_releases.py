@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,13 @@ from packaging.version import InvalidVersion, Version
 from provision.adapters.http import HttpClient
 from provision.adapters.uv.configuration import with_login
 from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
-from provision.adapters.uv.resolver import UV_MACHINE, ResolveRequest
+from provision.adapters.uv.resolver import UV_GLIBC, UV_MACHINE, ResolveRequest
+from provision.core.types import LockedPackage
 
+_MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
+# The names of manylinux before PEP 600, which sets the oldest glibc.
+_OLD_NAMES = {"manylinux2014": "2.17", "manylinux2010": "2.12", "manylinux1": "2.5"}
+OLDEST_GLIBC = "2.5"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 
 
@@ -24,19 +30,19 @@ _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 class IndexRelease:
     """A release that is not yanked and may be installed on the request's Python.
 
-    uploaded: YYYY-MM-DD, empty if the index does not say. has_wheel: one for the request's Python and
-    platform.
+    uploaded: YYYY-MM-DD, empty if the index does not say. glibc: the oldest one for which it has a
+    wheel for the request's Python and platform, 2.5 at least; None if it has no such wheel.
     """
 
     version: Version
     uploaded: str
-    has_wheel: bool
+    glibc: Version | None
 
 
 def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ...]:
     """The releases of a package that the indexes list for a request, newest first.
 
-    request: its Python, platform, glibc, day and mirrors count. Raises Unreachable if an index
+    request: its Python, platform, day and mirrors count. Raises Unreachable if an index
     cannot be read.
     """
     tags = frozenset(_tags(request))
@@ -50,10 +56,20 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
             for release in _page_releases(
                 client, f"{url.rstrip('/')}/{canonicalize_name(name)}/", request, tags
             ):
-                known = found.get(release.version, release)
-                has_wheel = known.has_wheel or release.has_wheel
-                found[release.version] = replace(known, has_wheel=has_wheel)
+                other = found.get(release.version, release)
+                versions = [one.glibc for one in (release, other) if one.glibc is not None]
+                found[release.version] = replace(other, glibc=min(versions, default=None))
     return tuple(found[version] for version in sorted(found, reverse=True))
+
+
+def wheel_glibc(package: LockedPackage, request: ResolveRequest) -> Version | None:
+    """The oldest glibc for which a release has a wheel; None if it has none for any glibc.
+
+    Raises Unreachable if an index cannot be read.
+    """
+    version = Version(package.version)
+    releases = index_releases(package.name, request)
+    return next((release.glibc for release in releases if release.version == version), None)
 
 
 def _page_releases(
@@ -75,15 +91,23 @@ def _page_releases(
             continue
         if request.as_of and not "" < uploaded <= request.as_of:
             continue
+        is_wheel = package.package_type == "wheel"
         try:
             version = Version(package.version or "")
-            has_wheel = package.package_type == "wheel" and not tags.isdisjoint(
-                parse_wheel_filename(package.filename)[3]
-            )
+            fitting = tags & parse_wheel_filename(package.filename)[3] if is_wheel else ()
         except (InvalidVersion, InvalidWheelFilename):
             continue
-        if has_wheel or package.package_type == "sdist":
-            yield IndexRelease(version=version, uploaded=uploaded, has_wheel=has_wheel)
+        if fitting or package.package_type == "sdist":
+            glibc = min((_glibc(tag.platform) for tag in fitting), default=None)
+            yield IndexRelease(version=version, uploaded=uploaded, glibc=glibc)
+
+
+def _glibc(platform: str) -> Version:
+    """The glibc of a wheel's platform tag."""
+    match = _MANYLINUX.match(platform)
+    if match:
+        return Version(f"2.{match[1]}")
+    return Version(_OLD_NAMES.get(platform.partition("_")[0], OLDEST_GLIBC))
 
 
 def _allows(requires_python: str | None, python: str) -> bool:
@@ -97,14 +121,11 @@ def _allows(requires_python: str | None, python: str) -> bool:
 
 
 def _tags(request: ResolveRequest) -> Iterator[Tag]:
-    """The tags of wheels that the environment takes."""
+    """The tags of wheels that the environment takes, whatever its glibc."""
     version = tuple(int(part) for part in request.python.split("."))
     machine = UV_MACHINE[request.platform]
-    newest = int(request.glibc.split(".")[1])
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
-    # The names of manylinux before PEP 600.
-    old_names = (("manylinux2014", 17), ("manylinux2010", 12), ("manylinux1", 5))
-    platforms += [f"{name}_{machine}" for name, minor in old_names if minor <= newest]
-    platforms.append(f"linux_{machine}")
+    oldest, newest = (int(glibc.split(".")[1]) for glibc in (OLDEST_GLIBC, UV_GLIBC[-1]))
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, oldest - 1, -1)]
+    platforms += [f"{name}_{machine}" for name in (*_OLD_NAMES, "linux")]
     yield from cpython_tags(version, platforms=platforms)
     yield from compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.adapters.uv.configuration import parse_toml
-from provision.adapters.uv.indexes import index_settings
+from provision.adapters.uv.indexes import IndexSettings, index_settings
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.core.errors import InvalidSpec, ToolFailed
 from provision.core.mirrors import NO_MIRRORS, Mirrors
@@ -30,8 +30,8 @@ def build_wheel(
     """Build the wheel of a local project, or of a source archive, into a folder; return its path.
 
     python: the environment's minor version, for which compiled parts are built. prefix: instead, an
-    environment in which it is built, without isolation; `needs` are installed into it first.
-    variables: more environment variables of the build.
+    environment whose interpreter builds it. needs: packages that are installed into the prefix first,
+    and then it is built there without isolation. variables: more environment variables of the build.
     Raises InvalidSpec if it cannot be built.
 
     setuptools puts all of the project's `build` folder into the wheel: modules that are gone from
@@ -46,9 +46,11 @@ def build_wheel(
         command.append(sys.executable if python == own_version else python)
     else:
         interpreter = prefix / "bin" / "python"
-        command += [interpreter, "--no-build-isolation"]
-        install: list[str | Path] = [uv_executable(), "pip", "install", "--quiet"]
-        run_uv([*install, "--python", interpreter, *needs], indexes)
+        command.append(interpreter)
+        if needs:
+            command.append("--no-build-isolation")
+            install: list[str | Path] = [uv_executable(), "pip", "install", "--quiet"]
+            run_uv([*install, "--python", interpreter, *needs], indexes)
     # From the project on: a package that is built for its build has its own.
     build_base = f"build/provision-{secrets.token_hex(8)}"
     setup_cfg = folder / "setup.cfg"
@@ -68,6 +70,22 @@ def build_wheel(
             (project / "build").rmdir()  # if that was all
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def has_python(version: str) -> bool:
+    """Whether uv finds an interpreter of a minor version on this machine."""
+    command: list[str | Path] = [
+        uv_executable(),
+        "python",
+        "find",
+        "--no-python-downloads",
+        version,
+    ]
+    try:
+        run_uv(command, IndexSettings())
+    except ToolFailed:
+        return False
+    return True
 
 
 def source_name(requirement: str, *, mirrors: Mirrors = NO_MIRRORS) -> str:
