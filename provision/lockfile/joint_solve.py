@@ -103,12 +103,18 @@ def joint_solve(
         as_of=as_of,
     )
     wheel_request = None
+    own = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
+    named = tuple(text for text in inputs.pip if text not in own)
     if inputs.pip:
         build_path = None
         if resolution.needs_local_build:
             build_path = resolution.local_version.partition("+")[2]
         wheel_request = wheels.ResolveRequest(
-            requirements=tuple(absolute_requirement(text, inputs.folder) for text in inputs.pip),
+            # uv chooses a version for what comes first, unless something conflicts with it later.
+            requirements=tuple(
+                absolute_requirement(text, inputs.folder)
+                for text in sorted(inputs.pip, key=lambda text: text in own)
+            ),
             python=resolution.python,
             glibc=virtual_packages["__glibc"],
             platform=platform,
@@ -117,8 +123,6 @@ def joint_solve(
             mirrors=solver.mirrors,
         )
     reasons = PinReasons.of(resolution.pins, _wheel_bounds(inputs.pip))
-    own = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
-    named = tuple(text for text in inputs.pip if text not in own)
     return JointSolve(solver, conda_request, wheel_request, reasons, named)
 
 
@@ -183,16 +187,7 @@ class JointSolve:
         A version that the request gives for conda binds the wheels; others give way.
         """
         assert self.wheels is not None
-        with_version = {conda.spec_name(spec) for spec in self.conda.specs}.difference(
-            self.conda.specs
-        )
-        binding = [package for package in conda_packages if package.name in with_version]
-        request = dataclasses.replace(
-            self.wheels,
-            provided=provided(binding),
-            prefer={**provided(conda_packages), **self.wheels.prefer},
-        )
-        wheel_versions = self._explained(wheels.resolve_versions, request)
+        wheel_versions = self._wheel_versions(conda_packages, self.wheels)
         bounds: list[str] = []
         for package in conda_packages:
             version = wheel_versions.get(canonicalize_name(package.name))
@@ -204,6 +199,26 @@ class JointSolve:
             if self.solver.is_solvable(bounded):
                 bounds.append(bound)
         return self.solve_conda(*bounds) if bounds else conda_packages
+
+    def with_newest(self, names: Collection[str], conda_packages: Packages) -> JointSolve:
+        """The same with these wheels at the versions that they have if no other package must stay.
+
+        A locked package that stays would otherwise hold a new one back: uv prefers to keep it.
+        """
+        assert self.wheels is not None
+        free = dataclasses.replace(self.wheels, prefer={}, new_requirements=None)
+        newest = self._wheel_versions(conda_packages, free)
+        pins = tuple(f"{name}=={newest[name]}" for name in sorted(names) if name in newest)
+        request = dataclasses.replace(self.wheels, constraints=pins, new_requirements=None)
+        return dataclasses.replace(self, wheels=request)
+
+    def _wheel_versions(self, conda_packages: Packages, request: ResolveRequest) -> dict[str, str]:
+        """The versions by name that the wheels have without what only conda's packages need."""
+        with_version = {conda.spec_name(spec) for spec in self.conda.specs}
+        with_version.difference_update(self.conda.specs)
+        binding = [package for package in conda_packages if package.name in with_version]
+        request = dataclasses.replace(request, provided=provided(binding))
+        return self._explained(wheels.resolve_versions, request)
 
     def _explained(self, resolve: Callable[[ResolveRequest], T], request: ResolveRequest) -> T:
         """The result for a request to uv. Raises Unsolvable with the cause."""
@@ -370,7 +385,26 @@ def _update(
             prefer=versions(staying_wheels),
             new_requirements=None if moving else tuple(new),
         )
-    return dataclasses.replace(joint, conda=request, wheels=wheel_request).solve()
+    joint = dataclasses.replace(joint, conda=request, wheels=wheel_request)
+    packages = joint.solve()
+    if wheel_request is None or not _is_held_back({*moving, *changed}, packages, wheel_request):
+        return packages
+    return joint.with_newest({*moving, *changed}, tuple(staying_conda)).solve()
+
+
+def _is_held_back(names: Collection[str], packages: Packages, request: ResolveRequest) -> bool:
+    """Whether an index has a newer wheel of one of these packages than was chosen."""
+    from packaging.version import Version
+
+    for package in packages:
+        if package.manager == "pip" and canonicalize_name(package.name) in names:
+            current, glibc = Version(package.version), Version(request.glibc)
+            for release in wheels.index_releases(package.name, request):
+                is_usual = current.is_prerelease or not release.version.is_prerelease
+                fits = release.glibc is not None and release.glibc <= glibc
+                if fits and is_usual and release.version > current:
+                    return True
+    return False
 
 
 def _with_locked_commits(

@@ -28,12 +28,12 @@ PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
     "torch": {
         torch: ((f"nvidia-nccl-cu13=={nccl}",), "2026-09-01") for torch, nccl in NCCL.items()
     },
-    "numpy": {"1.26.4": ((), "2024-01-01"), "2.4.0": ((), "2026-01-01")},
+    "numpy": {"1.26.4": ((), "2024-01-01"), "2.3.5": ((), "2025-11-01"), "2.4.0": ((), "2026-01-01")},
     "setuptools": {"80.10.2": ((), "2025-05-01"), "84.0.0": ((), "2026-06-01")},
     "server": {
         "0.2.5": (("torch>=2.1",), "2023-11-01"),
         "0.32.0": (("torch==2.13.0", "setuptools<81"), "2026-10-01"),
-        "0.33.0": (("torch==2.14.0", "setuptools<81"), "2026-11-01"),
+        "0.33.0": (("torch==2.14.0", "setuptools<81", "numpy<2.4"), "2026-11-01"),
     },
     "nvidia_nccl_cu13": dict.fromkeys(NCCL.values(), ((), "2026-01-01")),
     "legacy": {"1.0": (("numpy<2",), "2026-01-01")},
@@ -168,6 +168,17 @@ def test_a_spec_of_a_user_stays_locked(lab: Home) -> None:
     for expected in ("locked:", "already locked"):
         result = lab.run("lock", "own")
         assert result.returncode == 0 and expected in result.stdout, result.stderr
+
+
+@pytest.mark.conda
+def test_an_added_wheel_is_not_held_back_by_what_is_locked(lab: Home) -> None:
+    versions, _ = lock(lab, "grown", "--torch", "2.14.0")
+    assert versions["numpy"] == "2.4.0"
+    result = lab.run("add", "grown", "server")
+    assert result.returncode == 0, result.stderr
+    document = yaml.safe_load((lab.envs / "grown" / "conda-lock.yml").read_text())
+    versions = {row["name"]: row["version"] for row in document["package"]}
+    assert (versions["server"], versions["numpy"]) == ("0.33.0", "2.3.5")
 
 
 @pytest.mark.conda
