@@ -24,6 +24,7 @@ from provision.core.paths import SPEC
 from provision.core.requirement_urls import absolute_requirement
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, LockedPackage, Resolution
+from provision.resolver.python_versions import steps
 from provision.workflow.context import Context
 
 # A named package this much older than its newest release is worth a warning.
@@ -45,8 +46,8 @@ def with_locked_torch(spec: Spec, lock: Lock) -> Spec:
 
 
 def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: Resolution) -> Spec:
-    """The request with the release of torch that its wheels go with, and with a glibc for which all
-    of them exist.
+    """The request with the release of torch that its wheels go with, and with a Python and a glibc
+    for which they exist.
 
     resolution: what the facts alone choose. What the request states stays, and all of it does if
     the wheels go with no release: then the solver says why.
@@ -64,8 +65,11 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
     try:
         packages = uv.resolve(request)
         glibc = _needed_glibc(request, packages)
-    except (Unsolvable, Unreachable):
+    except Unreachable:
         return spec
+    except Unsolvable:
+        # A spec.yml that the user keeps would not hold the Python, and the lock would be stale.
+        return spec if (folder / SPEC).exists() else _with_other_python(context, spec, request)
     versions = {package.name: package.version for package in packages}
     release = versions.get("torch", "").partition("+")[0]
     if release in possible and release != resolution.torch:
@@ -76,12 +80,29 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
             f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
         )
         spec = dataclasses.replace(spec, torch=release)
-    # A spec.yml that the user keeps would not hold the glibc, and the lock would be stale.
     if glibc is not None and spec.glibc is None and not (folder / SPEC).exists():
         context.progress.say(
             f"every machine needs glibc {glibc}: for {resolution.glibc} some wheels do not exist"
         )
         spec = dataclasses.replace(spec, glibc=str(glibc))
+    return spec
+
+
+def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest) -> Spec:
+    """The request with the Python nearest to the default for which its wheels exist; the same if
+    it names one, or if there is none."""
+    if spec.python is not None:
+        return spec
+    pythons = {python for release in catalog.releases().values() for python in release.python}
+    for python in sorted(pythons, key=lambda python: steps(python, request.python)):
+        other = dataclasses.replace(spec, python=python)
+        try:
+            resolver.resolve(other)
+            uv.resolve_versions(dataclasses.replace(request, python=python))
+        except ProvisionError:
+            continue
+        context.progress.say(f"Python {python}: for {request.python} the wheels do not exist")
+        return other
     return spec
 
 

@@ -28,7 +28,11 @@ PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
     "torch": {
         torch: ((f"nvidia-nccl-cu13=={nccl}",), "2026-09-01") for torch, nccl in NCCL.items()
     },
-    "numpy": {"1.26.4": ((), "2024-01-01"), "2.3.5": ((), "2025-11-01"), "2.4.0": ((), "2026-01-01")},
+    "numpy": {
+        "1.26.4": ((), "2024-01-01"),
+        "2.3.5": ((), "2025-11-01"),
+        "2.4.0": ((), "2026-01-01"),
+    },
     "setuptools": {"80.10.2": ((), "2025-05-01"), "84.0.0": ((), "2026-06-01")},
     "server": {
         "0.2.5": (("torch>=2.1",), "2023-11-01"),
@@ -36,6 +40,7 @@ PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
         "0.33.0": (("torch==2.14.0", "setuptools<81", "numpy<2.4"), "2026-11-01"),
     },
     "nvidia_nccl_cu13": dict.fromkeys(NCCL.values(), ((), "2026-01-01")),
+    "modern": {"1.0": ((), "2026-01-01")},  # for Python 3.12
     "legacy": {"1.0": (("numpy<2",), "2026-01-01")},
 }
 OPTIONS = ("--cuda", "13.0", "--no-companions", "--no-jupyter", "--no-fast-checkpoints")
@@ -62,7 +67,10 @@ def publish(folder: Path) -> None:
         files = []
         page = folder / name.replace("_", "-")
         for version, (requires, day) in releases.items():
-            files.append(_file(write_wheel(page, name, version, requires), day))
+            wheel = write_wheel(page, name, version, requires)
+            if name == "modern":
+                wheel = wheel.rename(page / wheel.name.replace("py3-none", "cp312-none"))
+            files.append(_file(wheel, day))
         _write_page(page, files)
     archive = _source_archive(folder / "archived", "archived", "1.0")
     _write_page(folder / "archived", [_file(archive, "2026-01-01")])
@@ -168,6 +176,16 @@ def test_a_spec_of_a_user_stays_locked(lab: Home) -> None:
     for expected in ("locked:", "already locked"):
         result = lab.run("lock", "own")
         assert result.returncode == 0 and expected in result.stdout, result.stderr
+
+
+@pytest.mark.conda
+def test_a_python_that_was_not_requested_gives_way(lab: Home) -> None:
+    options = ("--torch", "2.14.0", "--pip", "modern")
+    _, said = lock(lab, "modern", *options)
+    assert "Python 3.12: for 3.11 the wheels do not exist" in said
+    assert 'python: "3.12"' in (lab.envs / "modern" / "spec.yml").read_text()
+    refused = lab.run("lock", "modern311", *OPTIONS, *options, "--python", "3.11")
+    assert refused.returncode == 5 and "modern" in refused.stderr
 
 
 @pytest.mark.conda
