@@ -28,7 +28,7 @@ def address_of(interface: str) -> str | None:
     return socket.inet_ntoa(answer[20:24])
 
 
-def own_address() -> str | None:
+def host_address() -> str | None:
     """The address that this host's own name resolves to: Gloo uses it unless an interface is
     set."""
     try:

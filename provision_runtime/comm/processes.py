@@ -25,7 +25,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 HIDDEN = "?"
 
 
-def own_identity() -> list[str]:
+def this_process() -> list[str]:
     """The namespace of process numbers (boot and pid namespace), this process's number, and its
     start time.
     """

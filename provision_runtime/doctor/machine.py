@@ -90,9 +90,6 @@ class Machine:
         )
         return ToolAnswer(child.returncode, child.stdout.decode(errors="replace"))
 
-    def is_root_user(self) -> bool:
-        return os.geteuid() == 0
-
 
 def this_machine(
     prefix: str | None = None, has_peers: bool = False, is_deep: bool = False

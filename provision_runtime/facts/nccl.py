@@ -12,12 +12,14 @@ import mmap
 import os
 import pwd
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from .model import NcclSetting
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 SYSTEM_FILE = Path("/etc/nccl.conf")
@@ -29,17 +31,6 @@ NAME_IN_LIBRARY = re.compile(rb"NCCL_[A-Z0-9_]+(?=\0)")
 # The least likeness of a mistyped name and the right one: one or two letters of fifteen.
 NEARLY = 0.88
 NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
-
-
-@dataclass(frozen=True)
-class NcclSetting:
-    name: str
-    value: str
-    # "environment", or the file.
-    source: str
-    effect: str
-    # Whether it makes jobs slow or hides failures: users should know about it.
-    is_costly: bool
 
 
 @dataclass(frozen=True)
@@ -186,10 +177,10 @@ MEANINGS = {
 UNKNOWN = SettingMeaning("unknown to this test", _never)
 
 
-def settings(version: str | None = None) -> list[dict[str, Any]]:
+def settings(version: str | None = None) -> list[NcclSetting]:
     """The settings that this version of NCCL (by default the newest) will read in this process."""
     texts = [(str(path), _read(path)) for path in files(os.environ, home(), version)]
-    return [asdict(setting) for setting in effective(os.environ, texts)]
+    return effective(os.environ, texts)
 
 
 def home() -> Path | None:
@@ -233,11 +224,18 @@ def effective(environment: Mapping[str, str], texts: list[tuple[str, str]]) -> l
 
 def _setting(name: str, value: str, source: str) -> NcclSetting:
     meaning = MEANINGS.get(name, UNKNOWN)
+    effect, is_costly = meaning.effect, meaning.is_costly(value)
     is_switch = meaning.is_costly in (_is_on, _is_off)
     if is_switch and _is_set(value) and NUMBER.match(value) is None:
-        effect = f"{meaning.effect}; NCCL reads numbers only, so {value!r} means 0"
-        return NcclSetting(name, value, source, effect, is_costly=True)
-    return NcclSetting(name, value, source, meaning.effect, meaning.is_costly(value))
+        effect += f"; NCCL reads numbers only, so {value!r} means 0"
+        is_costly = True
+    return {
+        "name": name,
+        "value": value,
+        "source": source,
+        "effect": effect,
+        "is_costly": is_costly,
+    }
 
 
 def names_in(library: str) -> frozenset[str]:

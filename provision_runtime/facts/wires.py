@@ -12,15 +12,14 @@ import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from . import libraries
+from . import gpu_health, libraries
+
+if TYPE_CHECKING:
+    from .model import LinkFacts, WireFacts
 
 SMI_TIMEOUT_S = 10.0
-# "GPU 0: NVIDIA GB200 (UUID: GPU-d1b9...)" and "  Link 0: 53.125 GB/s", which is one direction
-# (output of `nvidia-smi nvlink -s` in NVIDIA/k8s-test-infra#371, NVIDIA/nccl#1054).
-SMI_GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-f-]+)\)")
-SMI_LINK = re.compile(r"\s+Link (\d+): ([\d.]+) GB/s")
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
 BONDED_LINKS = re.compile(r"NV(\d+)$")
 # PCI Express Base Specification: gigatransfers per second and lane, and the share that is data:
@@ -61,45 +60,31 @@ class NetworkPort:
     driver: str
 
 
-def collect(root: Path = Path("/")) -> dict[str, Any]:
+def collect(root: Path = Path("/")) -> WireFacts:
     """All wires of this host, as JSON. Takes up to SMI_TIMEOUT_S twice if nvidia-smi hangs."""
     return {
-        "nvlink": nvlink(smi("nvlink", "-s"), smi("topo", "-m")),
-        "pcie": [_pcie_json(link) for link in pcie_links(root)],
+        "nvlink": nvlink(smi(*gpu_health.NVLINK_STATUS), smi("topo", "-m")),
+        "pcie": [{**asdict(link), "gb_s": round(link.gb_s, 3)} for link in pcie_links(root)],
         "ports": [asdict(port) for port in network_ports(root)],
         "interfaces": interface_rates(root),
     }
 
 
-def nvlink(links_text: str, topology_text: str) -> dict[str, Any]:
+def nvlink(links_text: str, topology_text: str) -> dict[str, LinkFacts]:
     """By the GPU's UUID: the rate of each active link, and how many links lead to each other GPU.
 
     Through an NVSwitch all links lead to every GPU; in a mesh each leads to one.
     """
-    rates = parse_nvlink_rates(links_text)
+    gpus = {gpu.index: gpu for gpu in gpu_health.parse_nvlinks(links_text)}
     peers = parse_topology(topology_text)
-    result = {}
-    for index, (uuid, link_rates) in rates.items():
+    result: dict[str, LinkFacts] = {}
+    for index, gpu in gpus.items():
         links_to = {}
         for peer, count in peers.get(index, {}).items():
-            if peer in rates:
-                links_to[rates[peer][0]] = count
-        result[uuid] = {"links_gb_s": link_rates, "links_to": links_to}
-    return result
-
-
-def parse_nvlink_rates(text: str) -> dict[int, tuple[str, list[float]]]:
-    """nvidia-smi's index of each GPU, its UUID, and the rates of its active links in GB/s."""
-    result: dict[int, tuple[str, list[float]]] = {}
-    rates: list[float] = []
-    for line in text.splitlines():
-        gpu = SMI_GPU.match(line)
-        link = SMI_LINK.match(line)
-        if gpu:
-            rates = []
-            result[int(gpu[1])] = (gpu[2], rates)
-        elif link:
-            rates.append(float(link[2]))
+            if peer in gpus:
+                links_to[gpus[peer].uuid] = count
+        rates = [rate for rate in gpu.rates_gb_s.values() if rate is not None]
+        result[gpu.uuid] = {"links_gb_s": rates, "links_to": links_to}
     return result
 
 
@@ -153,10 +138,6 @@ def _pcie_link(folder: Path) -> PcieLink | None:
     slot = _generation(folder.resolve().parent / "max_link_speed")
     generation = card if slot is None else min(card, slot)
     return PcieLink(folder.name, generation, lanes, card, card_lanes)
-
-
-def _pcie_json(link: PcieLink) -> dict[str, Any]:
-    return {**asdict(link), "gb_s": round(link.gb_s, 3)}
 
 
 def _generation(path: Path) -> int | None:
@@ -213,7 +194,7 @@ def smi(*arguments: str) -> str:
     if program is None:
         return ""
     try:
-        answer = subprocess.run(
+        child = subprocess.run(
             [program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -223,4 +204,4 @@ def smi(*arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""
+    return child.stdout.decode(errors="replace") if child.returncode == 0 else ""

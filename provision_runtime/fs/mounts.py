@@ -40,11 +40,14 @@ ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Mount:
+    """root: the folder of the file system that is mounted. options: of the mount and of the file
+    system, such as nolock and local_lock."""
+
     point: str
     type: str
     source: str
-    # Options of the mount and of the file system, such as nolock and local_lock.
     options: str
+    root: str = "/"
 
     @property
     def is_network(self) -> bool:
@@ -102,9 +105,14 @@ def parse(text: str) -> list[Mount]:
         file_system = after.split(" ")
         if not separator or len(fields) < 6 or len(file_system) < 3:
             continue
-        options = f"{fields[5]},{file_system[2]}"
         mounts.append(
-            Mount(_unescape(fields[4]), file_system[0], _unescape(file_system[1]), options)
+            Mount(
+                point=_unescape(fields[4]),
+                type=file_system[0],
+                source=_unescape(file_system[1]),
+                options=f"{fields[5]},{file_system[2]}",
+                root=_unescape(fields[3]),
+            )
         )
     return mounts
 

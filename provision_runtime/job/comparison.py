@@ -36,7 +36,7 @@ MAX_NAMES = 8
 def collect() -> dict[str, Any]:
     """The compared facts of this node, as this process sees it: within its container and its
     control group."""
-    facts = environment.about_host()
+    facts = environment.host_facts()
     limits = facts["limits"]
     settings = {setting["name"]: setting["value"] for setting in facts["nccl_settings"]}
     return {

@@ -37,7 +37,7 @@ def run_detached(job: str, node: int, run: Callable[[], int]) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    record = {"identity": processes.own_identity(), "host": os.uname().nodename}
+    record = {"identity": processes.this_process(), "host": os.uname().nodename}
     (folder / jobs.PROCESS).write_text(json.dumps(record))
     os.write(started_end, b"started")
     os.close(started_end)

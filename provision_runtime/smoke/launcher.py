@@ -199,7 +199,7 @@ def _empty_report(options: Options, launched: LaunchedRanks) -> model.Report:
         world_size=launched.ranks,
         hosts=[socket.gethostname()],
         profile=options.profile,
-        facts=facts.about_host(),
+        facts=dict(facts.host_facts()),
         skipped=list(options.skipped),
         phases=reporter.with_pending([], options.planned),
     )

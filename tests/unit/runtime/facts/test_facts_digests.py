@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import provision_runtime
-from provision_runtime.facts.digests import OTHER, file_digests, file_sha256, prefix_digests
+from provision_runtime.facts.digests import OTHER, file_sha256, prefix_digests
 
 SITE = "lib/python3.11/site-packages"
 
@@ -173,15 +173,6 @@ def test_byte_code_counts_only_in_packs(prefix: Path) -> None:
     write(prefix / "conda-meta" / "provision.state", json.dumps({"pack": "toy-0123456789ab"}))
     assert differing(prefix, lambda: compiled.write_bytes(b"2"), deep=True) == {"torch"}
     assert differing(prefix, compiled.unlink, deep=False) == {"torch"}
-
-
-def test_files_are_named_where_prefixes_differ(prefix: Path) -> None:
-    before = file_digests(str(prefix), ["torch", "absent"], True)
-    (prefix / SITE / "torch" / "a.py").write_text("y = 2\n")
-    after = file_digests(str(prefix), ["torch"], True)
-    paths = [path for path in before["torch"] if before["torch"][path] != after["torch"][path]]
-    assert paths == [f"{SITE}/torch/a.py"]
-    assert before.keys() == {"torch"}
 
 
 def test_names_that_are_not_text_count(prefix: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision_runtime.facts import limits
+from provision_runtime.fs import mounts
 
 V2_HOST = """\
 24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw
@@ -32,21 +33,9 @@ def tree(root: Path, mounts: str, groups: str, files: dict[str, str]) -> Path:
     return root
 
 
-def test_mounts_with_blanks_and_optional_fields() -> None:
-    proc, group, blank = limits.parse_mounts(V2_HOST)
-    assert (proc.type, proc.point) == ("proc", "/proc")
-    assert (group.type, group.root, group.point, group.options) == (
-        "cgroup2",
-        "/",
-        "/sys/fs/cgroup",
-        ("rw", "nsdelegate"),
-    )
-    assert blank.point == "/with blank"
-
-
 @given(st.text(max_size=200))
 def test_any_kernel_text_is_parsed_without_errors(text: str) -> None:
-    limits.parse_mounts(text)
+    mounts.parse(text)
     limits.parse_groups(text)
     limits.parse_quota(text)
 

@@ -134,4 +134,4 @@ def test_what_no_line_says_is_unknown() -> None:
 
 def test_warnings_are_bounded() -> None:
     line = "n:1:2 [0] socket.cc:1 NCCL WARN Connect failed\n"
-    assert parse(line * 100, 0).warnings == ["Connect failed"] * nccl_log.WARNINGS_KEPT
+    assert parse(line * 100, 0).warnings == ["Connect failed"] * nccl_log.MAX_WARNINGS
