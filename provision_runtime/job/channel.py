@@ -130,7 +130,7 @@ class Head(Channel):
             if now >= end:
                 self._fail(f"no answer from {name_nodes(missing)} within {wait_s:.0f} s ({topic})")
             if now >= remind:
-                say(f"waiting for {name_nodes(missing)} ({topic})")
+                log(f"waiting for {name_nodes(missing)} ({topic})")
                 remind = now + REMIND_S
             self._receive(min(end, remind) - now)
         self._stop_listening()
@@ -207,7 +207,7 @@ class Head(Channel):
         if self._dropped:
             count = format_count(sum(self._dropped.values()), "connection")
             places = name_nodes([address for address, _ in self._dropped.most_common()])
-            say(f"{count} without the job's key dropped, from {places}")
+            log(f"{count} without the job's key dropped, from {places}")
 
     def _greet(self, connection: Connection, message: Message) -> None:
         """Make a stranger a member. It has the key, so what is wrong with it ends the job."""
@@ -300,7 +300,7 @@ class Member(Channel):
         self._connection.close()
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """A line of the job's log."""
     sys.stderr.write(f"provision: {text}\n")
     sys.stderr.flush()
@@ -352,7 +352,7 @@ def _connect(
         if waited >= wait_s:
             raise JobError(f"{problem} within {wait_s:.0f} s")
         if time.monotonic() >= remind:
-            say(f"{problem} yet")
+            log(f"{problem} yet")
             remind = time.monotonic() + REMIND_S
         time.sleep(RETRY_S)
 

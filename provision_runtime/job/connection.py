@@ -16,8 +16,9 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
+from ..report.codec import decode
 from .errors import JobError
 
 if TYPE_CHECKING:
@@ -46,41 +47,29 @@ class Message:
     succeeded.
     """
 
-    job: str | None = None
-    node: int | None = None
-    nodes: int | None = None
-    name: str | None = None
-    topic: str | None = None
+    job: Optional[str] = None
+    node: Optional[int] = None
+    nodes: Optional[int] = None
+    name: Optional[str] = None
+    topic: Optional[str] = None
     payload: Any = None
     decision: Any = None
-    end: str | None = None
-    stop: int | None = None
-    done: bool | None = None
+    end: Optional[str] = None
+    stop: Optional[int] = None
+    done: Optional[bool] = None
 
     def to_line(self) -> bytes:
         present = {name: value for name, value in vars(self).items() if value is not None}
         return json.dumps(present).encode()
 
 
-TYPES: dict[str, type] = {
-    **dict.fromkeys(("job", "name", "topic", "end"), str),
-    **dict.fromkeys(("node", "nodes", "stop"), int),
-    **dict.fromkeys(("payload", "decision", "done"), object),
-}
-
-
 def parse_message(text: bytes) -> Message | None:
     """None if it is no message."""
     try:
-        fields = json.loads(text)
+        message: Message = decode(Message, json.loads(text), "message")
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict):
-        return None
-    for name, value in fields.items():
-        if name not in TYPES or not isinstance(value, TYPES[name]):
-            return None
-    return Message(**fields)
+    return message
 
 
 def candidate_ports(key: bytes, job: str, port: int | None = None) -> list[int]:
@@ -191,24 +180,17 @@ class Connection:
 def listen(ports: Sequence[int]) -> socket.socket:
     """A listener on the first free port, for IPv6 and IPv4 where the machine has both."""
     problem = ""
+    has_both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_both else socket.AF_INET
     for port in ports:
-        for family in (socket.AF_INET6, socket.AF_INET):
-            try:
-                listener = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:  # no IPv6
-                problem = str(error)
-                continue
-            try:
-                # A job that was requeued at once: its old connections may still be closing.
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                listener.bind(("", port))
-                listener.listen(1024)
-                return listener
-            except OSError as error:
-                listener.close()
-                problem = error.strerror or str(error)
+        try:
+            # It reuses the address of a job that was requeued at once, whose connections may still
+            # be closing.
+            return socket.create_server(
+                ("", port), family=family, backlog=1024, dualstack_ipv6=has_both
+            )
+        except OSError as error:
+            problem = error.strerror or str(error)
     tried = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]} to {ports[-1]}"
     raise JobError(f"node 0 cannot listen on {tried}: {problem}")
 

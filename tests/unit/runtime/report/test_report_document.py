@@ -105,13 +105,13 @@ def test_invalid_report_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        (("phases", 0, "findings"), {}, "at phases[0]: the field findings is {}, not a list"),
-        (("phases", 0), [], "at phases[0]: it is not an object"),
-        (("phases", 0, "duration_s"), True, "at phases[0]: the field duration_s is True"),
-        (("phases", 0, "verdict"), "fine", "at phases[0]: the verdict is 'fine'"),
-        (("hosts", 0), 1, "at hosts[0]: it is 1"),
-        (("world_size",), "2", "at the top level: the field world_size is '2', not an integer"),
-        (("extra",), 1, "at the top level: there is no field extra"),
+        (("phases", 0, "findings"), {}, "at report.phases[0].findings: it is {}, not a list"),
+        (("phases", 0), [], "at report.phases[0]: it is [], not an object"),
+        (("phases", 0, "duration_s"), True, "at report.phases[0].duration_s: it is True"),
+        (("phases", 0, "verdict"), "fine", "unknown verdict: fine"),
+        (("hosts", 0), 1, "at report.hosts[0]: it is 1, not a text"),
+        (("world_size",), "2", "at report.world_size: it is '2', not an integer"),
+        (("extra",), 1, "at report: there is no field extra"),
         (("schema",), 1, "it has schema 1 and kind 'smoke'"),
     ],
 )

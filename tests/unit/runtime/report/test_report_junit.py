@@ -7,12 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from provision_runtime.report import junit
+from provision_runtime.report import junit, model
 from tests.evidence import finding, phase, report
 
 
 def parsed(**reports: dict[str, Any]) -> ElementTree.Element:
-    return ElementTree.fromstring(junit.dumps(reports))
+    parsed_reports = {name: model.parse(document) for name, document in reports.items()}
+    return ElementTree.fromstring(junit.dumps(parsed_reports).encode())
 
 
 def test_a_phase_is_a_test_case() -> None:
@@ -124,7 +125,7 @@ def test_any_text_gives_valid_xml(text: str, expected: str) -> None:
         hosts=[text],
         skipped=[text],
     )
-    root = ElementTree.fromstring(junit.dumps({"prefix": smoke_report}).encode("utf-8"))
+    root = parsed(prefix=smoke_report)
     (failure,) = root.iter("failure")
     assert failure.get("message") == expected
     assert expected in str(failure.text)
