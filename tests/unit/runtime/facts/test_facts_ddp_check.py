@@ -63,7 +63,7 @@ def changed(**changes: Any) -> list[ddp_check.Entry]:
         (changed(name="0.scale"), "parameter 0.bias is missing; it is [4] float32 on most ranks"),
         (
             [MODEL[1], MODEL[0], MODEL[2]],
-            "parameter 0.bias is in the place of 0.weight on most ranks: the same parameters in another order",
+            "parameter 0.bias takes the position of 0.weight on most ranks: the same parameters in another order",
         ),
     ],
 )
