@@ -15,14 +15,14 @@ RUN_FACTS = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limit
 
 
 def labels(runs: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    """The shortest labels that distinguish runs. A run is a name, host, place and file.
+    """The shortest labels that distinguish runs. A run is a name, host, location and file.
 
     A label has only the parts in which the runs differ, and the file only if they differ in
     nothing else. Equal labels are numbered.
     """
     hosts = [host for _, host, _, _ in runs]
     parts: list[Sequence[str]] = []
-    for part in ([name for name, _, _, _ in runs], hosts, [place for _, _, place, _ in runs]):
+    for part in ([name for name, _, _, _ in runs], hosts, [location for _, _, location, _ in runs]):
         if len(set(part)) > 1:
             parts.append(part)
     files = distinct_parts([file for _, _, _, file in runs])
@@ -69,7 +69,7 @@ def compare_measurements(
         return (), 0
     tables: list[dict[str, Fact]] = []
     for measurement in measurements:
-        table: dict[str, Fact] = {**measurement.about, "verdict": measurement.verdict}
+        table: dict[str, Fact] = {**measurement.setting, "verdict": measurement.verdict}
         for phase in measurement.phases:
             table[f"verdict of {phase.name}"] = phase.verdict
         table.update(_relative_to_prefix(measurement.facts))
@@ -115,8 +115,8 @@ def _differing_texts(facts: Sequence[Fact]) -> list[str]:
         if isinstance(fact, str):
             texts.append(fact)
         elif common:
-            own = [item for item in fact if item not in common]
-            texts.append(f"{format_value(own)}; {len(common)} in common")
+            uncommon = [item for item in fact if item not in common]
+            texts.append(f"{format_value(uncommon)}; {len(common)} in common")
         else:
             texts.append(format_value(list(fact)))
     return texts

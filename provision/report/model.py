@@ -68,10 +68,10 @@ class Measurement:
 
     label: str
     environment: str
-    place: str
+    location: str
     host: str
     verdict: str
-    about: dict[str, str]  # when, on what, how much
+    setting: dict[str, str]  # when, on what, how much
     notes: tuple[str, ...]
     phases: tuple[PhaseResult, ...]
     facts: dict[str, Fact]  # everything that the report says about the environment
@@ -79,12 +79,12 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class TestedNode:
-    """One node of a smoke test over nodes. about: findings and what is wrong, if anything is."""
+    """One node of a smoke test over nodes. remark: its findings and what went wrong."""
 
     node: str
     host: str
     state: str
-    about: str
+    remark: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,7 +107,7 @@ class NodesPage:
     title: str
     verdict: str
     summary: str
-    about: dict[str, str]
+    setting: dict[str, str]
     deviations: tuple[NodeDeviation, ...]
     failures: tuple[dict[str, str], ...]
     common: tuple[tuple[str, str, int], ...]
@@ -127,7 +127,7 @@ def build_nodes_page(record: DriftRecord) -> NodesPage:
         title=f"{record['name']} on {record['on']}",
         verdict=record["verdict"],
         summary=_summary(record["counts"]),
-        about=_about(record),
+        setting=_setting(record),
         deviations=tuple(_deviations(facts)),
         failures=tuple(record["failures"]),
         common=tuple(common),
@@ -164,7 +164,7 @@ def _summary(counts: Mapping[str, int]) -> str:
     return f"{format_count(counts['nodes'], 'node')}: {', '.join(parts)}"
 
 
-def _about(record: DriftRecord) -> dict[str, str]:
+def _setting(record: DriftRecord) -> dict[str, str]:
     compared = "every byte" if record["deep"] else "records and sizes of files"
     return {
         "compared": record["written_at"],

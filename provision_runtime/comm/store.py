@@ -238,10 +238,10 @@ class StoreAllGather:
             for rank in range(self._world_size):
                 if rank in payloads:
                     continue
-                answer = self._client.peek(f"{topic}/{rank}")
-                if answer is None:
+                entry = self._client.peek(f"{topic}/{rank}")
+                if entry is None:
                     continue
-                payloads[rank] = answer["payload"]
+                payloads[rank] = entry["payload"]
                 if is_failure(payloads[rank]):
                     end = min(end, self._clock() + GRACE_S)
             if len(payloads) == self._world_size or self._clock() >= end:
@@ -290,17 +290,17 @@ def negotiate_nonce(
     Each rank sends rank 0 a random number, gets it back with the name, and confirms the name, so
     neither side can mistake an old key for a new one. Raises RanksMissing after the time-out.
     """
-    own = secrets.token_hex(8)
+    token = secrets.token_hex(8)
     if rank:
-        client.set(f"hello/{rank}", own)
+        client.set(f"hello/{rank}", token)
     end = clock() + timeout_s
     pause_s = FIRST_PAUSE_S
     while True:
         if rank == 0:
-            nonce = own
-            missing = _welcome_others(client, world_size, own)
+            nonce = token
+            missing = _welcome_ranks(client, world_size, token)
         else:
-            nonce, missing = _confirm_welcome(client, rank, own)
+            nonce, missing = _confirm_welcome(client, rank, token)
         if not missing:
             return nonce
         if clock() >= end:
@@ -309,7 +309,7 @@ def negotiate_nonce(
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
 
-def _welcome_others(client: StoreClient, world_size: int, nonce: str) -> list[int]:
+def _welcome_ranks(client: StoreClient, world_size: int, nonce: str) -> list[int]:
     """One round of rank 0: sends the name to all ranks that sent a number.
 
     Returns the ranks that have not confirmed the name yet.

@@ -24,7 +24,7 @@ TOOL_S = 10.0
 
 
 @dataclass(frozen=True)
-class ToolAnswer:
+class ToolOutput:
     """text: standard output and standard error together."""
 
     status: int
@@ -75,7 +75,7 @@ class Machine:
             folders = [self.environment.get("PATH", ""), *more]
         return shutil.which(name, path=os.pathsep.join(folders))
 
-    def run(self, name: str, *arguments: str, timeout_s: float = TOOL_S) -> ToolAnswer | None:
+    def run(self, name: str, *arguments: str, timeout_s: float = TOOL_S) -> ToolOutput | None:
         """A tool's output in English; None if this machine lacks the tool."""
         program = self.which(name)
         if program is None:
@@ -88,7 +88,7 @@ class Machine:
             timeout=timeout_s,
             env={**self.environment, "LC_ALL": "C"},
         )
-        return ToolAnswer(child.returncode, child.stdout.decode(errors="replace"))
+        return ToolOutput(child.returncode, child.stdout.decode(errors="replace"))
 
 
 def this_machine(

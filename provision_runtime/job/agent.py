@@ -13,7 +13,7 @@ import sys
 import time
 
 
-def run(answers: int, orders: int) -> None:
+def run(results: int, orders: int) -> None:
     """Write the seconds that the import took to the file descriptor `answers`; then run torchrun
     with the arguments that come through `orders`, or end if none come.
 
@@ -24,7 +24,7 @@ def run(answers: int, orders: int) -> None:
     started = time.monotonic()
     from torch.distributed import run as torchrun
 
-    with os.fdopen(answers, "w") as file:
+    with os.fdopen(results, "w") as file:
         file.write(json.dumps({"import_s": time.monotonic() - started}))
     with os.fdopen(orders) as file:
         text = file.read()

@@ -105,7 +105,7 @@ class Head(Channel):
     @property
     def address(self) -> str:
         used = Counter(
-            plain_address(each.socket.getsockname()[0]) for each in self._members.values()
+            plain_address(member.socket.getsockname()[0]) for member in self._members.values()
         )
         return used.most_common(1)[0][0]
 
@@ -121,7 +121,7 @@ class Head(Channel):
         end, remind = time.monotonic() + wait_s, time.monotonic() + REMIND_S
         while True:
             for number, member in self._members.items():
-                for message in _taken(member):
+                for message in _messages(member):
                     payloads[number] = message.payload
             missing = [name for number, name in enumerate(self._names) if number not in payloads]
             if not missing:
@@ -155,8 +155,9 @@ class Head(Channel):
             elif key.data.socket.fileno() >= 0:  # else it was dropped just now
                 self._read(key.data)
         latest = time.monotonic() - GREETING_S
-        for stranger in [each for each in self._strangers if each.opened <= latest]:
-            self._drop(stranger)
+        for stranger in list(self._strangers):
+            if stranger.opened <= latest:
+                self._drop(stranger)
 
     def _accept(self) -> None:
         try:
@@ -206,8 +207,8 @@ class Head(Channel):
         self._listener.close()
         if self._dropped:
             count = format_count(sum(self._dropped.values()), "connection")
-            places = name_nodes([address for address, _ in self._dropped.most_common()])
-            log(f"{count} without the job's key dropped, from {places}")
+            origins = name_nodes([address for address, _ in self._dropped.most_common()])
+            log(f"{count} without the job's key dropped, from {origins}")
 
     def _greet(self, connection: Connection, message: Message) -> None:
         """Make a stranger a member. It has the key, so what is wrong with it ends the job."""
@@ -285,7 +286,7 @@ class Member(Channel):
         # Node 0 decides at its own deadline, which began later than ours.
         self._connection.socket.settimeout(wait_s + CONNECT_S + GREETING_S)
         while True:
-            for message in _taken(self._connection):
+            for message in _messages(self._connection):
                 return message.decision
             try:
                 is_open = self._connection.receive()
@@ -306,12 +307,12 @@ def log(text: str) -> None:
     sys.stderr.flush()
 
 
-def _taken(connection: Connection) -> Iterator[Message]:
+def _messages(connection: Connection) -> Iterator[Message]:
     """The messages of an exchange, taken out of the inbox. Raises what the other side announced."""
     while connection.inbox:
         message = connection.inbox.pop(0)
         if message.end is not None:
-            raise JobError(message.end, is_of_others=True)
+            raise JobError(message.end, is_remote=True)
         if message.stop is not None:
             raise Stopped(message.stop)
         yield message
@@ -327,9 +328,9 @@ def _connect(
         problems: list[str] = []
         for head in heads:
             try:
-                own = _resolve(head)
-                addresses += own
-                problems.append(f"{head} ({', '.join(own)}) does not answer")
+                resolved = _resolve(head)
+                addresses += resolved
+                problems.append(f"{head} ({', '.join(resolved)}) does not answer")
             except socket.gaierror as error:
                 # Names of a cluster's pods appear seconds after the pods.
                 problems.append(f"the name {head} does not resolve here: {error.strerror}")

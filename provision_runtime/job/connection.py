@@ -93,11 +93,11 @@ class Connection:
         self.opened = time.monotonic()
         self.address = ""
         # Whether the other side has shown that it has the key.
-        self.is_known = False
+        self.has_key = False
         self._key, self._side = key, side
         self._nonce = secrets.token_hex(NONCE_BYTES).encode()
         self._peer_nonce = b""
-        self._sent = self._taken = 0
+        self._sent = self._accepted = 0
         self._received = b""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A firewall may forget a silent connection; and a machine that lost its power is noticed.
@@ -141,7 +141,7 @@ class Connection:
         for line in lines:
             if not self._take(line):
                 return False
-        longest = LONGEST_LINE if self.is_known else LONGEST_GREETING
+        longest = LONGEST_LINE if self.has_key else LONGEST_GREETING
         return bool(data) and len(self._received) <= longest
 
     def receive_before_deadline(self) -> bool:
@@ -159,10 +159,10 @@ class Connection:
             return True
         other = MEMBER if self._side == HEAD else HEAD
         mac, text = line[:MAC_DIGITS], line[MAC_DIGITS + 1 :]
-        if not hmac.compare_digest(mac, self._mac(other, self._taken, text)):
+        if not hmac.compare_digest(mac, self._mac(other, self._accepted, text)):
             return False
-        self._taken += 1
-        self.is_known = True
+        self._accepted += 1
+        self.has_key = True
         message = parse_message(text)
         if message is not None:
             self.inbox.append(message)
@@ -219,7 +219,7 @@ def greet(greeting: Message, address: str, port: int, key: bytes) -> Connection 
         pass
     welcome = connection.inbox.pop(0) if connection.inbox else Message()
     if welcome.end is not None:
-        raise JobError(welcome.end, is_of_others=True)
+        raise JobError(welcome.end, is_remote=True)
     if welcome.job != greeting.job:
         connection.close()
         if connection.has_peer:

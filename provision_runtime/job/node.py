@@ -39,7 +39,7 @@ ENDING_S = 45.0
 SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
-HELD = (*STOPPING, signal.SIGUSR1)
+BLOCKED = (*STOPPING, signal.SIGUSR1)
 
 
 class NodeReport(TypedDict):
@@ -103,7 +103,7 @@ def run(options: JobOptions) -> int:
                 channel.announce_stop(stop.number)
                 raise
     except JobError as error:
-        if not (error.is_of_others and options.shares_log):
+        if not (error.is_remote and options.shares_log):
             log(f"{error}; the job ends here")
         return FAILED
     except Stopped as stop:
@@ -178,7 +178,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
         )
         port = channel.exchange("starting", None, lambda _: addresses.free_port(), options.wait_s)
         variables["MASTER_PORT"] = str(port)
-        with _signals_held():
+        with _signals_blocked():
             child = _start(list(options.command), variables)
             supervisor = _Supervisor(options, channel, child)
         return supervisor.wait()
@@ -192,7 +192,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
         rendezvous: Rendezvous = channel.exchange(
             "importing torch", import_s, partial(_choose_rendezvous, channel), options.wait_s
         )
-        with _signals_held():
+        with _signals_blocked():
             agent.order(_torchrun_arguments(options, rendezvous))
             supervisor = _Supervisor(options, channel, agent.child)
     except BaseException:
@@ -202,17 +202,17 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Signals that come in this block are delivered at its end.
 
     Before the command runs, a signal ends this node's part; afterwards the command must have the
     time to save. Between its start and the supervisor's handlers it would be killed without.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
 
 
 def _choose_rendezvous(channel: Channel, import_times: Sequence[float]) -> Rendezvous:
@@ -269,18 +269,18 @@ class _Agent:
     """The process that becomes torchrun."""
 
     def __init__(self, variables: dict[str, str]) -> None:
-        answers, answers_end = os.pipe()
+        results, results_end = os.pipe()
         orders_end, orders = os.pipe()
         package = str(Path(__file__).resolve().parent.parent)
-        command = [sys.executable, "-s", package, "job-agent", str(answers_end), str(orders_end)]
-        self.child = _start(command, variables, (answers_end, orders_end))
-        os.close(answers_end)
+        command = [sys.executable, "-s", package, "job-agent", str(results_end), str(orders_end)]
+        self.child = _start(command, variables, (results_end, orders_end))
+        os.close(results_end)
         os.close(orders_end)
-        self._answers, self._orders = os.fdopen(answers), os.fdopen(orders, "w")
+        self._results, self._orders = os.fdopen(results), os.fdopen(orders, "w")
 
     def import_s(self) -> float | None:
         """Wait for the import of torch; None if it failed."""
-        with self._answers as file:
+        with self._results as file:
             text = file.read()
         return float(json.loads(text)["import_s"]) if text else None
 
@@ -290,7 +290,7 @@ class _Agent:
 
     def abandon(self) -> None:
         """End it before it has started ranks."""
-        self._answers.close()
+        self._results.close()
         self._orders.close()
         self.child.kill()
         self.child.wait()
@@ -304,7 +304,7 @@ def _start(
 
     def prepare() -> None:
         end_with_parent()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)  # it inherits the held signals
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)  # it inherits the held signals
 
     try:
         return subprocess.Popen(
@@ -328,7 +328,7 @@ class _Supervisor:
     ) -> None:
         self._options, self._channel, self._child = options, channel, child
         self._stopped_by: int | None = None
-        self._own_stops = 0
+        self._local_stops = 0
         self._end = ""
         self._kill_at: float | None = None
         self._finished: list[Connection] = []
@@ -384,9 +384,9 @@ class _Supervisor:
         for number in self._wakeup.recv(64):
             if number == signal.SIGCHLD:
                 continue
-            self._own_stops += number in STOPPING
+            self._local_stops += number in STOPPING
             self._stop(number)
-            if self._own_stops > 1:
+            if self._local_stops > 1:
                 self._terminate()
 
     def _receive(self, connection: Connection) -> None:

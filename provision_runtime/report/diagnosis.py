@@ -32,6 +32,8 @@ class Evidence(TypedDict):
 
 
 class ObservedFinding(TypedDict):
+    """A finding with its evidence, and what the registry has about it."""
+
     id: str
     verdict: str
     message: str
