@@ -14,21 +14,16 @@ from provision_runtime.report.model import ReportedFinding
 Fact = str | tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ReasonedChoice:
-    """A choice or a warning, with its reason and the source of that reason."""
+    """A choice, pin or warning, with its reason and the source of that reason. locked: the version
+    of a pin in the lock."""
 
     what: str
     value: str
     reason: str
     source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReasonedPin(ReasonedChoice):
-    """A pin. locked: the version in the lock."""
-
-    locked: str
+    locked: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +41,7 @@ class EnvironmentRecord:
     request: dict[str, str]
     choices: tuple[ReasonedChoice, ...]
     warnings: tuple[ReasonedChoice, ...]
-    pins: tuple[ReasonedPin, ...]
+    pins: tuple[ReasonedChoice, ...]
     products: dict[str, str]
     outdated: str
 

@@ -25,7 +25,6 @@ from provision.report.model import (
     Page,
     PhaseResult,
     ReasonedChoice,
-    ReasonedPin,
     TestedNode,
 )
 from provision_runtime.report.model import Report
@@ -122,15 +121,11 @@ def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
     newest = max(passports, key=lambda passport: str(passport["written_at"]))
     pins = []
     for pin in newest["pins"]:
-        pins.append(
-            ReasonedPin(
-                what=pin["manager"],
-                value=pin["requirement"],
-                reason=pin["reason"],
-                source=pin["source"],
-                locked=pin.get("locked") or "",
-            )
+        locked = pin.get("locked") or ""
+        choice = ReasonedChoice(
+            pin["manager"], pin["requirement"], pin["reason"], pin["source"], locked
         )
+        pins.append(choice)
     return EnvironmentRecord(
         name=newest["name"],
         files=tuple(file.source for file in files),
@@ -146,12 +141,8 @@ def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
 
 
 def _choice(choice: ReasonRow) -> ReasonedChoice:
-    return ReasonedChoice(
-        what=choice["what"],
-        value=format_value(choice["value"]),
-        reason=choice["reason"],
-        source=choice["source"],
-    )
+    value = format_value(choice["value"])
+    return ReasonedChoice(choice["what"], value, choice["reason"], choice["source"])
 
 
 def _products(passport: Passport) -> dict[str, str]:

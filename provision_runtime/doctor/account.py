@@ -171,7 +171,7 @@ def start_files(machine: Machine) -> Iterator[Observation]:
         file = machine.path(path)
         if not file.is_file() or file.stat().st_size > START_FILE_BYTES:
             continue
-        for number, line in enumerate((machine.read(path) or "").splitlines(), start=1):
+        for number, line in enumerate(machine.read(path).splitlines(), start=1):
             problem = line_problem(line.strip())
             if not problem:
                 continue

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits
+from ..fs.files import read_text
 from .probe import Observation, Probe, observation
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ def rails(machine: Machine) -> Iterator[Observation]:
 def gpu_direct(machine: Machine) -> Iterator[Observation]:
     if not _active_ports(machine) or not libraries.pci_gpus(machine.root):
         return
-    modules = machine.read("/proc/modules") or ""
+    modules = machine.read("/proc/modules")
     if re.search(r"^(nvidia_peermem|nv_peer_mem) ", modules, re.MULTILINE):
         return
-    driver = machine.read("/proc/driver/nvidia/version") or ""
-    kernel = re.match(r"Linux version (\d+)\.(\d+)", machine.read("/proc/version") or "")
+    driver = machine.read("/proc/driver/nvidia/version")
+    kernel = re.match(r"Linux version (\d+)\.(\d+)", machine.read("/proc/version"))
     has_dmabuf = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF_KERNEL
     if "Open Kernel Module" in driver and has_dmabuf:
         return
@@ -106,7 +107,7 @@ def _has_ipv4(gid: str) -> bool:
 def _networks(machine: Machine) -> dict[str, tuple[str, str]]:
     """By interface, the network that its route leads to, without routes through a gateway."""
     networks = {}
-    for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:
+    for line in machine.read("/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) >= 8 and fields[2] == "00000000" and fields[7] != "00000000":
             networks[fields[0]] = (fields[1], fields[7])
@@ -115,10 +116,7 @@ def _networks(machine: Machine) -> dict[str, tuple[str, str]]:
 
 def _text(path: Path) -> str:
     """A file of /sys; empty where there is none: an unused GID cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return read_text(path).strip()
 
 
 PROBES = (

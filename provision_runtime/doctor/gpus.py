@@ -130,7 +130,7 @@ def _library_folders(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def imex(machine: Machine) -> Iterator[Observation]:
     """Multi-node NVLink: the driver offers IMEX channels, and this process has none."""
-    devices = machine.read("/proc/devices") or ""
+    devices = machine.read("/proc/devices")
     is_offered = IMEX_DEVICE in devices
     is_disabled = machine.environment.get("NCCL_NVLS_ENABLE") == "0"
     if is_offered and not is_disabled and not machine.glob(f"/dev/{IMEX_DEVICE}", "channel*"):

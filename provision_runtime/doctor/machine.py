@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..fs.files import read_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -56,12 +58,9 @@ class Machine:
         """A real path as this machine names it."""
         return str(path) if self.is_real else f"/{path.relative_to(self.root)}"
 
-    def read(self, path: str) -> str | None:
-        """The text of a file; None if it is not there or not readable."""
-        try:
-            return self.path(path).read_text(errors="replace")
-        except OSError:
-            return None
+    def read(self, path: str) -> str:
+        """The text of a file; empty if it is not there or not readable."""
+        return read_text(self.path(path))
 
     def glob(self, folder: str, pattern: str) -> list[Path]:
         return sorted(self.path(folder).glob(pattern))
@@ -103,7 +102,7 @@ def captured_machine(
 ) -> Machine:
     """The machine whose files are below a folder; its variables are in proc/self/environ."""
     environment = {}
-    text = (root / "proc/self/environ").read_text() if (root / "proc/self/environ").exists() else ""
+    text = read_text(root / "proc/self/environ")
     for entry in text.replace("\n", "\0").split("\0"):
         name, equals, value = entry.partition("=")
         if equals:

@@ -51,7 +51,7 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
         return name, [str(entry[4][0]) for entry in entries]
     name = (machine.read("/etc/hostname") or "localhost").strip()
     addresses = []
-    for line in (machine.read("/etc/hosts") or "").splitlines():
+    for line in machine.read("/etc/hosts").splitlines():
         fields = line.partition("#")[0].split()
         if name in fields[1:]:
             addresses.append(fields[0])
@@ -61,7 +61,7 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
 def routes(machine: Machine) -> Iterator[Observation]:
     """Two routes with the same network, mask and metric: the kernel takes whichever came first."""
     interfaces: dict[tuple[str, str, str], list[str]] = {}
-    for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:
+    for line in machine.read("/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) < 8 or not int(fields[3], 16) & ROUTE_UP:
             continue

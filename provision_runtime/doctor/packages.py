@@ -12,6 +12,7 @@ from ..checks import surroundings
 from ..checks.releases import Release, device_id_hangs, numbers
 from ..checks.surroundings import list_names
 from ..facts import libraries, origins
+from ..fs.files import read_text
 from .probe import Observation, Probe, judged, observation
 
 if TYPE_CHECKING:
@@ -59,37 +60,30 @@ def find_torch(machine: Machine) -> Torch | None:
 
 
 @dataclass(frozen=True)
-class Distribution:
+class DistInfo:
     """An installed distribution, as its name and dist-info describe it."""
 
     version: str
-    dist_info: Path
-
-    def read(self, name: str) -> str:
-        """A file of its dist-info; empty if it cannot be read."""
-        try:
-            return (self.dist_info / name).read_text(errors="replace")
-        except OSError:
-            return ""
+    folder: Path
 
     def library_names(self) -> set[str]:
-        paths = [line.split(",")[0] for line in self.read("RECORD").splitlines()]
+        paths = [line.split(",")[0] for line in read_text(self.folder / "RECORD").splitlines()]
         return {os.path.basename(path) for path in paths if ".so" in os.path.basename(path)}
 
     def oldest_glibc(self) -> Release:
         """The oldest glibc that a wheel runs on (PEP 600); empty for wheels without libraries."""
-        pairs = re.findall(r"manylinux_(\d+)_(\d+)_", self.read("WHEEL"))
+        pairs = re.findall(r"manylinux_(\d+)_(\d+)_", read_text(self.folder / "WHEEL"))
         return min(((int(major), int(minor)) for major, minor in pairs), default=())
 
 
-def distributions(site_packages: Path) -> dict[str, Distribution]:
+def distributions(site_packages: Path) -> dict[str, DistInfo]:
     """By normalized name."""
     result = {}
     for folder in sorted(site_packages.glob("*.dist-info")):
         match = DIST_INFO.match(folder.name)
         if match:
             name = re.sub(r"[-_.]+", "-", match[1]).lower()
-            result[name] = Distribution(match[2], folder)
+            result[name] = DistInfo(match[2], folder)
     return result
 
 
@@ -110,7 +104,7 @@ def packages(machine: Machine) -> Iterator[Observation]:
         yield observation("cpu-build", message, source, "cuda = None")
 
 
-def _mixed_wheels(machine: Machine, installed: dict[str, Distribution]) -> Iterator[Observation]:
+def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[Observation]:
     """Two families with a library of the same name: one has overwritten the other's."""
     families: dict[str, list[str]] = {}
     for name in installed:
@@ -118,39 +112,42 @@ def _mixed_wheels(machine: Machine, installed: dict[str, Distribution]) -> Itera
         if match:
             families.setdefault(match[1], []).append(name)
     for names in families.values():
+        if len(names) < 2:
+            continue
         shared = set.intersection(*(installed[name].library_names() for name in names))
-        if len(names) > 1 and shared:
+        if shared:
             library = min(shared)
             message = f"{' and '.join(names)} both have {library}"
-            source = machine.name(installed[names[0]].dist_info / "RECORD")
+            source = machine.name(installed[names[0]].folder / "RECORD")
             command = f"pip uninstall {names[-1]}"
             yield observation("cuda-wheels-mixed", message, source, library, command)
 
 
-def _old_nccl(machine: Machine, installed: dict[str, Distribution]) -> Iterator[Observation]:
+def _old_nccl(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[Observation]:
     """An NCCL wheel that is older than the one that torch's wheel requires."""
     if "torch" not in installed:
         return
-    text = installed["torch"].read("METADATA")
+    metadata = installed["torch"].folder / "METADATA"
+    text = read_text(metadata)
     required = re.search(r"^Requires-Dist: (nvidia-nccl-cu\d+) ?\(?==([\d.]+)", text, re.MULTILINE)
     if required is None or required[1] not in installed:
         return
     version = installed[required[1]].version
     if numbers(version) < numbers(required[2]):
         message = f"{required[1]} {version} is installed, but torch needs {required[2]}"
-        source = machine.name(installed["torch"].dist_info / "METADATA")
+        source = machine.name(metadata)
         command = f"pip install {required[1]}=={required[2]}"
         yield observation("nccl-older", message, source, required[0], command)
 
 
 def _old_abis(
-    machine: Machine, torch: Torch, installed: dict[str, Distribution]
+    machine: Machine, torch: Torch, installed: dict[str, DistInfo]
 ) -> Iterator[Observation]:
     """A torch that was built for an older NumPy, or that calls what MKL no longer has."""
     numpy = installed.get("numpy")
     if numpy and torch.release < NUMPY_2_TORCH and numbers(numpy.version) >= (2,):
         message = f"torch {torch.version} was built for NumPy 1; NumPy {numpy.version} is installed"
-        yield observation("numpy-abi", message, machine.name(numpy.dist_info), numpy.version)
+        yield observation("numpy-abi", message, machine.name(numpy.folder), numpy.version)
     # Only conda packages link to a separate MKL.
     is_conda = machine.glob(str(machine.prefix), "conda-meta/pytorch-*.json")
     if not is_conda or torch.release >= OLD_MKL_TORCH:
@@ -215,9 +212,9 @@ def contamination(machine: Machine) -> Iterator[Observation]:
 def _user_site(machine: Machine, torch: Torch | None, modules: set[str]) -> Iterator[Observation]:
     """Modules in the home come before those of the environment, unless it is a venv that ignores
     them."""
-    configuration = machine.read(f"{machine.prefix}/pyvenv.cfg") if torch else None
+    configuration = machine.read(f"{machine.prefix}/pyvenv.cfg") if torch else ""
     shares_packages = r"include-system-site-packages\s*=\s*true"
-    is_closed_venv = configuration is not None and not re.search(shares_packages, configuration)
+    is_closed_venv = bool(configuration) and not re.search(shares_packages, configuration)
     if machine.environment.get("PYTHONNOUSERSITE") or is_closed_venv:
         return
     base = machine.environment.get("PYTHONUSERBASE") or os.path.join(machine.home, ".local")

@@ -94,7 +94,7 @@ def nccl_settings(machine: Machine) -> Iterator[Observation]:
     home = nccl.home() if machine.is_real else Path(machine.home)
     texts = []
     for path in nccl.files(machine.environment, home):
-        texts.append((str(path), machine.read(str(path)) or ""))
+        texts.append((str(path), machine.read(str(path))))
     for setting in nccl.effective(machine.environment, texts):
         command = f"unset {shlex.quote(setting['name'])}"
         if setting["source"] != nccl.ENVIRONMENT:

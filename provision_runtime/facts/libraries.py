@@ -15,6 +15,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
+from ..fs.files import read_text
+
 if TYPE_CHECKING:
     from .model import PciGpu
 
@@ -49,10 +51,7 @@ GPU_CLASSES = ("0x0300", "0x0302")
 
 def loaded() -> list[str]:
     """The files that are mapped into this process now and that we report."""
-    try:
-        return parse_maps(MAPS.read_text(errors="replace"))
-    except OSError:
-        return []
+    return parse_maps(read_text(MAPS))
 
 
 def parse_maps(text: str) -> list[str]:
@@ -176,7 +175,7 @@ def decode_nccl(code: int) -> str:
 
 
 def driver_version(root: Path = Path("/")) -> str | None:
-    return parse_driver(_read(root / DRIVER_VERSION) or "")
+    return parse_driver(read_text(root / DRIVER_VERSION))
 
 
 def parse_driver(text: str) -> str | None:
@@ -195,9 +194,10 @@ def pci_gpus(root: Path = Path("/")) -> list[PciGpu]:
     """The NVIDIA GPUs on the PCI bus."""
     gpus: list[PciGpu] = []
     for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
-        pci_class = _read(folder / "class") or ""
-        if _read(folder / "vendor") == NVIDIA and pci_class.startswith(GPU_CLASSES):
-            gpus.append({"address": folder.name, "iommu": _read(folder / "iommu_group/type")})
+        is_nvidia = read_text(folder / "vendor").strip() == NVIDIA
+        if is_nvidia and read_text(folder / "class").startswith(GPU_CLASSES):
+            iommu = read_text(folder / "iommu_group/type").strip() or None
+            gpus.append({"address": folder.name, "iommu": iommu})
     return gpus
 
 
@@ -205,18 +205,11 @@ def gpu_models(root: Path = Path("/")) -> list[str]:
     """The distinct models of this machine's GPUs, as the driver names them; empty without it."""
     models = set()
     for file in (root / "proc/driver/nvidia/gpus").glob("*/information"):
-        for line in (_read(file) or "").splitlines():
+        for line in read_text(file).splitlines():
             label, _, model = line.partition(":")
             if label.strip() == "Model":
                 models.add(model.strip())
     return sorted(models)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
 
 
 def gpu_pci_address(ordinal: int) -> str | None:

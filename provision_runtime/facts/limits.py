@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TypedDict
 
 from ..fs import mounts
+from ..fs.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,7 +122,7 @@ def memory_groups(root: Path = ROOT) -> list[MemoryGroup]:
 
 def _first_line(*paths: Path) -> str:
     for path in paths:
-        for line in _lines(path):
+        for line in read_text(path).splitlines():
             return line.strip()
     return ""
 
@@ -129,7 +130,7 @@ def _first_line(*paths: Path) -> str:
 def named_counters(path: Path) -> dict[str, int]:
     """Lines of a name and a number."""
     counters = {}
-    for line in _lines(path):
+    for line in read_text(path).splitlines():
         name, _, value = line.partition(" ")
         if value.strip().isdigit():
             counters[name] = int(value)
@@ -150,8 +151,8 @@ def parse_groups(text: str) -> dict[str, str]:
 def group_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
     """The folders of this process's cgroup and of each group above it, of v1 and v2; none where the
     kernel shows none."""
-    groups = parse_groups("\n".join(_lines(root / "proc/self/cgroup")))
-    for mount in mounts.parse("\n".join(_lines(root / "proc/self/mountinfo"))):
+    groups = parse_groups(read_text(root / "proc/self/cgroup"))
+    for mount in mounts.parse(read_text(root / "proc/self/mountinfo")):
         group = None
         if mount.type == "cgroup" and controller in mount.options.split(","):
             group = groups.get(controller)
@@ -193,7 +194,7 @@ def parse_quota(text: str) -> float | None:
 def _limit(label: str, kind: int, root: Path) -> int | None:
     """The soft limit; None if there is none."""
     if root != ROOT:
-        for line in _lines(root / "proc/self/limits"):
+        for line in read_text(root / "proc/self/limits").splitlines():
             if line.startswith(label):
                 soft_text = line[len(label) :].split()[0]
                 return None if soft_text == "unlimited" else int(soft_text)
@@ -204,7 +205,7 @@ def _limit(label: str, kind: int, root: Path) -> int | None:
 def _affinity(root: Path) -> int:
     """How many CPUs this process may run on."""
     if root != ROOT:
-        for line in _lines(root / "proc/self/status"):
+        for line in read_text(root / "proc/self/status").splitlines():
             if line.startswith("Cpus_allowed_list:"):
                 return _count_list(line.split(":")[1])
     return len(os.sched_getaffinity(0))
@@ -212,7 +213,7 @@ def _affinity(root: Path) -> int:
 
 def _cpu_count(root: Path) -> int | None:
     if root != ROOT:
-        for line in _lines(root / "sys/devices/system/cpu/online"):
+        for line in read_text(root / "sys/devices/system/cpu/online").splitlines():
             return _count_list(line)
     return os.cpu_count()
 
@@ -224,10 +225,3 @@ def _count_list(text: str) -> int:
         first, _, last = part.partition("-")
         count += int(last or first) - int(first) + 1
     return count
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..fs.files import read_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -179,7 +181,7 @@ UNKNOWN = SettingMeaning("unknown to this test", _never)
 
 def settings(version: str | None = None) -> list[NcclSetting]:
     """The settings that this version of NCCL (by default the newest) will read in this process."""
-    texts = [(str(path), _read(path)) for path in files(os.environ, home(), version)]
+    texts = [(str(path), read_text(path)) for path in files(os.environ, home(), version)]
     return effective(os.environ, texts)
 
 
@@ -278,10 +280,3 @@ def parse(text: str) -> dict[str, str]:
         if equals and not line.startswith("#"):
             values.setdefault(name, value)
     return values
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

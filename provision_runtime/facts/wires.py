@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..fs.files import read_text
 from . import gpu_health, libraries
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _pcie_link(folder: Path) -> PcieLink | None:
 
 
 def _generation(path: Path) -> int | None:
-    match = GIGATRANSFERS.match(_read(path))
+    match = GIGATRANSFERS.match(read_text(path))
     return PCIE_GENERATIONS.get(float(match[1])) if match else None
 
 
@@ -149,8 +150,8 @@ def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
     """The ports of RDMA cards that are up and whose rate the kernel tells."""
     ports = []
     for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
-        rate = PORT_RATE.match(_read(folder / "rate"))
-        if rate is None or PORT_ACTIVE not in _read(folder / "state"):
+        rate = PORT_RATE.match(read_text(folder / "rate"))
+        if rate is None or PORT_ACTIVE not in read_text(folder / "state"):
             continue
         card = folder.parent.parent
         driver = (card / "device" / "driver").resolve().name
@@ -159,7 +160,7 @@ def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
                 name=card.name,
                 port=int(folder.name),
                 gb_s=float(rate[1]) / 8,
-                link_layer=_read(folder / "link_layer"),
+                link_layer=read_text(folder / "link_layer").strip(),
                 driver=driver,
             )
         )
@@ -177,15 +178,8 @@ def interface_rates(root: Path = Path("/")) -> dict[str, float]:
 
 
 def _number(path: Path) -> int | None:
-    text = _read(path)
+    text = read_text(path).strip()
     return int(text) if re.fullmatch(r"-?\d+", text) else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def smi(*arguments: str) -> str:

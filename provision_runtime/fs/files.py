@@ -111,6 +111,14 @@ def read_bytes(path: Path) -> bytes:
     return retry_stale(path.read_bytes)
 
 
+def read_text(path: Path, errors: str = "replace") -> str:
+    """The text of a file; empty if it cannot be read. For files of the kernel and of users."""
+    try:
+        return path.read_text(errors=errors)
+    except OSError:
+        return ""
+
+
 def retry_stale(
     action: Callable[[], T], tries: int = STALE_TRIES, sleep: Callable[[float], None] = time.sleep
 ) -> T:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import nearest_existing
+from .files import nearest_existing, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,10 @@ def locate(path: Path) -> Location:
     Raises OSError when the file system does not answer.
     """
     existing = nearest_existing(path.resolve())
-    return Location(existing.stat().st_dev, mount_of(str(existing), _mounts()))
+    return Location(
+        existing.stat().st_dev,
+        mount_of(str(existing), parse(read_text(MOUNTINFO, "surrogateescape"))),
+    )
 
 
 def from_json(document: dict[str, Any]) -> Location:
@@ -120,10 +123,3 @@ def parse(text: str) -> list[Mount]:
 def _unescape(field: str) -> str:
     """The kernel writes spaces and similar bytes as octal numbers."""
     return ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), field)
-
-
-def _mounts() -> list[Mount]:
-    try:
-        return parse(MOUNTINFO.read_text(errors="surrogateescape"))
-    except OSError:
-        return []
