@@ -147,18 +147,9 @@ def test_findings_verdicts_and_skipped_phases_are_listed(tmp_path: Path) -> None
 
 def test_shared_sample_is_loaded(tmp_path: Path) -> None:
     page = page_of(tmp_path, passport(json.loads(SAMPLE.read_text())))
-    (run,) = page.measurements
-    assert (page.verdict, [finding.id for phase in run.phases for finding in phase.findings]) == (
-        "warn",
-        ["slow-rank"],
-    )
-    assert [curve.collective for curve in page.curves] == ["all_reduce"]
     (table,) = page.ranks
-    assert {column.group for column in table.columns} == {
-        "barrier",
-        "compute",
-        "all_reduce of float32",
-    }
+    groups = {column.group for column in table.columns}
+    assert (page.verdict, groups) == ("warn", {"barrier", "compute", "all_reduce of float32"})
 
 
 def test_contradicted_verdict_is_reported(tmp_path: Path) -> None:
