@@ -83,21 +83,13 @@ def test_each_setting_is_reported_once(environment: dict[str, str]) -> None:
     )
 
 
-def test_files_that_nccl_reads(tmp_path: Path) -> None:
-    assert nccl.files({}, tmp_path) == [tmp_path / ".nccl.conf", nccl.SYSTEM_FILE]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path) == [
-        Path("/site.conf"),
-        nccl.SYSTEM_FILE,
-    ]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.23.4") == [
-        Path("/site.conf"),
-        nccl.SYSTEM_FILE,
-    ]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.20.5") == [
-        tmp_path / ".nccl.conf",
-        nccl.SYSTEM_FILE,
-    ]
-    assert nccl.files({}, None) == [nccl.SYSTEM_FILE]
+@pytest.mark.parametrize(
+    ("version", "first"), [(None, "/site.conf"), ("2.23.4", "/site.conf"), ("2.20.5", "HOME")]
+)
+def test_files_that_nccl_reads(version: str | None, first: str) -> None:
+    paths = nccl.files({"NCCL_CONF_FILE": "/site.conf"}, Path("HOME"), version)
+    assert paths[0] == (Path("HOME/.nccl.conf") if first == "HOME" else Path(first))
+    assert paths[1:] == nccl.files({}, None) == [nccl.SYSTEM_FILE]
 
 
 def test_settings_from_a_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
