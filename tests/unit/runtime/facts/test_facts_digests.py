@@ -128,6 +128,47 @@ def describe_other_host(prefix: Path) -> None:
 TORCH = f"{SITE}/torch/a.py"
 
 
+@pytest.mark.parametrize(
+    ("change", "deep", "expected"),
+    [
+        (lambda prefix: write(prefix / TORCH, "y = 2\n"), False, set()),
+        (lambda prefix: write(prefix / TORCH, "y = 2\n"), True, {"torch"}),
+        (lambda prefix: write(prefix / "bin/torchrun", "#! "), False, {"torch"}),
+        (lambda prefix: (prefix / "bin/torchrun").unlink(), False, {"torch"}),
+        (lambda prefix: write(prefix / SITE / "leftover.py", ""), False, {OTHER}),
+        (lambda prefix: (prefix / "bin/python3.11").chmod(0o755), False, {"python"}),
+        (lambda prefix: (prefix / "bin/python3.11").chmod(0o600), False, set()),
+        (move_link, False, {OTHER}),
+        (replace_by_link, True, {"ein-ops", OTHER}),
+        # Another build of the same version whose files happen to have the same sizes.
+        (
+            lambda prefix: add_wheel(prefix, "Ein.Ops", "0.8", {"einops/__init__.py": "z = 2\n"}),
+            False,
+            {"ein-ops"},
+        ),
+        (upgrade_pip, False, {"pip", "pip (wheel 27.0)"}),
+        (describe_other_host, True, set()),
+        # A name that is no text.
+        (lambda prefix: (prefix / os.fsdecode(b"caf\xe9")).write_bytes(b""), True, {OTHER}),
+    ],
+)
+def test_a_change_shows_in_the_digests_of_its_distributions(
+    prefix: Path, change: Callable[[Path], object], deep: bool, expected: set[str]
+) -> None:
+    assert differing(prefix, lambda: change(prefix), deep=deep) == expected
+
+
+def test_byte_code_counts_only_in_packs(prefix: Path) -> None:
+    """Python writes byte code into a prefix when it runs; a pack brings its own."""
+    folder = prefix / SITE / "torch" / "__pycache__"
+    folder.mkdir()
+    compiled = folder / "a.cpython-311.pyc"
+    assert differing(prefix, lambda: compiled.write_bytes(b"1"), deep=True) == set()
+    write(prefix / "conda-meta" / "provision.state", json.dumps({"pack": "toy-0123456789ab"}))
+    assert differing(prefix, lambda: compiled.write_bytes(b"2"), deep=True) == {"torch"}
+    assert differing(prefix, compiled.unlink, deep=False) == {"torch"}
+
+
 def test_missing_prefix_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         prefix_digests(str(tmp_path / "absent"), False)
