@@ -369,7 +369,7 @@ def _round_up(value: float) -> float:
 
 def _rows(page: Page, curves: Sequence[MeasuredCurve]) -> list[tuple[str, ...]]:
     """The table of values, with the columns of VALUES_HEAD."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for curve in curves:
         label = page.measurements[curve.measurement].label
         for point in curve.points:

@@ -46,7 +46,7 @@ class EnvironmentRecord:
     outdated: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PhaseResult:
     """One phase of a run. verdict: also `skipped`, for a phase that the user left out."""
 

@@ -218,17 +218,11 @@ def _notes(evidence: EvidenceFile, run: SmokeRun) -> list[str]:
 def _phases(report: Report) -> list[PhaseResult]:
     phases = []
     for phase in report.phases:
-        phases.append(
-            PhaseResult(
-                name=phase.name,
-                verdict=phase.verdict,
-                duration_s=phase.duration_s,
-                message=phase.message,
-                findings=tuple(phase.findings),
-            )
-        )
+        findings = tuple(phase.findings)
+        result = PhaseResult(phase.name, phase.verdict, phase.duration_s, phase.message, findings)
+        phases.append(result)
     for name in report.skipped:
-        phases.append(PhaseResult(name=name, verdict="skipped", duration_s=0.0, message=LEFT_OUT))
+        phases.append(PhaseResult(name, "skipped", 0.0, LEFT_OUT))
     return phases
 
 

@@ -74,21 +74,15 @@ def _clock_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     reasons = [reason for reason in gpu.throttled if reason in SLOWDOWNS]
     if reasons:
         at = f" at {gpu.temperature_c:.0f} C" if gpu.temperature_c is not None else ""
-        findings.append(
-            Finding("gpu-throttled", f"{name} is slowed down{at}: {', '.join(reasons)}")
-        )
-    clock, default = gpu.clock_mhz, gpu.default_clock_mhz
-    if clock is not None and default is not None and clock < default:
-        message = (
-            f"the application clock of {name} is {clock:.0f} MHz; its default is {default:.0f}"
-        )
-        findings.append(Finding("gpu-clocks-limited", message))
-    power, default_power = gpu.power_limit_w, gpu.default_power_limit_w
-    if power is not None and default_power is not None and power < default_power:
-        message = (
-            f"the power limit of {name} is {power:.0f} W; its default is {default_power:.0f} W"
-        )
-        findings.append(Finding("gpu-power-limited", message))
+        message = f"{name} is slowed down{at}: {', '.join(reasons)}"
+        findings.append(Finding("gpu-throttled", message))
+    for id, noun, value, default, unit in (
+        ("gpu-clocks-limited", "application clock", gpu.clock_mhz, gpu.default_clock_mhz, "MHz"),
+        ("gpu-power-limited", "power limit", gpu.power_limit_w, gpu.default_power_limit_w, "W"),
+    ):
+        if value is not None and default is not None and value < default:
+            message = f"the {noun} of {name} is {value:.0f} {unit}; its default is {default:.0f}"
+            findings.append(Finding(id, message))
     return findings
 
 

@@ -75,27 +75,24 @@ class StoreClient:
     def set(self, key: str, payload: Any) -> None:
         """Writes a long value in parts, and the first part last: a reader of it finds the rest."""
         text = json.dumps(payload)
-        parts = [text[at : at + MAX_VALUE_BYTES] for at in range(0, len(text), MAX_VALUE_BYTES)]
+        first, *more = [
+            text[at : at + MAX_VALUE_BYTES] for at in range(0, len(text), MAX_VALUE_BYTES)
+        ]
         try:
-            for number in range(1, len(parts)):
-                self._store.set(f"{key}/{number}", parts[number])
-            if len(parts) == 1:
-                self._store.set(key, text)
-            else:
-                self._store.set(key, f"{PARTS}{len(parts)} {parts[0]}")
+            for number, part in enumerate(more, start=1):
+                self._store.set(f"{key}/{number}", part)
+            self._store.set(key, f"{PARTS}{len(more) + 1} {first}" if more else first)
         except RuntimeError as error:
             raise StoreLost(f"the store cannot be reached: {error}") from error
 
     def peek(self, key: str) -> Any:
         """The value, or None when the key is not set yet."""
         try:
-            text = self._read(key)
+            count, text = self._first_part(key)
             if text == ABSENT.encode():
                 return None
-            if text.startswith(PARTS.encode()):
-                count, _, text = text[len(PARTS) :].partition(b" ")
-                for number in range(1, int(count)):
-                    text += self._read(f"{key}/{number}")
+            for number in range(1, count):
+                text += self._read(f"{key}/{number}")
         except RuntimeError as error:
             raise StoreLost(f"the store cannot be reached: {error}") from error
         return json.loads(text)
@@ -106,18 +103,20 @@ class StoreClient:
             return
         try:
             for key in keys:
-                for part in range(1, self._count_parts(key)):
+                for part in range(1, self._first_part(key)[0]):
                     self._store.delete_key(f"{key}/{part}")
                 self._store.delete_key(key)
         except (NotImplementedError, RuntimeError):
             # Some kinds of stores keep everything. A lost store is noticed at the next exchange.
             self._can_delete = False
 
-    def _count_parts(self, key: str) -> int:
+    def _first_part(self, key: str) -> tuple[int, bytes]:
+        """How many parts a value has, and the first."""
         text = self._read(key)
         if not text.startswith(PARTS.encode()):
-            return 1
-        return int(text[len(PARTS) :].partition(b" ")[0])
+            return 1, text
+        count, _, text = text[len(PARTS) :].partition(b" ")
+        return int(count), text
 
     def _read(self, key: str) -> bytes:
         """The bytes of a key, or ABSENT; never waits.
