@@ -138,7 +138,7 @@ def _report(document: SmokeReport, label: str) -> Report:
 
 
 def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
-    """Raise IntegrityError, with the place, if the document violates its schema."""
+    """Raise IntegrityError, with the entry, if the document violates its schema."""
     version = document.get("schema")
     if version != SCHEMA_VERSIONS[kind]:
         made_by = ""

@@ -1,4 +1,4 @@
-"""What the page says, as plain values: `--json` prints them, the template words them.
+"""The page as plain values: `--json` prints them, the template renders them.
 
 Field names are the keys of `--json`.
 """
@@ -28,10 +28,10 @@ class ReasonedChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentRecord:
-    """What passports say about an environment.
+    """An environment, from its passports.
 
     Passports of the same lock and request are one environment with several files. outdated: why
-    that is not the environment as it is now; empty if nothing says so.
+    that is not the environment as it is now; empty if it is.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Judges what the driver says about its GPUs. Pure: facts in, findings out.
+"""Judges what the driver reports about its GPUs. Pure: facts in, findings out.
 
 Every threshold is NVIDIA's own: a flag or limit that the driver reports, not a number of ours.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Xid numbers that the catalog attributes to hardware or its links, with what they mean:
 # https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Others come from programs
-# (13, 31, 43, 45), or are counted elsewhere in the driver's answer (63, 92, 94).
+# (13, 31, 43, 45), or are counted elsewhere in the driver's output (63, 92, 94).
 HARDWARE_XIDS = {
     48: "uncorrectable memory error",
     62: "internal microcontroller halt",

@@ -37,7 +37,7 @@ SHM_PER_RANK = 64 * MIB
 SHM_ENOUGH = 1024 * MIB
 # More names than this make a line unreadable.
 MAX_NAMES = 5
-# Variables in which a launcher says how many tasks it started in this step.
+# Variables in which a launcher gives the number of tasks of this step.
 TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 

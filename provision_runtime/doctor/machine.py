@@ -66,7 +66,7 @@ class Machine:
         return sorted(self.path(folder).glob(pattern))
 
     def which(self, name: str, only_on_path: bool = False) -> str | None:
-        """only_on_path: as the user's own programs would find it."""
+        """only_on_path: where the user's programs would find it."""
         if not self.is_real:
             folders = [str(self.root / "bin")]
         else:

@@ -87,8 +87,8 @@ def interfaces(machine: Machine) -> Iterator[Observation]:
 
 
 def port(machine: Machine) -> Iterator[Observation]:
-    """MASTER_PORT, or torchrun's own port if a process of this user listens there: somebody else's
-    may be a job that is as it should be."""
+    """MASTER_PORT; or torchrun's default port if a process of this user listens there, since that of
+    another user may be a healthy job."""
     if not machine.is_real:
         return
     variable = machine.environment.get("MASTER_PORT", "")

@@ -143,7 +143,7 @@ def _start(machine: Machine, probe: Probe) -> _Child:
 
 
 def _null() -> int:
-    """A file that is empty and takes nothing that matters, also where /dev/null is broken."""
+    """A descriptor that reads as empty, even where /dev/null is broken."""
     try:
         return os.open(os.devnull, os.O_RDWR)
     except OSError:
@@ -182,7 +182,7 @@ def _waits_in(pid: int) -> str:
 
 
 def _end(pid: int) -> None:
-    """Kill a probe and what it started. It may be stuck in the kernel, so nobody waits for it."""
+    """Kill a probe and its children, without waiting: it may be stuck in the kernel."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

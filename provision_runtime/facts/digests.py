@@ -61,7 +61,7 @@ class File:
     target: str | None
 
     def describe(self, prefix: str, deep: bool) -> str:
-        """What its distribution's digest says of it; changes with the file."""
+        """The line of its distribution's digest; changes with the file."""
         if self.target is not None:
             return f"link {self.target}"
         if not self.is_regular:

@@ -56,7 +56,7 @@ def _is_off(value: str) -> bool:
 
 
 def _is_on_for_torch(value: str) -> bool:
-    """torch's own switches are words or numbers."""
+    """torch's switches are words or numbers."""
     return _is_on(value) or value.strip().lower() in ("true", "t", "yes", "y", "on")
 
 

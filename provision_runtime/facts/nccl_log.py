@@ -37,7 +37,7 @@ MAX_WARNINGS = 20
 
 @dataclass
 class Transports:
-    """What one rank's log says. `peers`: the transport to each rank that it sends to, and `gdrdma`
+    """The log of one rank. `peers`: the transport to each rank that it sends to, and `gdrdma`
     whether the network moves data to and from the GPU directly."""
 
     version: str | None = None

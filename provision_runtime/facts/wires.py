@@ -37,7 +37,7 @@ PORT_RATE = re.compile(r"([\d.]+) Gb/sec")
 @dataclass(frozen=True)
 class PcieLink:
     """A card's link. `generation` is the lower of the card's and its slot's best: both fall while
-    the card is idle, so the current one says nothing."""
+    the card is idle, so the current one means nothing."""
 
     address: str
     generation: int
@@ -147,7 +147,7 @@ def _generation(path: Path) -> int | None:
 
 
 def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
-    """The ports of RDMA cards that are up and whose rate the kernel tells."""
+    """The ports of RDMA cards that are up and whose rate the kernel reports."""
     ports = []
     for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
         rate = PORT_RATE.match(read_text(folder / "rate"))
@@ -168,7 +168,7 @@ def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
 
 
 def interface_rates(root: Path = Path("/")) -> dict[str, float]:
-    """GB/s of each network interface whose driver tells it. A virtual one says -1, or nothing."""
+    """GB/s of each network interface whose driver reports it. A virtual one reports -1, or nothing."""
     rates = {}
     for folder in sorted((root / "sys/class/net").glob("*")):
         megabits = _number(folder / "speed")

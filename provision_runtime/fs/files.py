@@ -23,8 +23,8 @@ TRANSIENT = (errno.ENOENT, errno.ESTALE)
 # Some file systems cannot sync folders (CIFS, several FUSE drivers); renames there are as durable
 # as they get.
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
-# A client that dropped a stale handle asks the server again at the next lookup, so a few tries
-# in quick succession are enough.
+# A client that dropped a stale handle queries the server at the next lookup, so a few tries in
+# quick succession are enough.
 STALE_TRIES = 5
 STALE_PAUSE_S = 0.05
 # <linux/fs.h>: SYNC_FILE_RANGE_WRITE, which starts writing and does not wait.

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     Decision = Callable[[Sequence[Any]], Any]
 
 RETRY_S = 0.5
-# Node 0 may start a little later; a loopback address that still does not answer then is not it.
+# Node 0 may start a little later. A loopback address that does not respond by then is not node 0.
 LOOPBACK_S = 15.0
 REMIND_S = 10.0
-# More connections than nodes and these do not wait for their greeting at once: the oldest is
-# dropped, and if it is a node's, it comes again.
+# How many connections, besides the nodes', may wait to be greeted. Then the oldest is dropped; a node
+# connects again.
 MOST_STRANGERS = 128
 
 
@@ -68,7 +68,7 @@ class Channel:
     def connections(self) -> list[Connection]:
         return []
 
-    def tell(self, message: Message) -> None:
+    def send_to_all(self, message: Message) -> None:
         """Send a message to the other nodes that this one is connected to: those that are gone need
         none."""
         for connection in self.connections():
@@ -79,11 +79,11 @@ class Channel:
 
     def announce_end(self, reason: str) -> None:
         """End the job on the other nodes too."""
-        self.tell(Message(end=reason))
+        self.send_to_all(Message(end=reason))
 
     def announce_stop(self, number: int) -> None:
         """Stop the job on the other nodes too, as a signal stopped it here."""
-        self.tell(Message(stop=number))
+        self.send_to_all(Message(stop=number))
 
     def close(self) -> None:
         """Close all connections."""
@@ -198,7 +198,7 @@ class Head(Channel):
         stranger.close()
 
     def _stop_listening(self) -> None:
-        """When every node is there, nobody else has anything to say."""
+        """Once every node has joined, nothing else may connect."""
         if self._listener.fileno() < 0:
             return
         for stranger in list(self._strangers):

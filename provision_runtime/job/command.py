@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--folder", metavar="DIR", help="where COMMAND starts")
     parser.add_argument(
-        "--detach", action="store_true", help="go on without this shell, with a log of its own"
+        "--detach", action="store_true", help="continue without this shell, and write a log"
     )
     parser.add_argument("command", nargs="+", metavar="COMMAND")
 

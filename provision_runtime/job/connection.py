@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 FIRST_PORT, PORTS = 20000, 10000
 CANDIDATES = 16
 CONNECT_S = 3.0
-# How long node 0 may take to greet: anything else that listens there says something else, or
-# nothing.
+# How long node 0 may take to greet: any other program there sends something else, or nothing.
 GREETING_S = 5.0
-# No message of ours is longer, and no greeting is.
+# The limits of a message and of a greeting.
 LONGEST_LINE, LONGEST_GREETING = 1 << 20, 4096
 HEAD, MEMBER = b"head", b"member"
 NONCE_BYTES = 16
@@ -40,7 +39,7 @@ MAC_DIGITS = 64
 
 @dataclass(frozen=True)
 class Message:
-    """What nodes send each other; what does not belong to a message is None.
+    """What nodes send each other; the fields of other messages are None.
 
     job, node, nodes, name: a node's greeting; job alone: node 0's welcome. topic with payload or
     decision: an exchange. end, stop, done: the job ends, a signal stops it, this node's command has

@@ -1,4 +1,4 @@
-"""Leaves the shell that started a job's part: ssh may end, the part goes on."""
+"""Leaves the shell that started a job's part: ssh may end, the part continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_detached(job: str, node: int, run: Callable[[], int]) -> int:
-    """Start `run` in a session of its own, with a log; returns 0 when it has started.
+    """Start `run` in a new session, with a log; returns 0 when it has started.
 
     Its exit code is written into the part's folder.
     """

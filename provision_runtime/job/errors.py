@@ -6,7 +6,7 @@ from __future__ import annotations
 class JobError(Exception):
     """The job cannot go on; the message names the node and the reason.
 
-    is_of_others: another node said so, and its message is in its log.
+    is_remote: another node raised it, and has the message in its log.
     """
 
     def __init__(self, message: str, *, is_remote: bool = False) -> None:

@@ -30,12 +30,12 @@ from .errors import JobError, Stopped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Has the job's key, by which its nodes know each other.
+# Holds the job's key, by which its nodes recognize each other.
 KEY_VARIABLE = "PROVISION_JOB_KEY"
 # How long torchrun may take to end its ranks (it gives them 30 s after SIGTERM).
 ENDING_S = 45.0
-# torch's own rendezvous starts when every node has imported torch, so it takes moments; the slowest
-# import says how slow the nodes are.
+# torch's own rendezvous starts when every node has imported torch, so it takes moments. The slowest
+# import shows how slow the nodes are.
 SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
@@ -63,9 +63,9 @@ class JobOptions:
     """The part of one node.
 
     id: of this start of the job. names: of all nodes, in the order of their numbers; () means the
-    numbers. key: by which they know each other. ranks: processes of this node; 0 runs the command
+    numbers. key: by which they recognize each other. ranks: processes of this node; 0 runs the command
     once, without torch. wait_s: for the other nodes. saves: the ranks save a checkpoint and end when they get USR1. shares_log: all
-    nodes write to one log, so that one of them says what is true of all.
+    nodes write to one log, so that one of them reports what is true of all.
     """
 
     id: str
@@ -110,8 +110,8 @@ def run(options: JobOptions) -> int:
         log(f"{options.name}: stopped by {stop} before the ranks ran")
         return 0 if stop.number == signal.SIGUSR1 else 128 + stop.number
     finally:
-        # Python resets handlers when it ends: a signal that comes late would still kill this
-        # process, and a job that has saved would count as failed. Ignored signals stay so.
+        # Python resets handlers when it ends. A signal that arrives then would kill this process,
+        # and a job that has saved would count as failed. Ignored signals stay ignored.
         for number in (*STOPPING, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
 
@@ -299,7 +299,7 @@ class _Agent:
 def _start(
     command: list[str], variables: dict[str, str], descriptors: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
-    """A child in a session of its own, which is told to end if this process is killed."""
+    """A child in a new session; the kernel ends it if this process is killed."""
     end_with_parent = processes.death_signal(signal.SIGTERM)
 
     def prepare() -> None:
@@ -320,8 +320,8 @@ def _start(
 
 
 class _Supervisor:
-    """Waits for the command's end, and passes on what arrives meanwhile: signals to the ranks, ends
-    to and from the other nodes."""
+    """Waits for the command to end; until then, passes signals to the ranks and exchanges ends and
+    stops with the other nodes."""
 
     def __init__(
         self, options: JobOptions, channel: Channel, child: subprocess.Popen[bytes]
@@ -372,7 +372,7 @@ class _Supervisor:
         if self._stopped_by is not None and self._stopped_by in STOPPING:
             return 128 + self._stopped_by
         if status == 0:
-            self._channel.tell(Message(done=True))
+            self._channel.send_to_all(Message(done=True))
             return 0
         code = 128 - status if status < 0 else status
         message = f"{name}: the command ended with status {code}"

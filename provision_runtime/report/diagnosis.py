@@ -132,7 +132,7 @@ def fix_lines(findings: Iterable[ObservedFinding]) -> list[str]:
 
 
 def explain_lines(id: str, width: int | None) -> list[str]:
-    """What the registry says about a finding. Raises KeyError for an unknown id."""
+    """What the registry has about a finding. Raises KeyError for an unknown id."""
     rule = CATALOG[id]
     parts = [("means", rule.meaning), ("breaks", rule.breaks), ("do", rule.advice)]
     result = [f"{id} ({rule.verdict})"]

@@ -25,7 +25,7 @@ UNKNOWN = "unknown"
 # Unknown outranks warn: what could not be checked is never a success.
 WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 
-# Findings that say that time passed, or that something was busy: the node may only be slow.
+# Findings of a passed time limit, or of something busy: the node may only be slow.
 TIME_FINDINGS = frozenset(
     ("deadline-passed", "time-over", "rank-stuck", "rank-missing", "interrupted", "port-busy")
 )

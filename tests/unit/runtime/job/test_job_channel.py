@@ -382,9 +382,9 @@ def test_who_stands_between_can_change_nothing() -> None:
                 member = node.result()
                 assert isinstance(member, Member)
                 with contextlib.closing(member):
-                    member.tell(Message(topic="t", payload=1))
+                    member.send_to_all(Message(topic="t", payload=1))
                     payload = of_node.line()
-                    head.tell(Message(topic="t", payload=1))
+                    head.send_to_all(Message(topic="t", payload=1))
                     wrong = {
                         "changed": payload.replace(b'"payload": 1', b'"payload": 7'),
                         "repeated": greeting,
