@@ -237,7 +237,7 @@ RESULTS = (
         "doctor-nodes",
         "doctor --on",
         "the findings of each node, and which were not examined",
-        {"nodes": dict[str, Any], "failures": dict[str, NodeFailure]},
+        {"nodes": dict[str, Diagnosis], "failures": dict[str, NodeFailure]},
     ),
     _result("doctor-explain", "doctor --explain", "what a finding means", Rule, {"id": str}),
     _result(
