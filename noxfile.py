@@ -57,7 +57,7 @@ TEXT_TESTS = (
     "test_lock_verify",
     "test_named_options",
     "test_quickstart",
-    "test_registry_manifest",
+    "test_image_manifest",
     "test_render",
     "test_resolution",
     "test_resolution_properties",

@@ -4,8 +4,8 @@ This package exports what the commands need. Its modules:
 
 - build, layer_build, layers, conda_files, wheel_files, config: from a prefix to an image
 - cache_key, layer_cache: which layers can be reused instead of built again
-- base, base_archive: the base image
-- oci_layout, tar: the file formats
+- base, disk_base: the base image
+- oci_layout, manifest: the file formats
 - docker, container_smoke: the Docker engine
 - export, compress, registry: archives, compressed layers, registries
 - sbom: the packages in it
@@ -20,7 +20,6 @@ from provision.image.base import (
     parse_engine_reference,
     parse_tag,
 )
-from provision.image.base_archive import read_disk_base, recorded_base
 from provision.image.build import build_image, find_image, matching_image
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
@@ -30,6 +29,7 @@ from provision.image.config import (
     source_date_epoch,
 )
 from provision.image.container_smoke import SmokeFiles, run_smoke
+from provision.image.disk_base import read_disk_base, recorded_base
 from provision.image.docker import (
     find_engine_base,
     find_engine_id,
@@ -46,8 +46,8 @@ from provision.image.docker import (
 )
 from provision.image.engine_record import record_path
 from provision.image.export import COMPRESSIBLE, Output, check_output, export_image, parse_output
+from provision.image.manifest import ImageDocuments
 from provision.image.oci_layout import remove_leftovers
-from provision.image.registry.manifest import RemoteImage
 from provision.image.registry.pull import (
     decompress_image,
     discard_if_incomplete,
@@ -74,10 +74,10 @@ __all__ = [
     "PREFIX",
     "BaseImage",
     "Compression",
+    "ImageDocuments",
     "Output",
     "PushResult",
     "RegistryReference",
-    "RemoteImage",
     "SmokeFiles",
     "attach_referrer",
     "base_registry_reference",

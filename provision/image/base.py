@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
+import shlex
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,8 @@ _REFERENCE = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}"
 )
-# Images on disk, as containers-transports(5) names them; base_archive.py reads them.
-ON_DISK = re.compile(r"(oci|oci-archive|docker-archive):(.+)")
+# An image layout on disk, as containers-transports(5) names it; disk_base.py reads it.
+ON_DISK = "oci:"
 
 SHELLS = ("bin/sh", "usr/bin/sh")
 LIBC = re.compile(r"(?:usr/)?lib(?:64)?(?:/[^/]+-linux-gnu)?/libc(?:\.so\.6|-2\.\d+\.so)")
@@ -92,9 +93,13 @@ def chosen_base(reference: str | None) -> str:
         return pinned("base")
     if is_on_disk(reference):
         return reference
-    return parse_engine_reference(
-        reference, alternatives=", or oci:DIR, oci-archive:FILE, docker-archive:FILE"
-    )
+    if reference.startswith(("oci-archive:", "docker-archive:")):
+        raise InvalidSpec(
+            f"The base {reference} is an archive; provision reads image layouts in folders.",
+            advice="Unpack it (`tar -xf FILE -C DIR`) and write oci:DIR. For an archive by "
+            f"`docker save` before Docker 25: `skopeo copy {shlex.quote(reference)} oci:DIR`.",
+        )
+    return parse_engine_reference(reference, alternatives=", or oci:DIR")
 
 
 def parse_engine_reference(text: str, alternatives: str = "") -> str:
@@ -125,7 +130,7 @@ def parse_tag(text: str) -> str:
 
 def is_on_disk(reference: str | None) -> bool:
     """Whether a reference names an image on disk, which can be read without an engine."""
-    return reference is not None and ON_DISK.fullmatch(reference) is not None
+    return reference is not None and reference.startswith(ON_DISK)
 
 
 # What a base must contain

@@ -22,7 +22,7 @@ from provision.core.file_locks import open_lock_file, try_lock
 from provision.core.json_text import parse_json
 from provision.core.paths import make_private_directory
 from provision.core.schema import schema_error
-from provision.core.types import Layer
+from provision.core.types import Image, Layer
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -216,6 +216,18 @@ def read(layout: Path) -> LayoutManifest | None:
         layers=tuple(layers),
         annotations=manifest.get("annotations") or {},
     )
+
+
+def read_image(image: Image) -> LayoutManifest:
+    """The manifest of an image that we made. IntegrityError if its layout is incomplete, or another
+    image's."""
+    manifest = read(image.layout)
+    if manifest is None or manifest.manifest_digest != image.manifest_digest:
+        raise IntegrityError(
+            f"{image.layout} is no longer the complete image.",
+            advice="Run `provision image build` to make it again.",
+        )
+    return manifest
 
 
 def write(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.core.container import PREFIX
-from provision.core.errors import IntegrityError, ToolMissing
+from provision.core.errors import IntegrityError
 from provision.core.sbom import Sbom, SbomPackage
 from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by
 from provision.core.types import Image
@@ -27,10 +27,10 @@ from provision.image import config, oci_layout
 # The base's own records.
 DPKG_STATUS, DPKG_STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d/"
 APK_INSTALLED = "lib/apk/db/installed"
-OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
+OS_RELEASE = ("usr/lib/os-release", "etc/os-release")  # the second replaces values of the first
 SYSTEM_FILES = re.compile(
     rf"{DPKG_STATUS}|{DPKG_STATUS_FOLDER}[^/]+(?<!\.md5sums)|(?:usr/)?{APK_INSTALLED}"
-    rf"|{'|'.join(OS_RELEASE)}|usr/share/doc/[^/]+(?:/copyright)?"
+    rf"|{'|'.join(OS_RELEASE)}"
 )
 RPM = re.compile(r"(?:var/lib/rpm|usr/lib/sysimage/rpm)/(?:Packages(?:\.db)?|rpmdb\.sqlite)")
 
@@ -42,7 +42,6 @@ _RUNTIME_METADATA = re.compile(r".*/site-packages/provision_runtime-[^/]+\.dist-
 RECORDS = re.compile(f"{SYSTEM_FILES.pattern}|{_CONDA_RECORD}|{_WHEEL_METADATA}")
 
 SIZE_LIMIT = 64 << 20  # of all records; the status file of a complete Debian has 10 MB
-LINK_LIMIT = 8  # symbolic links may lead in a circle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +62,9 @@ class ImagePackages:
 def read_packages(image: Image) -> ImagePackages:
     """Read the package records of an image, in one pass over the headers of its layers.
 
-    ToolMissing if its layout is gone, IntegrityError if it is another image's or corrupt.
+    IntegrityError if its layout is gone, another image's or corrupt.
     """
-    manifest = oci_layout.read(image.layout)
-    if manifest is None:
-        raise ToolMissing(
-            f"The image layout {image.layout} is missing or incomplete.",
-            advice="Run `provision image build` to make it.",
-        )
-    if manifest.manifest_digest != image.manifest_digest:
-        raise IntegrityError(
-            f"{image.layout} holds another image than the passport names.",
-            advice="Run `provision image build` again.",
-        )
+    manifest = oci_layout.read_image(image)
     layers = [oci_layout.blob(image.layout, layer.digest) for layer in manifest.layers]
     contents = read_files(layers, RECORDS, noticed=RPM)
     records = {
@@ -154,28 +143,11 @@ class ImageContents:
     not read. size: bytes that were read."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    links: dict[str, str] = field(default_factory=dict)
     noticed: set[str] = field(default_factory=set)
     size: int = 0
 
-    def get(self, path: str) -> bytes | None:
-        """A file, also if it, or the folder that holds it, is a symbolic link."""
-        for _ in range(LINK_LIMIT):
-            if path in self.files:
-                return self.files[path]
-            link = path if path in self.links else posixpath.dirname(path)
-            if link not in self.links:
-                return None
-            path = self._target(link) + path[len(link) :]
-        return None
-
-    def _target(self, link: str) -> str:
-        target = posixpath.join("/", posixpath.dirname(link), self.links[link])
-        return posixpath.normpath(target).lstrip("/")
-
     def hide(self, is_hidden: Callable[[str], bool]) -> None:
         self.files = {path: file for path, file in self.files.items() if not is_hidden(path)}
-        self.links = {path: target for path, target in self.links.items() if not is_hidden(path)}
         self.noticed = {path for path in self.noticed if not is_hidden(path)}
 
 
@@ -185,8 +157,8 @@ def read_files(
     noticed: re.Pattern[str],
     limit: int = SIZE_LIMIT,
 ) -> ImageContents:
-    """The files and links whose whole path matches `pattern`, and the names of those that match
-    `noticed`, as the layers make them together.
+    """The files whose whole path matches `pattern`, and the names of those that match `noticed`, as
+    the layers make them together. Symbolic links are not followed.
 
     layers: uncompressed archives from the bottom up. Raises IntegrityError if one is not an
     archive, or if the files have more than `limit` bytes together.
@@ -225,10 +197,7 @@ def _add_member(
     limit: int,
 ) -> None:
     contents.files.pop(path, None)
-    contents.links.pop(path, None)
-    if member.issym():
-        contents.links[path] = member.linkname
-    elif member.isreg() or member.islnk():
+    if member.isreg() or member.islnk():
         with contextlib.suppress(KeyError):  # a hard link to a file that is not in this layer
             file = archive.extractfile(member)
             contents.files[path] = file.read(limit + 1) if file else b""
@@ -251,25 +220,18 @@ def unread_databases(contents: ImageContents) -> tuple[str, ...]:
         return (
             f"the base's rpm database (/{min(contents.noticed)}), so its packages are not listed",
         )
-    for path in contents.files:
-        is_database = not path.startswith(("usr/share", *OS_RELEASE))
-        if is_database and SYSTEM_FILES.fullmatch(path):
-            return ()
+    if any(path not in OS_RELEASE for path in contents.files):
+        return ()
     return ("the base has no known package database (dpkg, apk), so its files are not listed",)
 
 
 def _os_release(contents: ImageContents) -> dict[str, str]:
-    for path in OS_RELEASE:
-        content = contents.get(path)
-        if content is not None:
-            break
-    else:
-        return {}
     values = {}
-    for line in content.decode(errors="replace").splitlines():
-        key, separator, value = line.partition("=")
-        if separator:
-            values[key.strip()] = value.strip().strip("\"'")
+    for path in OS_RELEASE:
+        for line in contents.files.get(path, b"").decode(errors="replace").splitlines():
+            key, separator, value = line.partition("=")
+            if separator:
+                values[key.strip()] = value.strip().strip("\"'")
     return values
 
 
@@ -302,21 +264,8 @@ def _dpkg_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterat
             status = fields.get("Status", "install ok installed").split()
             if not name or not version or status[-1:] != ["installed"]:
                 continue
-            copyright_file = contents.get(f"usr/share/doc/{name}/copyright") or b""
             qualifiers = {"arch": fields.get("Architecture", ""), "distro": distribution}
-            yield _system_package(
-                "deb", namespace, name, version, qualifiers, _licenses(copyright_file)
-            )
-
-
-def _licenses(copyright_file: bytes) -> str:
-    """The licenses that a machine-readable copyright file names, in Debian's terms; empty if the
-    file is prose."""
-    text = copyright_file.decode(errors="replace")
-    if not text.lstrip().startswith("Format:"):
-        return ""
-    names = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE)
-    return ", ".join(dict.fromkeys(name.strip() for name in names))
+            yield _system_package("deb", namespace, name, version, qualifiers)
 
 
 def _apk_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterator[SbomPackage]:
@@ -326,23 +275,14 @@ def _apk_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterato
             name, version = fields.get("P"), fields.get("V")
             if name and version:
                 qualifiers = {"arch": fields.get("A", ""), "distro": distribution}
-                yield _system_package(
-                    "apk", namespace, name, version, qualifiers, fields.get("L", "")
-                )
+                yield _system_package("apk", namespace, name, version, qualifiers)
 
 
 def _system_package(
-    manager: str,
-    namespace: str,
-    name: str,
-    version: str,
-    qualifiers: Mapping[str, str],
-    licenses: str,
+    manager: str, namespace: str, name: str, version: str, qualifiers: Mapping[str, str]
 ) -> SbomPackage:
     from packageurl import PackageURL
 
-    non_empty = {key: value for key, value in qualifiers.items() if value}
-    purl = PackageURL(manager, namespace, name, version, non_empty).to_string()
-    return SbomPackage(
-        key=purl, manager=manager, name=name, version=version, purl=purl, license=licenses
-    )
+    qualifiers = {key: value for key, value in qualifiers.items() if value}
+    purl = PackageURL(manager, namespace, name, version, qualifiers).to_string()
+    return SbomPackage(key=purl, manager=manager, name=name, version=version, purl=purl)

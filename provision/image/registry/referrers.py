@@ -11,11 +11,11 @@ from urllib.parse import urljoin
 
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Image
+from provision.image import manifest as manifests
 from provision.image import oci_layout
+from provision.image.manifest import Descriptor
 from provision.image.oci_layout import MANIFEST_TYPES, Entry, ImageManifest, Index
-from provision.image.registry import manifest as manifests
 from provision.image.registry.client import RegistryClient, RegistryResponse
-from provision.image.registry.manifest import Descriptor
 from provision.image.registry.push import put_blob, put_manifest
 from provision.image.registry.reference import RegistryReference
 
@@ -127,7 +127,7 @@ def list_referrers(
         if entry.get("artifactType") != artifact_type:
             continue
         try:
-            descriptor = manifests.parse_descriptor(reference, entry, MANIFEST_TYPES)
+            descriptor = manifests.parse_descriptor(str(reference), entry, MANIFEST_TYPES)
         except (IntegrityError, InvalidSpec) as error:
             warn(f"skipping an invalid attachment of {digest}: {error.message}")
             continue
@@ -176,7 +176,7 @@ def _fallback_entries(client: RegistryClient, digest: str) -> list[Entry]:
 def _index_entries(client: RegistryClient, response: RegistryResponse) -> list[Entry]:
     """Each entry is checked where it is used: one that somebody else attached must not hide the
     others."""
-    index: Index = manifests.parse(client.reference, response.content, "oci-referrers")
+    index: Index = manifests.parse(str(client.reference), response.content, "oci-referrers")
     return [entry for entry in index["manifests"] if isinstance(entry, dict)]
 
 
@@ -192,19 +192,19 @@ def referrer_content(
             expected=(200,),
             headers={"Accept": oci_layout.MANIFEST},
         )
-        manifests.check_digest(reference, referrer.digest, response.content)
-        manifest: ImageManifest = manifests.parse(reference, response.content, "oci-manifest")
+        manifests.check_digest(str(reference), referrer.digest, response.content)
+        manifest: ImageManifest = manifests.parse(str(reference), response.content, "oci-manifest")
         subject = manifest.get("subject")
         if subject is None or subject["digest"] != digest or len(manifest["layers"]) != 1:
             raise IntegrityError(
                 f"{reference}: {referrer.digest} is not an attachment of {digest}.",
                 advice="Tell whoever attached it.",
             )
-        layer = manifests.parse_descriptor(reference, manifest["layers"][0], (media_type,))
+        layer = manifests.parse_descriptor(str(reference), manifest["layers"][0], (media_type,))
         content = client.request(
             "GET", f"blobs/{layer.digest}", expected=(200,), limit=CONTENT_LIMIT
         ).content
-    manifests.check_digest(reference, layer.digest, content)
+    manifests.check_digest(str(reference), layer.digest, content)
     return content
 
 

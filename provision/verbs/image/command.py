@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    SbomFormat,
     base_option,
     build_request,
     context_of,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 compression_option = click.option(
     "--compression",
-    type=click.Choice(["none", "gzip", "zstd"]),
+    type=click.Choice(["none", "zstd"]),
     default="none",
     show_default=True,
     help="Compression of layers in OCI layouts, OCI archives and registries.",
@@ -140,7 +139,7 @@ def build(console: Console, name: str, envs: Path | None, dry_run: bool, **optio
     """Build the image of a locked environment.
 
     With --output oci:DIR or an archive, no Docker engine is needed: provision pulls the base image
-    itself, or reads it from --base oci:DIR, oci-archive:FILE or docker-archive:FILE.
+    itself, or reads it from --base oci:DIR.
     """
     import shlex
 
@@ -279,18 +278,10 @@ def show(console: Console, place: str, envs: Path | None) -> None:
 
 @image.command("sbom")
 @click.argument("name")
-@click.option(
-    "--format",
-    "kind",
-    type=SbomFormat(["cyclonedx"]),
-    default="cyclonedx",
-    show_default=True,
-    help="CycloneDX 1.6, as JSON.",
-)
 @output_file_option
 @verb
-def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
-    """Write the SBOM of an environment's image.
+def sbom(console: Console, name: str, envs: Path | None, output: Path | None) -> None:
+    """Write the SBOM of an environment's image, as CycloneDX 1.6.
 
     It lists the packages of the lock and of the base image. The same image always gives the same
     bytes. Reports parts of the base image that could not be read; the SBOM lists them too.

@@ -28,6 +28,7 @@ from provision.core.errors import (
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders, make_private_directory, owner_writes_only
 from provision.core.sbom import MEDIA_TYPE, sbom_text
+from provision.core.types import Image
 from provision.environment import passport as passports
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
@@ -110,28 +111,30 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
     client = None
     if any(output.path is None for output in destinations):
         client = _require_engine(outputs)
-    remote = images.find_remote(images.parse_registry_reference(place))
+    reference = images.parse_registry_reference(place)
+    remote = images.find_remote(reference)
     layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
         is_loaded = client is not None and images.has_image(client, remote.config_digest)
         if not is_loaded or len(destinations) > 1:
             nearby = _nearby_layouts(context.folders, destinations)
-            images.pull_image(remote, layout, context.progress, nearby=nearby)
+            images.pull_image(reference, remote, layout, context.progress, nearby)
+        image = images.pulled_image(reference, remote, layout)
         with reported_steps(context.progress) as steps:
             for output in destinations:
-                _deliver(context, remote, layout, output, client)
+                _deliver(context, image, remote.diff_ids, output, client)
                 steps.append(f"pulled to {output}")
         if layout.name not in _base_layouts(context.folders):
             shutil.rmtree(layout, ignore_errors=True)
     _remove_abandoned(context)
     return PulledImage(
-        reference=remote.reference.with_digest(remote.digest),
+        reference=reference.with_digest(remote.digest),
         image_id=remote.config_digest,
         places=tuple(map(str, destinations)),
     )
 
 
-def _layout(folders: Folders, remote: images.RemoteImage) -> Path:
+def _layout(folders: Folders, remote: images.ImageDocuments) -> Path:
     return folders.pulled / remote.digest.removeprefix("sha256:")
 
 
@@ -170,12 +173,11 @@ def _nearby_layouts(folders: Folders, outputs: Sequence[images.Output]) -> list[
 
 def _deliver(
     context: Context,
-    remote: images.RemoteImage,
-    layout: Path,
+    image: Image,
+    diff_ids: Sequence[str],
     output: images.Output,
     client: Any | None,
 ) -> None:
-    image = images.pulled_image(remote, layout)
     if output.kind in images.COMPRESSIBLE:
         images.export_image(image, output, context.progress)
         return
@@ -183,9 +185,9 @@ def _deliver(
     if is_for_engine and images.has_image(client, image.image_id):
         images.tag_image(client, image.image_id, image.reference)
         return
-    staging = layout.with_name(f"{layout.name}.plain")
+    staging = image.layout.with_name(f"{image.layout.name}.plain")
     try:
-        plain = images.decompress_image(image, remote.diff_ids, staging, context.progress)
+        plain = images.decompress_image(image, diff_ids, staging, context.progress)
         if is_for_engine:
             engine_id = images.send_image(plain, client, context.progress)
             images.tag_image(client, engine_id, image.reference)
@@ -197,15 +199,16 @@ def _deliver(
 
 def show_image(context: Context, place: str) -> ImageSummary:
     """What a registry says about an image, and the smoke verdicts attached to it."""
-    remote = images.find_remote(images.parse_registry_reference(place))
+    reference = images.parse_registry_reference(place)
+    remote = images.find_remote(reference)
     referrers = images.list_referrers(
-        remote.reference, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn
+        reference, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn
     )
     verdicts = []
     for referrer in referrers:
         try:
             content = images.referrer_content(
-                remote.reference, remote.digest, referrer, passports.SMOKE_MEDIA_TYPE
+                reference, remote.digest, referrer, passports.SMOKE_MEDIA_TYPE
             )
             verdicts.append(passports.read_smoke_attachment(content))
         except (IntegrityError, InvalidSpec, ToolFailed, ToolMissing) as error:
@@ -213,7 +216,7 @@ def show_image(context: Context, place: str) -> ImageSummary:
             context.progress.warn(f"skipped the attachment {referrer.digest}: {error.message}")
     verdicts.sort(key=lambda row: (str(row["place"]), str(row["report"].get("started_at"))))
     return ImageSummary(
-        reference=remote.reference.with_digest(remote.digest),
+        reference=reference.with_digest(remote.digest),
         image_id=remote.config_digest,
         labels=remote.labels,
         layers=tuple(layer.row for layer in remote.layers),
@@ -256,7 +259,7 @@ def _pull_base(context: Context, reference: images.RegistryReference, cached: Pa
         if not images.is_complete(layout):
             context.progress.say(f"pulling the base image {brief_reference(str(reference))}")
             nearby = _nearby_layouts(context.folders, ())
-            images.pull_image(remote, layout, context.progress, nearby=nearby)
+            images.pull_image(reference, remote, layout, context.progress, nearby)
     atomic_write(_base_record(context.folders, reference), layout.name)
     _remove_abandoned(context)
     return layout
@@ -280,10 +283,7 @@ def _base_unreachable(reference: images.RegistryReference, error: ProvisionError
     return Unreachable(
         f"No Docker engine answers, and the base image {brief_reference(str(reference))} could not "
         f"be pulled: {error.message}",
-        advice=(
-            "Name another with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or "
-            "one in a registry that answers."
-        ),
+        advice=("Name another with --base: oci:DIR, or one in a registry that responds."),
         details=error.details,
     )
 

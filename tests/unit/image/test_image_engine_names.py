@@ -21,7 +21,7 @@ from provision.core import tar
 from provision.core.types import Image, Layer
 from provision.image import oci_layout
 from provision.image.config import LOCK_LABEL
-from tests.unit.image.test_image_base_archive import LAYERS, Silent, config, layout
+from tests.unit.image.test_image_disk_base import LAYERS, Silent, config, layout
 from tests.unit.image.test_image_layers import digest
 
 LOCK = "5c" * 32

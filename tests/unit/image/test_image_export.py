@@ -18,8 +18,8 @@ from provision.core.errors import (
     InvalidSpec,
 )
 from provision.core.types import Image, Layer
-from provision.image import base_archive, docker, export, oci_layout
-from tests.unit.image.test_image_base_archive import LAYERS, Silent, config, layers_of, layout
+from provision.image import disk_base, docker, export, oci_layout
+from tests.unit.image.test_image_disk_base import LAYERS, Silent, config, layers_of, layout
 from tests.unit.image.test_image_layers import digest
 
 
@@ -34,37 +34,45 @@ def image(tmp_path: Path) -> Image:
     )  # fmt: skip
 
 
+def exported(to: export.Output, folder: Path) -> tuple[str, str, list[bytes]]:
+    """Name, image id and layers of the image in an output."""
+    assert to.path is not None
+    if to.kind == "oci":
+        base = disk_base.read_disk_base(str(to))
+        return base.reference, base.digest, layers_of(base, folder / "blobs")
+    with tarfile.open(to.path) as archive:
+        files = {name: archive.extractfile(name) for name in archive.getnames()}
+        content = {name: file.read() for name, file in files.items() if file}
+    if to.kind == "docker-archive":
+        (row,) = json.loads(content["manifest.json"])
+        return (
+            row["RepoTags"][0],
+            digest(content[row["Config"]]),
+            [content[name] for name in row["Layers"]],
+        )
+    for name, data in content.items():
+        (folder / "unpacked" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "unpacked" / name).write_bytes(data)
+    return exported(export.parse_output(f"oci:{folder / 'unpacked'}"), folder)
+
+
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
-def test_an_exported_image_can_be_a_base(image: Image, tmp_path: Path, kind: str) -> None:
+def test_an_exported_image_is_complete_and_has_its_names(
+    image: Image, tmp_path: Path, kind: str
+) -> None:
     to = export.parse_output(f"{kind}:{tmp_path / 'out' / 'toy'}")
     for _ in range(2):  # the second replaces the first
         export.export_image(image, to, Silent())
-    base = base_archive.read_disk_base(str(to))
-    assert base.digest == image.image_id
-    assert base.reference == ("provision/toy:1" if kind == "docker-archive" else "lab:12")
-    assert layers_of(base, tmp_path / "blobs") == LAYERS
+    name = "provision/toy:1" if kind == "docker-archive" else "lab:12"
+    assert exported(to, tmp_path / "a") == (name, image.image_id, LAYERS)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy"]
-
-
-@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
-def test_an_exported_image_has_the_names_of_the_user(
-    image: Image, tmp_path: Path, kind: str
-) -> None:
-    to = export.parse_output(f"{kind}:{tmp_path / 'toy'}")
-    export.export_image(image, to, Silent(), ["lab.org:5000/ml/toy:2"])
-    base = base_archive.read_disk_base(str(to))
-    assert (base.reference, base.digest) == ("lab.org:5000/ml/toy:2", image.image_id)
-    export.export_image(image, to, Silent(), ["lab/toy:2", "lab/toy:latest"])
+    names = ["lab.org:5000/ml/toy:2", "lab/toy:latest"]
+    export.export_image(image, to, Silent(), names)
+    assert exported(to, tmp_path / "b") == (names[0], image.image_id, LAYERS)
     if kind == "oci":
-        rows = json.loads((tmp_path / "toy" / "index.json").read_bytes())["manifests"]
-        assert [row["annotations"][oci_layout.NAME] for row in rows] == [
-            "lab/toy:2",
-            "lab/toy:latest",
-        ]
+        rows = json.loads((tmp_path / "out" / "toy" / "index.json").read_bytes())["manifests"]
+        assert [row["annotations"][oci_layout.NAME] for row in rows] == names
         assert {row["digest"] for row in rows} == {image.manifest_digest}
-    assert (
-        base_archive.read_disk_base(str(to)).digest == image.image_id
-    )  # one image, whatever it is called
 
 
 def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) -> None:
@@ -183,7 +191,7 @@ def test_a_mount_point_is_not_replaced(
 def test_an_empty_folder_is_replaced(image: Image, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     export.export_image(image, export.parse_output(f"oci:{tmp_path / 'empty'}"), Silent())
-    assert base_archive.read_disk_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
+    assert disk_base.read_disk_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
 
 
 @pytest.mark.parametrize("text", ["", "oci", "oci:", "registry:x", "docker:x"])
