@@ -174,7 +174,7 @@ def test_interrupted_upload_is_resumed(
 
 def test_unreachable_registry_is_named(host: str, tmp_path: Path) -> None:
     toy = make_image(tmp_path / "toy")
-    with pytest.raises(Unreachable, match="does not answer"):
+    with pytest.raises(Unreachable, match="does not respond"):
         image.push_image(
             toy, image.parse_registry_reference(f"127.0.0.1:{free_port()}/lab/toy"), Watching()
         )
