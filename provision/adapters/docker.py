@@ -7,12 +7,10 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from provision.core.container import brief_reference
@@ -175,21 +173,6 @@ def uses_containerd_store(client: Client) -> bool:
     with engine_errors("ask for its image store"):
         status = client.info().get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]
-
-
-def local_data_folder(client: Client) -> Path | None:
-    """Where an engine on this machine keeps images; None if that is elsewhere or unknown.
-
-    An engine in a virtual machine or behind a mounted socket has another host name. containerd's
-    image store has a folder of its own, which the engine does not name.
-    """
-    if not client.api.base_url.startswith("http+docker:") or uses_containerd_store(client):
-        return None
-    with engine_errors("ask where it keeps images"):
-        info = client.info()
-    if info["Name"] != platform.node():
-        return None
-    return Path(info["DockerRootDir"])
 
 
 def sees_this_machine(client: Client) -> bool:

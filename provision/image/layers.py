@@ -8,12 +8,12 @@ id, so one hash serves manifest, config and engine.
 from __future__ import annotations
 
 import fnmatch
+import gzip
 import hashlib
 import itertools
 import posixpath
 import stat
 import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -349,12 +349,16 @@ def _write_blob(file: IO[bytes], size: int, layer_ids: set[str], blobs: Path) ->
 
 
 def _decompress(file: IO[bytes]) -> Iterator[bytes]:
+    """The chunks of a file. A gzip file has several members, and a zstd file several frames, if
+    parts of a layer can be fetched alone (estargz, zstd:chunked). Raises ReadError, as tarfile
+    does, or what gzip raises, if it cannot be read."""
     first = file.read(CHUNK)
+    whole = cast(IO[bytes], tar.ChunkReader(itertools.chain((first,), _chunks(file))))
     if first.startswith(GZIP):
-        return _decompress_gzip(first, file)
+        return _chunks(cast(IO[bytes], gzip.GzipFile(fileobj=whole)))
     if first.startswith(ZSTD):
-        return _decompress_zstd(first, file)
-    return itertools.chain((first,), _chunks(file))
+        return _decompress_zstd(whole)
+    return _chunks(whole)
 
 
 def _chunks(file: IO[bytes]) -> Iterator[bytes]:
@@ -362,30 +366,13 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _decompress_gzip(chunk: bytes, file: IO[bytes]) -> Iterator[bytes]:
-    """A gzip file has several members if parts of a layer can be fetched alone (estargz), and may be
-    padded with zeros."""
-    inflate = zlib.decompressobj(wbits=31)
-    while chunk:
-        if inflate.eof:
-            inflate, chunk = zlib.decompressobj(wbits=31), chunk.lstrip(b"\0")
-        yield inflate.decompress(chunk, CHUNK)
-        chunk = inflate.unconsumed_tail or inflate.unused_data or file.read(CHUNK)
-    yield inflate.flush()
-
-
-def _decompress_zstd(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
-    """A zstd file has several frames for the same reason (zstd:chunked). Raises ReadError, as
-    tarfile does, if it cannot be read."""
+def _decompress_zstd(file: IO[bytes]) -> Iterator[bytes]:
     import zstandard
 
-    whole = tar.ChunkReader(itertools.chain((first,), _chunks(file)))
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     try:
         yield from _chunks(
-            decompressor.stream_reader(
-                cast(IO[bytes], whole), read_size=CHUNK, read_across_frames=True
-            )
+            decompressor.stream_reader(file, read_size=CHUNK, read_across_frames=True)
         )
     except zstandard.ZstdError as error:
         raise tarfile.ReadError(f"not zstd: {error}") from error

@@ -8,21 +8,16 @@ binary one of three kinds; we do not read it, and the SBOM says so.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import posixpath
 import re
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from provision.core.container import PREFIX
-from provision.core.errors import IntegrityError
 from provision.core.sbom import Sbom, SbomPackage
-from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by
 from provision.core.types import Image
 from provision.image import config, oci_layout
+from provision.image.contents import ImageContents, read_files
 
 # The base's own records.
 DPKG_STATUS, DPKG_STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d/"
@@ -40,8 +35,6 @@ _CONDA_RECORD = rf"{_PREFIX}/conda-meta/[^/]+\.json"
 _WHEEL_METADATA = rf"{_PREFIX}/lib/python[^/]+/site-packages/[^/]+\.dist-info/METADATA"
 _RUNTIME_METADATA = re.compile(r".*/site-packages/provision_runtime-[^/]+\.dist-info/METADATA")
 RECORDS = re.compile(f"{SYSTEM_FILES.pattern}|{_CONDA_RECORD}|{_WHEEL_METADATA}")
-
-SIZE_LIMIT = 64 << 20  # of all records; the status file of a complete Debian has 10 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,76 +125,6 @@ def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
             )
         )
     return packages
-
-
-# Files of an image
-
-
-@dataclass
-class ImageContents:
-    """Some files of an image, by paths without a leading slash. noticed: files that exist but were
-    not read. size: bytes that were read."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    noticed: set[str] = field(default_factory=set)
-    size: int = 0
-
-    def hide(self, is_hidden: Callable[[str], bool]) -> None:
-        self.files = {path: file for path, file in self.files.items() if not is_hidden(path)}
-        self.noticed = {path for path in self.noticed if not is_hidden(path)}
-
-
-def read_files(
-    layers: Sequence[Path],
-    pattern: re.Pattern[str],
-    noticed: re.Pattern[str],
-    limit: int = SIZE_LIMIT,
-) -> ImageContents:
-    """The files whose whole path matches `pattern`, and the names of those that match `noticed`, as
-    the layers make them together. Symbolic links are not followed.
-
-    layers: uncompressed archives from the bottom up. Raises IntegrityError if one is not an
-    archive, or if the files have more than `limit` bytes together.
-    """
-    contents = ImageContents()
-    for layer in layers:
-        try:
-            with tarfile.open(layer, "r:", tarinfo=BoundedTarInfo) as archive:
-                for member in archive:
-                    path = posixpath.normpath(member.name).lstrip("/")
-                    is_hidden = hidden_by(path)
-                    if is_hidden:
-                        contents.hide(is_hidden)
-                    elif noticed.fullmatch(path):
-                        contents.noticed.add(path)
-                    elif pattern.fullmatch(path):
-                        _add_member(contents, archive, member, path, limit)
-                    if contents.size > limit:
-                        raise IntegrityError(
-                            f"The image's package records have more than {limit >> 20} MiB.",
-                            advice="Choose another base with --base.",
-                        )
-        except UNREADABLE as error:
-            raise IntegrityError(
-                f"A layer of the image is not a tar archive: {error}.",
-                advice="Build the image again.",
-            ) from error
-    return contents
-
-
-def _add_member(
-    contents: ImageContents,
-    archive: tarfile.TarFile,
-    member: tarfile.TarInfo,
-    path: str,
-    limit: int,
-) -> None:
-    contents.files.pop(path, None)
-    if member.isreg() or member.islnk():
-        with contextlib.suppress(KeyError):  # a hard link to a file that is not in this layer
-            file = archive.extractfile(member)
-            contents.files[path] = file.read(limit + 1) if file else b""
-            contents.size += len(contents.files[path])
 
 
 # Packages of a base

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from provision.core.atomic import atomic_write
 from provision.core.container import brief_reference
 from provision.core.errors import (
     IntegrityError,
-    InUse,
     InvalidSpec,
     ProvisionError,
     TimedOut,
@@ -34,9 +32,6 @@ from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.image.sbom import image_sbom
 from provision.workflow.passport import passport_with_image
-
-# An interrupted pull is removed after this time without progress.
-ABANDONED_AFTER_S = 7 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +121,6 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
                 steps.append(f"pulled to {output}")
         if layout.name not in _base_layouts(context.folders):
             shutil.rmtree(layout, ignore_errors=True)
-    _remove_abandoned(context)
     return PulledImage(
         reference=reference.with_digest(remote.digest),
         image_id=remote.config_digest,
@@ -261,22 +255,7 @@ def _pull_base(context: Context, reference: images.RegistryReference, cached: Pa
             nearby = _nearby_layouts(context.folders, ())
             images.pull_image(reference, remote, layout, context.progress, nearby)
     atomic_write(_base_record(context.folders, reference), layout.name)
-    _remove_abandoned(context)
     return layout
-
-
-def _remove_abandoned(context: Context) -> None:
-    """Remove interrupted pulls that nobody resumed, and bases whose tag has moved."""
-    pulled = context.folders.pulled
-    in_use = {*_base_layouts(context.folders), "names"}
-    layouts = [path for path in pulled.glob("*") if path.name not in in_use]
-    without_waiting = dataclasses.replace(context, wait=False)
-    for layout in layouts:
-        with contextlib.suppress(OSError, InUse):
-            last_change = max(path.stat().st_mtime for path in (layout, *layout.glob("*")))
-            if time.time() - last_change > ABANDONED_AFTER_S:
-                with _pull_lock(without_waiting, layout):
-                    shutil.rmtree(layout)
 
 
 def _base_unreachable(reference: images.RegistryReference, error: ProvisionError) -> Unreachable:

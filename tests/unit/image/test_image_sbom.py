@@ -17,13 +17,11 @@ from provision.core.errors import IntegrityError
 from provision.core.types import Layer
 from provision.environment import runtime_package
 from provision.image import config, oci_layout
+from provision.image.contents import ImageContents, read_files
 from provision.image.sbom import (
     RPM,
-    SIZE_LIMIT,
     SYSTEM_FILES,
-    ImageContents,
     base_packages,
-    read_files,
     unread_databases,
 )
 from tests import evidence
@@ -76,7 +74,7 @@ def base_of(folder: Path, *layers: bytes) -> ImageContents:
     for index, layer in enumerate(layers):
         paths.append(folder / str(index))
         paths[-1].write_bytes(layer)
-    return read_files(paths, SYSTEM_FILES, RPM, SIZE_LIMIT)
+    return read_files(paths, SYSTEM_FILES, RPM)
 
 
 def test_packages_that_dpkg_recorded(tmp_path: Path) -> None:
