@@ -21,6 +21,7 @@ from provision.image.base import (
     parse_tag,
 )
 from provision.image.build import build_image, find_image, matching_image
+from provision.image.cache_key import Recipe
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
     dockerfile_context,
@@ -77,6 +78,7 @@ __all__ = [
     "ImageDocuments",
     "Output",
     "PushResult",
+    "Recipe",
     "RegistryReference",
     "SmokeFiles",
     "attach_referrer",

@@ -339,15 +339,12 @@ def build(
         "progress": Watching(),
         **more,
     }
-    return image.build_image(
-        resolution(),
-        lock,
-        prefix,
-        base,
-        layout=layout,
-        runtime=runtime_package.load(runtime).files,
-        **options,
-    )
+    return image.build_image(recipe(lock, base, runtime), prefix, layout=layout, **options)
+
+
+def recipe(lock: Lock, base: image.BaseImage, runtime: Path) -> image.Recipe:
+    files = runtime_package.load(runtime).files
+    return image.Recipe(resolution=resolution(), lock=lock, base=base, runtime=files)
 
 
 @pytest.fixture(scope="module")
@@ -446,29 +443,9 @@ def test_current_layout_is_reused(
     before = toy_image.layout.stat().st_mtime_ns
     assert build(parts, lock, prefix, base, runtime, toy_image.layout, link=link) == toy_image
     assert toy_image.layout.stat().st_mtime_ns == before
-    assert (
-        image.find_image(
-            resolution(),
-            lock,
-            base,
-            layout=toy_image.layout,
-            runtime=runtime_package.load(runtime).files,
-            progress=Watching(),
-        )
-        == toy_image
-    )
-    assert (
-        image.find_image(
-            resolution(),
-            lock,
-            base,
-            layout=toy_image.layout,
-            runtime=runtime_package.load(runtime).files,
-            progress=Watching(),
-            epoch=1,
-        )
-        is None
-    )
+    current = recipe(lock, base, runtime)
+    assert image.find_image(current, toy_image.layout, Watching()) == toy_image
+    assert image.find_image(replace(current, epoch=1), toy_image.layout, Watching()) is None
 
 
 def test_failed_build_leaves_the_old_layout(

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -30,7 +29,6 @@ from provision.core.errors import (
     ToolMissing,
     Unreachable,
 )
-from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders
 from provision.core.types import Image
 from provision.image import disk_base, layer_cache, layers, oci_layout
@@ -333,20 +331,6 @@ def test_corrupt_leftovers_are_not_trusted(
     (parts / toy.layers[1].digest.removeprefix("sha256:")).write_bytes(b"more than it has" * 1000)
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
-
-
-def test_abandoned_leftovers_are_removed(
-    host: str, toy: Image, context: Context, tmp_path: Path
-) -> None:
-    """A pull of ten days ago; but not one that another run goes on with at last, or one of yesterday."""
-    places = {days: context.folders.pulled / f"{days:02}{'0' * 62}" for days in (1, 10, 11)}
-    for days, place in places.items():
-        (place / "parts").mkdir(parents=True)
-        for path in (place / "parts", place):
-            os.utime(path, (time.time() - days * 86400,) * 2)
-    with environment_lock(context.folders, f"pulled-{places[11].name[:12]}", context.progress):
-        pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-    assert sorted(context.folders.pulled.iterdir()) == [places[1], places[11]]
 
 
 def whole_only(line: Line, request: BaseHTTPRequestHandler, body: bytes) -> bool:

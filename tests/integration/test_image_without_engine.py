@@ -45,7 +45,8 @@ packages, resolution, lock, prefix, base, runtime, cache, to = pickle.load(open(
 link = lambda staging: conda.install_packages(packages, staging, final=Path(container.PREFIX), cache=cache, progress=Watching())
 files = runtime_package.load(runtime).files
 base = image.read_disk_base(base)
-made = image.build_image(resolution, lock, prefix, base, layout=to, runtime=files, link=link, progress=Watching())
+recipe = image.Recipe(resolution=resolution, lock=lock, base=base, runtime=files)
+made = image.build_image(recipe, prefix, layout=to, link=link, progress=Watching())
 print(made.manifest_digest)
 """
 

@@ -58,14 +58,7 @@ def image_step(
     base = _present_base(plan, client) or _recorded_base(plan, client, layout)
     if base is None:
         return to_make
-    image = images.matching_image(
-        plan.resolution,
-        lock,
-        base,
-        layout=layout,
-        runtime=runtime_package.load().files,
-        epoch=images.source_date_epoch(os.environ),
-    )
+    image = images.matching_image(_recipe(plan, lock, base), layout)
     if image is None:
         return to_make
     return _step_of_current_image(image, client, outputs)
@@ -110,31 +103,12 @@ def ensure_image(
         )
     locks.require_no_editables(lock, "an image")
     layout = context.folders.images / plan.name
-    runtime = runtime_package.load().files
-    epoch = images.source_date_epoch(os.environ)
-
-    def find(base: images.BaseImage) -> Image | None:
-        return images.find_image(
-            plan.resolution,
-            lock,
-            base,
-            layout=layout,
-            runtime=runtime,
-            epoch=epoch,
-            progress=context.progress,
-        )
-
-    image = None
-    base = _present_base(plan, client)
-    if base is None:
-        recorded = _recorded_base(plan, client, layout)
-        image = find(recorded) if recorded else None
-    if image is None:
-        base = base or _pull_base(context, plan, client)
-        image = find(base)
+    present = _present_base(plan, client)
+    base = present or _recorded_base(plan, client, layout) or _pull_base(context, plan, client)
+    recipe = _recipe(plan, lock, base)
+    image = images.find_image(recipe, layout, context.progress)
     is_new = image is None
     if image is None:
-        assert base is not None
         locks.require_complete(lock, plan.pins_in_environment_file())
 
         def link(staging: Path) -> None:
@@ -147,21 +121,25 @@ def ensure_image(
                 mirrors=context.mirrors,
             )
 
+        if present is None:  # no image is built from a recorded base
+            recipe = _recipe(plan, lock, _pull_base(context, plan, client))
         image = images.build_image(
-            plan.resolution,
-            lock,
-            prefix,
-            base,
-            layout=layout,
-            runtime=runtime,
-            link=link,
-            progress=context.progress,
-            epoch=epoch,
+            recipe, prefix, layout=layout, link=link, progress=context.progress
         )
     is_loaded = False
     if client is not None and to_engine:
         is_loaded = images.load_image(image, client, context.progress)
     return image, is_new or is_loaded
+
+
+def _recipe(plan: Plan, lock: Lock, base: images.BaseImage) -> images.Recipe:
+    return images.Recipe(
+        resolution=plan.resolution,
+        lock=lock,
+        base=base,
+        runtime=runtime_package.load().files,
+        epoch=images.source_date_epoch(os.environ),
+    )
 
 
 def _present_base(plan: Plan, client: Any | None) -> images.BaseImage | None:

@@ -121,13 +121,11 @@ def build(
     code: bytes = b"print('smoke')\n",
 ) -> Image:
     prefix = Prefix(name="toy", path=folder / "prefix", lock_sha256=LOCK.sha256)
+    runtime = {"provision_runtime/__main__.py": code}
     return image.build_image(
-        RESOLUTION,
-        lock,
+        image.Recipe(resolution=RESOLUTION, lock=lock, base=base, runtime=runtime),
         prefix,
-        base,
         layout=folder / "images" / "toy",
-        runtime={"provision_runtime/__main__.py": code},
         link=link,
         progress=Quiet(),
     )
