@@ -30,7 +30,7 @@ from provision.image.config import (
     source_date_epoch,
 )
 from provision.image.container_smoke import SmokeFiles, run_smoke
-from provision.image.disk_base import read_disk_base, recorded_base
+from provision.image.disk_base import read_disk_base
 from provision.image.docker import (
     find_engine_base,
     find_engine_id,
@@ -117,7 +117,6 @@ __all__ = [
     "read_disk_base",
     "read_packages",
     "record_path",
-    "recorded_base",
     "referrer_content",
     "removable_images",
     "removable_references",

@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from provision.core import tar
-from provision.core.container import PREFIX
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.image import oci_layout
 from provision.image.base import ON_DISK, BaseImage
-from provision.image.config import BASE_ID, BASE_NAME
 from provision.image.manifest import DOCUMENT_LIMIT, Descriptor, read_image
 
 ADVICE = "Copy or save the image again."
@@ -91,31 +89,3 @@ def _layer_archive(paths: Sequence[Path]) -> Iterator[bytes]:
     for path in dict.fromkeys(paths):
         yield from tar.file_member(path.name, path.stat().st_size, tar.file_chunks(path))
     yield tar.END
-
-
-def recorded_base(layout: Path, reference: str) -> BaseImage | None:
-    """The base that the image in one of our layouts was made from, if it was named `reference`.
-
-    Tells whether that image is current where the base itself was removed from the engine. No image
-    is built from it: its variables are those of our image, and a later request may need fewer.
-    """
-    manifest = oci_layout.read(layout)
-    if manifest is None or manifest.annotations.get(BASE_NAME) != reference:
-        return None
-    path_of_image = f"PATH={PREFIX}/bin:"
-    variables = []
-    settings = oci_layout.read_config(layout, manifest.config_digest).get("config") or {}
-    for pair in settings["Env"]:
-        if pair.startswith(path_of_image):
-            pair = "PATH=" + pair.removeprefix(path_of_image)
-        variables.append(pair)
-    layers = [layer for layer in manifest.layers if layer.group == "base"]
-    paths = [oci_layout.blob(layout, layer.digest) for layer in layers]
-    return BaseImage(
-        reference=reference,
-        digest=manifest.annotations[BASE_ID],
-        size=sum(layer.size for layer in layers),
-        diff_ids=tuple(layer.digest for layer in layers),
-        environment=tuple(variables),
-        archive=lambda: _layer_archive(paths),
-    )

@@ -567,22 +567,11 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
         blob.write_bytes(b"damaged")
         assert image_registry.registry_base(context, pinned).digest == base.digest
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-        image_registry.registry_base(context, f"{registry}/lab/base:12")
-        assert not [path for path in line.paths if path.endswith(base.diff_ids[0])]
-        for status in (429, 500, 403):
-            line.trouble = lambda line, request, body: refuse(request, status, Retry_After="0")  # noqa: B023 - called in this round
-            assert (
-                image_registry.registry_base(context, f"{registry}/lab/base:12").digest
-                == base.digest
-            )
-            with pytest.raises((TimedOut, ToolFailed)):
-                image_registry.registry_base(context, f"{registry}/lab/base:13")
-    assert (
-        image_registry.registry_base(context, f"{registry}/lab/base:12").digest == base.digest
-    )  # the registry is gone
-    progress = context.progress
-    assert isinstance(progress, Watching)
-    assert "that was pulled before" in progress.messages[-1]
+        line.trouble = lambda line, request, body: refuse(request, 500, Retry_After="0")
+        with pytest.raises(ToolFailed):
+            image_registry.registry_base(context, f"{registry}/lab/base:13")
+    # The registry is gone.
+    assert image_registry.registry_base(context, f"{registry}/lab/base:12").digest == base.digest
     with pytest.raises(Unreachable, match="could not be pulled"):
         image_registry.registry_base(context, f"{registry}/lab/base:13")
 

@@ -65,9 +65,9 @@ class ConnectionFailed(Exception):
 class RegistryClient:
     """Requests to one repository. Keeps connections and the login for later requests."""
 
-    def __init__(self, reference: RegistryReference, tries: int = TRIES) -> None:
+    def __init__(self, reference: RegistryReference) -> None:
         self.reference = reference
-        self._session = open_registry_session(reference.registry, _retries(tries))
+        self._session = open_registry_session(reference.registry, _retries())
         self._authorization: str | None = None
 
     def __enter__(self) -> RegistryClient:
@@ -152,7 +152,7 @@ class RegistryClient:
         return url.startswith(self.reference.api_url.partition("/v2/")[0] + "/")
 
 
-def _retries(tries: int) -> Retry:
+def _retries() -> Retry:
     """When the session sends a request again."""
     from urllib3 import BaseHTTPResponse
     from urllib3.util import Retry
@@ -163,7 +163,7 @@ def _retries(tries: int) -> Retry:
             return None if pause_s is None else min(pause_s, MAX_PAUSE_S)
 
     return BoundedRetry(
-        total=tries - 1,
+        total=TRIES - 1,
         other=0,  # a certificate that is not trusted
         allowed_methods=RETRY_METHODS,
         status_forcelist=RETRY_STATUSES,

@@ -22,7 +22,6 @@ from provision.image.config import LOCK_LABEL
 from provision.image.manifest import Descriptor, ImageDocuments
 from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES
 from provision.image.registry.client import (
-    TRIES,
     ConnectionFailed,
     RegistryClient,
     read_response,
@@ -47,13 +46,13 @@ SPACE_ADVICE = (
 # Finding
 
 
-def find_remote(reference: RegistryReference, tries: int = TRIES) -> ImageDocuments:
+def find_remote(reference: RegistryReference) -> ImageDocuments:
     """The image for linux/amd64 at a reference, without its layers.
 
     ToolMissing if there is none, InvalidSpec if it is not such an image, IntegrityError if its
     documents are invalid or do not match their digests.
     """
-    with RegistryClient(reference, tries) as client:
+    with RegistryClient(reference) as client:
 
         def read(descriptor: Descriptor) -> bytes:
             if descriptor.media_type in manifests.CONFIG_TYPES:

@@ -23,16 +23,9 @@ from provision.cli.options import (
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.image import Compression, Output
+    from provision.image import Compression
     from provision.launch import NotebookServer, RunFormat, RunOptions
 
-compression_option = click.option(
-    "--compression",
-    type=click.Choice(["none", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Compression of layers in OCI layouts, OCI archives and registries.",
-)
 image_output_option = click.option(
     "--output",
     "outputs",
@@ -124,7 +117,6 @@ def image() -> None:
 @base_option
 @mirror_option
 @image_output_option
-@compression_option
 @click.option(
     "--tag",
     "tags",
@@ -150,13 +142,12 @@ def build(console: Console, name: str, envs: Path | None, dry_run: bool, **optio
 
     context = context_of(console, envs, options)
     outputs = tuple(images.parse_output(text) for text in options["outputs"])
-    _check_compression(options["compression"], outputs)
     tags = tuple(images.parse_tag(text) for text in options["tags"])
     request = build_request(name, options, image="demand")
     if dry_run:
         print_steps(console, [image.preview(context, request, outputs)])
         return
-    plan, built, is_new = image.build(context, request, outputs, options["compression"], tags)
+    plan, built, is_new = image.build(context, request, outputs, tags)
     status = "made" if is_new else "already exists"
     lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
@@ -165,17 +156,6 @@ def build(console: Console, name: str, envs: Path | None, dry_run: bool, **optio
         argv = command.run_argv(context, plan, launch.RunOptions(), (), terminal=True)
         lines.append(shlex.join(argv))
     console.result("image-build", built, lines)
-
-
-def _check_compression(compression: Compression, outputs: tuple[Output, ...]) -> None:
-    from provision.core.errors import InvalidSpec
-    from provision.image import COMPRESSIBLE
-
-    if compression != "none" and not any(output.kind in COMPRESSIBLE for output in outputs):
-        raise InvalidSpec(
-            "--compression is for OCI layouts and OCI archives; other outputs have plain layers.",
-            advice="Use --output oci:DIR or oci-archive:FILE; `image push` has --compression too.",
-        )
 
 
 def _run_options(options: dict[str, Any]) -> RunOptions:
@@ -195,7 +175,13 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 @image.command("push")
 @click.argument("name")
 @click.argument("place", metavar="HOST/NAME[:TAG]")
-@compression_option
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Compression of the layers in the registry.",
+)
 @click.option(
     "--attach/--no-attach",
     default=True,

@@ -22,7 +22,7 @@ from provision.core.platforms import PLATFORM
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 from provision.workflow.context import Context
-from provision.workflow.image.registry import registry_base
+from provision.workflow.image.registry import cached_base, registry_base
 from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
 
 # To an engine, for the error without one.
@@ -55,7 +55,7 @@ def image_step(
     on_disk = images.is_on_disk(plan.resolution.spec.base)
     if client is None and plan.request.image == "auto" and not on_disk:
         return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
-    base = _present_base(plan, client) or _recorded_base(plan, client, layout)
+    base = _present_base(context, plan, client)
     if base is None:
         return to_make
     image = images.matching_image(_recipe(plan, lock, base), layout)
@@ -103,9 +103,7 @@ def ensure_image(
         )
     locks.require_no_editables(lock, "an image")
     layout = context.folders.images / plan.name
-    present = _present_base(plan, client)
-    base = present or _recorded_base(plan, client, layout) or _pull_base(context, plan, client)
-    recipe = _recipe(plan, lock, base)
+    recipe = _recipe(plan, lock, _find_base(context, plan, client))
     image = images.find_image(recipe, layout, context.progress)
     is_new = image is None
     if image is None:
@@ -121,8 +119,6 @@ def ensure_image(
                 mirrors=context.mirrors,
             )
 
-        if present is None:  # no image is built from a recorded base
-            recipe = _recipe(plan, lock, _pull_base(context, plan, client))
         image = images.build_image(
             recipe, prefix, layout=layout, link=link, progress=context.progress
         )
@@ -142,29 +138,21 @@ def _recipe(plan: Plan, lock: Lock, base: images.BaseImage) -> images.Recipe:
     )
 
 
-def _present_base(plan: Plan, client: Any | None) -> images.BaseImage | None:
-    """The base image, if it is on disk or in the engine."""
+def _present_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage | None:
+    """The base image, if it need not be pulled."""
     reference = plan.resolution.spec.base
     if reference is not None and images.is_on_disk(reference):
         return images.read_disk_base(reference)
-    return None if client is None else images.present_engine_base(client, reference)
+    if client is None:
+        return cached_base(context, reference)
+    return images.present_engine_base(client, reference)
 
 
-def _recorded_base(plan: Plan, client: Any | None, layout: Path) -> images.BaseImage | None:
-    """The base of the existing image, if it is the one that the plan names.
-
-    A name without a digest stands for what the engine has by it; without an engine, only the
-    registry can tell.
-    """
-    name = images.chosen_base(plan.resolution.spec.base)
-    if client is None and "@" not in name:
-        return None
-    return images.recorded_base(layout, name)
-
-
-def _pull_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
-    """The base image, pulled by the engine, or from its registry if no engine answers."""
+def _find_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
+    """The base image; the engine pulls it if needed, or provision does if no engine responds."""
     reference = plan.resolution.spec.base
+    if reference is not None and images.is_on_disk(reference):
+        return images.read_disk_base(reference)
     if client is None:
         return registry_base(context, reference)
     return images.find_engine_base(client, reference, context.progress)

@@ -18,7 +18,6 @@ from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
     ProvisionError,
-    TimedOut,
     ToolFailed,
     ToolMissing,
     Unreachable,
@@ -219,62 +218,56 @@ def show_image(context: Context, place: str) -> ImageSummary:
 
 
 def registry_base(context: Context, base: str | None) -> images.BaseImage:
-    """A base image for a machine without an engine: pulled from its registry and kept in the cache.
+    """A base image for a machine without an engine: pulled from its registry, and from then on
+    taken from the cache, as an engine does it."""
+    reference = images.base_registry_reference(images.chosen_base(base))
+    layout = _base_layout(context.folders, reference)
+    if layout is not None:
+        images.discard_if_incomplete(layout)
+    return cached_base(context, base) or _pull_base(context, base, reference)
 
-    A base by digest is taken from the cache if it is there. For a tag the registry is asked which
-    image it means; if it does not answer, the image that was pulled before is used, with a warning.
-    """
+
+def cached_base(context: Context, base: str | None) -> images.BaseImage | None:
+    """A base image that `registry_base` pulled before."""
     name = images.chosen_base(base)
-    reference = images.base_registry_reference(name)
-    layout = _cached_base(context.folders, reference)
-    if layout is None or reference.digest is None:
-        layout = _pull_base(context, reference, layout)
+    layout = _base_layout(context.folders, images.base_registry_reference(name))
+    if layout is None or not images.is_complete(layout):
+        return None
     return dataclasses.replace(images.read_disk_base(f"oci:{layout}"), reference=name)
 
 
-def _pull_base(context: Context, reference: images.RegistryReference, cached: Path | None) -> Path:
+def _pull_base(
+    context: Context, base: str | None, reference: images.RegistryReference
+) -> images.BaseImage:
+    name = brief_reference(str(reference))
     try:
-        if cached is None:
-            remote = images.find_remote(reference)
-        else:
-            remote = images.find_remote(reference, tries=1)
-    except (Unreachable, TimedOut, ToolFailed) as error:
-        # ToolFailed: the registry answers with an error of its own, or refuses us.
-        if cached is not None:
-            name = brief_reference(str(reference))
-            context.progress.warn(f"{error.message} Using the base {name} that was pulled before.")
-            return cached
-        if isinstance(error, Unreachable):
-            raise _base_unreachable(reference, error) from error
-        raise
+        remote = images.find_remote(reference)
+    except Unreachable as error:
+        raise Unreachable(
+            f"No Docker engine responds, and the base image {name} could not be pulled: "
+            f"{error.message}",
+            advice="Name another with --base: oci:DIR, or one in a registry that responds.",
+            details=error.details,
+        ) from error
     layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
         images.discard_if_incomplete(layout)
         if not images.is_complete(layout):
-            context.progress.say(f"pulling the base image {brief_reference(str(reference))}")
+            context.progress.say(f"pulling the base image {name}")
             nearby = _nearby_layouts(context.folders, ())
             images.pull_image(reference, remote, layout, context.progress, nearby)
     atomic_write(_base_record(context.folders, reference), layout.name)
-    return layout
+    pulled = cached_base(context, base)
+    assert pulled is not None
+    return pulled
 
 
-def _base_unreachable(reference: images.RegistryReference, error: ProvisionError) -> Unreachable:
-    return Unreachable(
-        f"No Docker engine answers, and the base image {brief_reference(str(reference))} could not "
-        f"be pulled: {error.message}",
-        advice=("Name another with --base: oci:DIR, or one in a registry that responds."),
-        details=error.details,
-    )
-
-
-def _cached_base(folders: Folders, reference: images.RegistryReference) -> Path | None:
+def _base_layout(folders: Folders, reference: images.RegistryReference) -> Path | None:
+    """The layout that was pulled for a reference."""
     try:
-        name = _base_record(folders, reference).read_text(encoding="utf-8").strip()
+        return folders.pulled / _base_record(folders, reference).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return None
-    layout = folders.pulled / name
-    images.discard_if_incomplete(layout)
-    return layout if images.is_complete(layout) else None
 
 
 def _base_layouts(folders: Folders) -> set[str]:

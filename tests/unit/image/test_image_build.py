@@ -153,17 +153,6 @@ def test_image_is_reused_until_its_inputs_change(tmp_path: Path) -> None:
         built = other
 
 
-@pytest.mark.parametrize("path", [(), ("PATH=/usr/bin:/bin", "OLD_PATH=PATH=/opt/env/bin:")])
-def test_image_is_recognized_without_its_base(tmp_path: Path, path: tuple[str, ...]) -> None:
-    base = replace(BASE, environment=("LANG=C", *path))
-    built = build(tmp_path, base=base)
-    assert image.recorded_base(built.layout, "mine:2") is None
-    recorded = image.recorded_base(built.layout, "mine:1")
-    assert recorded is not None
-    assert (recorded.digest, recorded.diff_ids) == (base.digest, base.diff_ids)
-    assert build(tmp_path, fail(errno.EIO), base=recorded) == built
-
-
 def test_changed_runtime_code_gets_into_the_image(tmp_path: Path) -> None:
     built = build(tmp_path)
     other = build(tmp_path, code=b"print('another')\n")

@@ -115,7 +115,7 @@ def test_each_redirect_target_has_its_own_proxy(
     for variable in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("http_proxy", f"http://{proxy}")
-    with RegistryClient(parse_registry_reference(f"{registry}/a/b:1"), tries=1) as connection:
+    with RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as connection:
         connection.request("GET", f"blobs/sha256:{'0' * 64}", expected=(200,))
     assert requests_seen == [None]
     assert (proxied, bucket_log) == (([], [None]) if place == "loopback" else ([location], []))
