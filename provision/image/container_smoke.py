@@ -4,9 +4,7 @@ and removes the container."""
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,14 +82,14 @@ class SmokeFiles:
             inputs[EXPECTED] = self.expect
         if self.baseline and self.verb == "compare":
             inputs[BASELINE] = self.baseline
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as writer:
-            for name, path in inputs.items():
-                content = path.read_bytes()
-                member = tarfile.TarInfo(f"{PurePosixPath(INPUT_DIR).name}/{name}")
-                member.size = len(content)
-                writer.addfile(member, io.BytesIO(content))
-        container.put_archive(str(PurePosixPath(INPUT_DIR).parent), archive.getvalue())
+        directory = PurePosixPath(INPUT_DIR)
+        archive = b""
+        for name, path in inputs.items():
+            content = path.read_bytes()
+            archive += b"".join(
+                tar.file_member(f"{directory.name}/{name}", len(content), [content])
+            )
+        container.put_archive(str(directory.parent), archive + tar.END)
 
     def store_baseline(self, out: Path) -> None:
         """Store the baseline that the test saved into its report."""

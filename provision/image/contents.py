@@ -32,7 +32,7 @@ class ImageContents:
 
 
 def read_files(
-    layers: Sequence[Path], pattern: re.Pattern[str], noticed: re.Pattern[str]
+    layers: Sequence[Path], pattern: re.Pattern[str], noticed: re.Pattern[str] | None = None
 ) -> ImageContents:
     """The files whose whole path matches `pattern`, and the names of those that match `noticed`.
 
@@ -49,7 +49,7 @@ def read_files(
                     is_hidden = hidden_by(path)
                     if is_hidden:
                         contents.hide(is_hidden)
-                    elif noticed.fullmatch(path):
+                    elif noticed is not None and noticed.fullmatch(path):
                         contents.noticed.add(path)
                     elif pattern.fullmatch(path):
                         _add_file(contents, archive, member, path)

@@ -57,12 +57,9 @@ class LayerGroup:
 
 
 _CUDA = ("cuda-*", "cudatoolkit", "cudnn", "cusparselt", "nccl", "libmagma*", "magma*")
-_CUDA_LIBRARIES = tuple(
-    f"lib{name}*"
-    for name in ("cublas", "cudnn", "cudss", "cufft", "cufile", "curand", "cusolver", "cusparse")
-)
-_NVIDIA_LIBRARIES = tuple(
-    f"lib{name}*" for name in ("npp", "nvfatbin", "nvjitlink", "nvjpeg", "nvptxcompiler", "nvvm")
+_LIBRARIES = (
+    "cublas cudnn cudss cufft cufile curand cusolver cusparse "
+    "npp nvfatbin nvjitlink nvjpeg nvptxcompiler nvvm"
 )
 # The base lies below all of them. A package belongs to the first group that matches it. The order
 # goes from what is large and changes least to what is small and changes most, because an engine
@@ -70,7 +67,7 @@ _NVIDIA_LIBRARIES = tuple(
 GROUPS = (
     LayerGroup(
         name="cuda",
-        conda=(*_CUDA, *_CUDA_LIBRARIES, *_NVIDIA_LIBRARIES),
+        conda=(*_CUDA, *(f"lib{name}*" for name in _LIBRARIES.split())),
         wheels=("nvidia-*", "cuda-*"),
         reason="gigabytes, the same for each torch of one CUDA",
     ),
@@ -124,8 +121,8 @@ def group_packages(
 class LayerEntry:
     """One member of a layer. A file has either a `source` on this host or its `content`.
 
-    hashes, sizes: what its package says about it, in a wheel's RECORD or conda's paths.json.
-    Several, because wheels share files: each nvidia wheel has nvidia/__init__.py.
+    hashes: what its package says about it, in a wheel's RECORD or conda's paths.json. Several,
+    because wheels share files: each nvidia wheel has nvidia/__init__.py.
     """
 
     path: str  # in the image, without the leading slash
@@ -137,7 +134,6 @@ class LayerEntry:
     target: str = ""
     conda: str = ""  # the conda package that owns it
     hashes: frozenset[str] = frozenset()
-    sizes: frozenset[int] = frozenset()
 
     @staticmethod
     def of(path: str, content: bytes, *, executable: bool = False) -> LayerEntry:

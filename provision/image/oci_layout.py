@@ -156,11 +156,6 @@ def parse_index(content: bytes) -> Index:
     return index
 
 
-def parse_manifest(content: bytes) -> ImageManifest:
-    manifest: ImageManifest = parse_document(content, "oci-manifest")
-    return manifest
-
-
 def parse_config(content: bytes) -> ImageConfig:
     config: ImageConfig = parse_document(content, "oci-config")
     return config
@@ -194,7 +189,8 @@ def read(layout: Path) -> LayoutManifest | None:
         if not index["manifests"]:
             return None
         manifest_digest = index["manifests"][0]["digest"]
-        manifest = parse_manifest(read_verified(layout, manifest_digest))
+        content = read_verified(layout, manifest_digest)
+        manifest: ImageManifest = parse_document(content, "oci-manifest")
         config_digest = manifest["config"]["digest"]
         read_verified(layout, config_digest)
         layers = []

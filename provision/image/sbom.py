@@ -2,8 +2,8 @@
 its base, with the image's digest as the subject.
 
 Package records are read from the layers' archives, without unpacking or running anything. A base's
-packages are those that dpkg (also in distroless images) and apk recorded. rpm's database is a
-binary one of three kinds; we do not read it, and the SBOM says so.
+packages are those that dpkg recorded (also in distroless images). Other package managers' databases
+are not read, and the SBOM says so.
 """
 
 from __future__ import annotations
@@ -20,14 +20,9 @@ from provision.image import config, oci_layout
 from provision.image.contents import ImageContents, read_files
 
 # The base's own records.
-DPKG_STATUS, DPKG_STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d/"
-APK_INSTALLED = "lib/apk/db/installed"
 OS_RELEASE = ("usr/lib/os-release", "etc/os-release")  # the second replaces values of the first
-SYSTEM_FILES = re.compile(
-    rf"{DPKG_STATUS}|{DPKG_STATUS_FOLDER}[^/]+(?<!\.md5sums)|(?:usr/)?{APK_INSTALLED}"
-    rf"|{'|'.join(OS_RELEASE)}"
-)
-RPM = re.compile(r"(?:var/lib/rpm|usr/lib/sysimage/rpm)/(?:Packages(?:\.db)?|rpmdb\.sqlite)")
+_DPKG = r"var/lib/dpkg/status|var/lib/dpkg/status\.d/[^/]+(?<!\.md5sums)"
+SYSTEM_FILES = re.compile(f"{_DPKG}|{'|'.join(OS_RELEASE)}")
 
 # The environment's records.
 _PREFIX = PREFIX.lstrip("/")
@@ -59,7 +54,7 @@ def read_packages(image: Image) -> ImagePackages:
     """
     manifest = oci_layout.read_image(image)
     layers = [oci_layout.blob(image.layout, layer.digest) for layer in manifest.layers]
-    contents = read_files(layers, RECORDS, noticed=RPM)
+    contents = read_files(layers, RECORDS)
     records = {
         path: content for path, content in contents.files.items() if path.startswith(_PREFIX)
     }
@@ -131,21 +126,35 @@ def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
 
 
 def base_packages(contents: ImageContents) -> tuple[SbomPackage, ...]:
-    """The packages that the base's package manager recorded as installed, each package once."""
+    """The packages that dpkg recorded as installed, each package once."""
+    from packageurl import PackageURL
+
     system = _os_release(contents)
-    packages = [*_dpkg_packages(contents, system), *_apk_packages(contents, system)]
-    return tuple({package.key: package for package in packages}.values())
+    namespace = system.get("ID") or "debian"
+    version_id = system.get("VERSION_ID")
+    distribution = f"{namespace}-{version_id}" if version_id else namespace
+    packages = {}
+    for path in sorted(contents.files.keys() - set(OS_RELEASE)):
+        for fields in _stanzas(contents.files[path]):
+            name, version = fields.get("Package"), fields.get("Version")
+            status = fields.get("Status", "install ok installed").split()
+            if not name or not version or status[-1:] != ["installed"]:
+                continue
+            qualifiers = {"distro": distribution}
+            if fields.get("Architecture"):
+                qualifiers["arch"] = fields["Architecture"]
+            purl = PackageURL("deb", namespace, name, version, qualifiers).to_string()
+            packages[purl] = SbomPackage(
+                key=purl, manager="deb", name=name, version=version, purl=purl
+            )
+    return tuple(packages.values())
 
 
 def unread_databases(contents: ImageContents) -> tuple[str, ...]:
     """Descriptions of what may hold packages of a base that are not in the SBOM."""
-    if contents.noticed:
-        return (
-            f"the base's rpm database (/{min(contents.noticed)}), so its packages are not listed",
-        )
-    if any(path not in OS_RELEASE for path in contents.files):
+    if contents.files.keys() - set(OS_RELEASE):
         return ()
-    return ("the base has no known package database (dpkg, apk), so its files are not listed",)
+    return ("the base has no package database of dpkg, so its packages are not listed",)
 
 
 def _os_release(contents: ImageContents) -> dict[str, str]:
@@ -158,13 +167,6 @@ def _os_release(contents: ImageContents) -> dict[str, str]:
     return values
 
 
-def _distribution(system: Mapping[str, str], default: str) -> tuple[str, str]:
-    """The namespace and the `distro` of purls: debian and debian-12."""
-    name = system.get("ID") or default
-    version = system.get("VERSION_ID")
-    return name, f"{name}-{version}" if version else name
-
-
 def _stanzas(content: bytes) -> Iterator[dict[str, str]]:
     """Paragraphs of `key: value`, with the first line of each value, which is all we need."""
     for paragraph in re.split(r"\n\s*\n", content.decode(errors="replace")):
@@ -175,37 +177,3 @@ def _stanzas(content: bytes) -> Iterator[dict[str, str]]:
                 fields[key] = value.strip()
         if fields:
             yield fields
-
-
-def _dpkg_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterator[SbomPackage]:
-    namespace, distribution = _distribution(system, "debian")
-    for path in sorted(contents.files):
-        if path != DPKG_STATUS and not path.startswith(DPKG_STATUS_FOLDER):
-            continue
-        for fields in _stanzas(contents.files[path]):
-            name, version = fields.get("Package"), fields.get("Version")
-            status = fields.get("Status", "install ok installed").split()
-            if not name or not version or status[-1:] != ["installed"]:
-                continue
-            qualifiers = {"arch": fields.get("Architecture", ""), "distro": distribution}
-            yield _system_package("deb", namespace, name, version, qualifiers)
-
-
-def _apk_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterator[SbomPackage]:
-    namespace, distribution = _distribution(system, "alpine")
-    for path in (APK_INSTALLED, f"usr/{APK_INSTALLED}"):
-        for fields in _stanzas(contents.files.get(path, b"")):
-            name, version = fields.get("P"), fields.get("V")
-            if name and version:
-                qualifiers = {"arch": fields.get("A", ""), "distro": distribution}
-                yield _system_package("apk", namespace, name, version, qualifiers)
-
-
-def _system_package(
-    manager: str, namespace: str, name: str, version: str, qualifiers: Mapping[str, str]
-) -> SbomPackage:
-    from packageurl import PackageURL
-
-    qualifiers = {key: value for key, value in qualifiers.items() if value}
-    purl = PackageURL(manager, namespace, name, version, qualifiers).to_string()
-    return SbomPackage(key=purl, manager=manager, name=name, version=version, purl=purl)

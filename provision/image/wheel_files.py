@@ -224,12 +224,12 @@ def _wheel_file(path: Path, rows: Sequence[RecordRow], prefix: Prefix) -> LayerE
             prefix,
             f"has a link where a wheel has a file, {rows[0][0]}, and no hash to check it by",
         )
-    sizes = frozenset(int(row[2]) for row in rows if row[2])
+    sizes = {int(row[2]) for row in rows if row[2]}
     if sizes and entry.size not in sizes:
         raise _drifted(
             prefix, f"has a changed {image_path}: {entry.size} bytes instead of {max(sizes)}"
         )
-    entry = replace(entry, hashes=hashes, sizes=sizes)
+    entry = replace(entry, hashes=hashes)
     if image_path.startswith(f"{PREFIX.lstrip('/')}/bin/"):
         return _with_image_interpreter(entry, prefix)
     return entry
@@ -278,7 +278,6 @@ def _with_image_interpreter(entry: LayerEntry, prefix: Prefix) -> LayerEntry:
         content=rewritten,
         size=len(rewritten),
         hashes=frozenset(),
-        sizes=frozenset(),
     )
 
 

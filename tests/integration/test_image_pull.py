@@ -329,6 +329,8 @@ def test_corrupt_leftovers_are_not_trusted(
     parts.mkdir(parents=True)
     (parts / toy.layers[0].digest.removeprefix("sha256:")).write_bytes(b"other" * 1000)
     (parts / toy.layers[1].digest.removeprefix("sha256:")).write_bytes(b"more than it has" * 1000)
+    with pytest.raises(IntegrityError):
+        pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 

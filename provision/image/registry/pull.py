@@ -263,29 +263,9 @@ class _GrowingFile:
 def _download(
     client: RegistryClient, layer: Descriptor, path: Path, advance: Callable[[int], None]
 ) -> None:
-    """Download a layer to `path`. Continues what an earlier run left there; if the result does not
-    match the digest, downloads all of it once more."""
-    tries = 2 if _size(path) else 1
-    try:
-        while not _complete(client, layer, path, advance):
-            tries -= 1
-            if not tries:
-                raise IntegrityError(
-                    f"{client.reference}: the registry sent something else for {layer.digest}.",
-                    advice=ADVICE,
-                )
-            path.unlink()
-            advance(-layer.size)
-    except IntegrityError:
-        path.unlink()
-        raise
-
-
-def _complete(
-    client: RegistryClient, layer: Descriptor, path: Path, advance: Callable[[int], None]
-) -> bool:
-    """Download what `path` lacks; returns whether it then matches its digest. Gives up after TRIES
-    requests in a row that received nothing."""
+    """Download what `path` lacks of a layer. Gives up after TRIES requests in a row that received
+    nothing. IntegrityError if the result, with what an earlier run left there, does not match the
+    digest."""
     with _GrowingFile(path) as file:
         if file.size > layer.size:
             file.clear()
@@ -306,7 +286,12 @@ def _complete(
                 raise unreachable_error(client.reference, failure)
             if file.size < layer.size:
                 backoff.wait()
-        return file.digest == layer.digest
+        if file.size > layer.size or file.digest != layer.digest:
+            path.unlink()
+            raise IntegrityError(
+                f"{client.reference}: the registry sent something else for {layer.digest}.",
+                advice=ADVICE,
+            )
 
 
 def _request_rest(
@@ -330,13 +315,7 @@ def _request_rest(
         if begin and not content_range.startswith(f"bytes {begin}-"):
             advance(-begin)  # this registry sends complete files only
             file.clear()
-        while chunk := response.raw.read1(CHUNK):
-            if file.size + len(chunk) > layer.size:
-                raise IntegrityError(
-                    f"{client.reference}: the registry sent more than the {layer.size} bytes "
-                    f"of {layer.digest}.",
-                    advice=ADVICE,
-                )
+        while file.size <= layer.size and (chunk := response.raw.read1(CHUNK)):
             file.write(chunk)
             advance(len(chunk))
 

@@ -104,7 +104,7 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
     destinations = outputs or (images.parse_output("docker"),)
     client = None
     if any(output.path is None for output in destinations):
-        client = _require_engine(outputs)
+        client = images.require_engine("name a path: --output oci:DIR")
     reference = images.parse_registry_reference(place)
     remote = images.find_remote(reference)
     layout = _layout(context.folders, remote)
@@ -141,16 +141,6 @@ def _pull_lock(context: Context, layout: Path) -> Iterator[None]:
         make_private_directory(context.folders.cache)
         context.folders.pulled.mkdir(mode=0o700, exist_ok=True)
         yield
-
-
-def _require_engine(outputs: Sequence[images.Output]) -> Any:
-    client, reason = images.connect_engine()
-    if client is None:
-        advice = "Start it, or name a path: --output oci:DIR."
-        if outputs:
-            advice = "Start it (or set DOCKER_HOST)."
-        raise ToolMissing(f"No Docker engine answers: {reason}.", advice=advice)
-    return client
 
 
 def _nearby_layouts(folders: Folders, outputs: Sequence[images.Output]) -> list[Path]:

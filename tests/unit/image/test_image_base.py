@@ -128,7 +128,7 @@ def test_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
     assert [blob.read_bytes() for blob in blobs] == [bad, good]
     assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
     base.check_base("lab:1", blobs, "2.28")
-    assert contents.read_files(blobs, sbom.SYSTEM_FILES, sbom.RPM).files == {}
+    assert contents.read_files(blobs, sbom.SYSTEM_FILES).files == {}
     with pytest.raises(InvalidSpec, match="has no glibc"):
         base.check_base("lab:1", blobs[:1], "2.28")
 
@@ -160,7 +160,7 @@ def test_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     with contextlib.suppress(IntegrityError, InvalidSpec):
         base.check_base("lab:1", [tmp_path / "layer"], "2.28")
     with contextlib.suppress(IntegrityError):
-        contents.read_files([tmp_path / "layer"], sbom.SYSTEM_FILES, sbom.RPM)
+        contents.read_files([tmp_path / "layer"], sbom.SYSTEM_FILES)
 
 
 def test_layer_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
