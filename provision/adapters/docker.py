@@ -27,7 +27,7 @@ from provision.core.types import Progress
 T = TypeVar("T")
 Client = Any  # docker.DockerClient
 
-PING_TIMEOUT_S = 1  # to find out that no engine answers
+PING_TIMEOUT_S = 1  # to find out that no engine responds
 # Between two signs of life: an engine that unpacks gigabytes on a slow disk is silent for minutes.
 CALL_TIMEOUT_S = 900.0
 
@@ -84,7 +84,7 @@ def engine_errors(purpose: str) -> Iterator[None]:
         raise _engine_error(purpose, message, error.status_code) from error
     except DockerException as error:
         raise _engine_error(purpose, str(error), None) from error
-    # HTTPError: within an answer that comes in chunks.
+    # HTTPError: within a response that comes in chunks.
     except (requests.RequestException, HTTPError, ConnectionError) as error:
         raise Unreachable(
             f"The connection to the Docker engine broke: could not {purpose}.",
@@ -156,14 +156,14 @@ def save_image(client: Client, image_id: str, chunk_size: int) -> Iterator[bytes
 
 
 def engine_identity(client: Client) -> str:
-    """The engine's own id, which tells two engines apart."""
+    """The engine's id, which tells two engines apart."""
     with engine_errors("ask the engine for its id"):
         return str(client.info()["ID"])
 
 
 def engine_version(client: Client) -> str:
     """The version of an engine, like 27.3.1."""
-    with engine_errors("say its version"):
+    with engine_errors("ask for its version"):
         return str(client.version()["Version"])
 
 

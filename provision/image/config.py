@@ -92,11 +92,11 @@ def environment(
         if key not in FOREIGN:
             variables[key] = value
     path = variables.get("PATH") or PATH
-    variables.update(_own_variables(resolution, lock, path))
+    variables.update(_environment_variables(resolution, lock, path))
     return variables
 
 
-def _own_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, str]:
+def _environment_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, str]:
     variables = {
         "PATH": f"{PREFIX}/bin:{path}",
         "CONDA_PREFIX": PREFIX,

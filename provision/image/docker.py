@@ -233,8 +233,8 @@ def _find_in_engine(image: Image, client: Client) -> str | None:
 
 
 def is_same(attributes: Mapping[str, Any], image: Image) -> bool:
-    """Whether what an engine says about an image fits ours: the same layers, and the same settings
-    in its config."""
+    """Whether an engine's image has the same layers as ours, and the same settings in its
+    config."""
     if not oci_layout.blob(image.layout, image.image_id).is_file():
         return False
     config = oci_layout.read_config(image.layout, image.image_id)
@@ -269,7 +269,7 @@ def unmet_requirements(client: Client, reference: str, name: str) -> tuple[str, 
     return () if has_nvidia_runtime(client) else ("gpus", "memlock")
 
 
-def name_of_own_image(client: Client, layout: Path, reference: str) -> str:
+def runnable_name(client: Client, layout: Path, reference: str) -> str:
     """What to run in this engine: `reference`, or the id of the image that this user loaded last,
     if another user's image has that name. Our references end with the lock's hash."""
     tagged = get_image(client, reference)
@@ -278,8 +278,8 @@ def name_of_own_image(client: Client, layout: Path, reference: str) -> str:
         return reference
     lock_prefix = reference.rpartition(":")[2]
     for image_id in reversed(record.images):
-        own = get_image(client, image_id)
-        if own is not None and own.labels.get(LOCK_LABEL, "").startswith(lock_prefix):
+        candidate = get_image(client, image_id)
+        if candidate is not None and candidate.labels.get(LOCK_LABEL, "").startswith(lock_prefix):
             return image_id
     return reference
 

@@ -1,8 +1,8 @@
 """Which images this user's provision loaded into which Docker engine.
 
 Several users may share an engine, and their environments have the same names, because names come
-from the request. So a name or a label does not tell whose an image is; this record does. It lies
-next to the image's layout.
+from the request. So a name or a label does not tell whose an image is; this record does. It is next
+to the image's layout.
 """
 
 from __future__ import annotations
@@ -75,6 +75,6 @@ def _read_engines(layout: Path) -> dict[str, EngineRecord]:
 def _damaged(path: Path, problem: str) -> IntegrityError:
     return IntegrityError(
         f"{path} is damaged: {problem}.",
-        advice="It only says which images of the Docker engine are yours. Delete it, and remove "
+        advice="It only lists which images of the Docker engine are yours. Delete it, and remove "
         "those images with `docker rmi`.",
     )

@@ -36,7 +36,7 @@ MAX_EXPANSION, MIN_EXPANDED_LIMIT = 100, 1 << 30
 ZSTD_WINDOW = 128 << 20
 
 _ADVICE = (
-    "Make or download it again (docker pull or docker load if it lies in an engine), "
+    "Make or download it again (docker pull or docker load if it is in an engine), "
     "or choose another base with --base."
 )
 
@@ -151,7 +151,7 @@ def file_entry(image_path: str, path: Path) -> LayerEntry:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise IntegrityError(
-            f"{path} is not a file, though a package says so; it cannot be put into an image."
+            f"{path} is not a file, but its package lists it as one; it cannot be put into an image."
         )
     return LayerEntry(
         path=image_path,
@@ -162,8 +162,8 @@ def file_entry(image_path: str, path: Path) -> LayerEntry:
 
 
 def verify(entry: LayerEntry, digest: str) -> None:
-    """Raise IntegrityError if a file's sha256 is not what its package, or any wheel whose RECORD
-    lists it, says."""
+    """Raise IntegrityError if a file's sha256 differs from that in its package, or in the RECORD of
+    any wheel that lists it."""
     if not entry.hashes or digest in entry.hashes:
         return
     if entry.conda:

@@ -97,12 +97,12 @@ Settings = dict[str, Any]
 
 
 class InvalidDocument(ValueError):
-    """A document of an image is not what it must be; the text says which entry and field."""
+    """A document of an image is not valid; the message names the entry and field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutManifest:
-    """What the manifest of a complete layout says."""
+    """The manifest of a complete layout."""
 
     manifest_digest: str
     config_digest: str
@@ -127,7 +127,7 @@ def sha256_digest(content: bytes) -> str:
 
 
 def canonical(document: object) -> bytes:
-    """The one way to write a document, so that its digest depends on its content only."""
+    """A document as bytes, so that its digest depends on its content only."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 

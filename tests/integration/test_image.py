@@ -706,8 +706,8 @@ def test_images_of_another_user_stay(
             assert any("did not load" in text for text in watching.messages)
         assert docker_client.images.get(f"{name}:latest").id == other_users.image_id
         assert docker_client.images.get(shared).id == other_users.image_id
-        assert image.name_of_own_image(docker_client, theirs, shared) == shared
-        assert image.name_of_own_image(docker_client, own.layout, shared) == own.image_id
+        assert image.runnable_name(docker_client, theirs, shared) == shared
+        assert image.runnable_name(docker_client, own.layout, shared) == own.image_id
         # The same image, loaded by one user and built by the other.
         same = build(parts, lock, prefix, base, runtime, tmp_path / "same" / "toy", epoch=epoch)
         assert not image.load_image(replace(same, reference=shared), docker_client, Watching())

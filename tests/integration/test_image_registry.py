@@ -355,5 +355,5 @@ def test_upload_that_is_always_forgotten_is_given_up(
     ],
 )
 def test_invalid_outputs(text: str) -> None:
-    with pytest.raises(InvalidSpec, match="is not a place in a registry"):
+    with pytest.raises(InvalidSpec, match="is not a reference to a registry"):
         image.parse_registry_reference(text)

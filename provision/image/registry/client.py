@@ -262,7 +262,7 @@ def refusal_error(
 
 
 def _error_message(response: RegistryResponse) -> str:
-    """The registry's own message: the specification has a list of errors with code and message."""
+    """The registry's message: the specification has a list of errors with code and message."""
     text = response.content[:500].decode(errors="replace") or str(response.reason)
     try:
         document = parse_json(response.content)

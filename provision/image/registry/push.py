@@ -54,7 +54,7 @@ class _UploadLost(Exception):
 def push_image(image: Image, reference: RegistryReference, progress: Progress) -> PushResult:
     """Send what the registry lacks, then the manifest.
 
-    Unreachable if the registry does not answer, ToolFailed if it refuses, IntegrityError if a layer
+    Unreachable if the registry does not respond, ToolFailed if it refuses, IntegrityError if a layer
     here does not match its digest; each after TRIES tries where another could help.
     """
     oci_layout.read_image(image)
@@ -149,7 +149,7 @@ def _upload(
     size: int,
     advance: Callable[[int], None],
 ) -> None:
-    """Upload a blob in chunks. After a broken connection the registry says how much it has.
+    """Upload a blob in chunks. After a broken connection it asks the registry how much it has.
     Raises _UploadLost if it has forgotten the upload."""
     begun = client.request("POST", "blobs/uploads/", headers=NO_CONTENT, expected=(202,))
     url = _upload_url(client, begun)

@@ -148,8 +148,7 @@ def _fallback_entries(client: RegistryClient, digest: str) -> list[Entry]:
 
 
 def _index_entries(client: RegistryClient, response: RegistryResponse) -> list[Entry]:
-    """Each entry is checked where it is used: one that somebody else attached must not hide the
-    others."""
+    """Each entry is checked where it is used: an invalid one must not hide the rest."""
     index: Index = manifests.parse(str(client.reference), response.content, "oci-referrers")
     return [entry for entry in index["manifests"] if isinstance(entry, dict)]
 
@@ -172,7 +171,7 @@ def referrer_content(
         if subject is None or subject["digest"] != digest or len(manifest["layers"]) != 1:
             raise IntegrityError(
                 f"{reference}: {referrer.digest} is not an attachment of {digest}.",
-                advice="Tell whoever attached it.",
+                advice="Tell the person who attached it.",
             )
         layer = manifests.parse_descriptor(str(reference), manifest["layers"][0], (media_type,))
         content = client.request(

@@ -174,7 +174,7 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 
 @image.command("push")
 @click.argument("name")
-@click.argument("place", metavar="HOST/NAME[:TAG]")
+@click.argument("target", metavar="HOST/NAME[:TAG]")
 @click.option(
     "--compression",
     type=click.Choice(["none", "zstd"]),
@@ -193,7 +193,7 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 def push(
     console: Console,
     name: str,
-    place: str,
+    target: str,
     envs: Path | None,
     compression: Compression,
     attach: bool,
@@ -208,7 +208,7 @@ def push(
     from provision_runtime.report.text import format_bytes
 
     context = context_of(console, envs, options)
-    pushed = push_image(context, name, place, compression, attach)
+    pushed = push_image(context, name, target, compression, attach)
     sizes = (
         f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
     )
@@ -218,12 +218,12 @@ def push(
 
 
 @image.command("pull")
-@click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
+@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
 @image_output_option
 @no_wait_option
 @verb
 def pull(
-    console: Console, place: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
+    console: Console, target: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
 ) -> None:
     """Pull an image from a registry, into the engine or to a file.
 
@@ -234,20 +234,20 @@ def pull(
     from provision.workflow.image.registry import pull_image
 
     context = context_of(console, envs, options)
-    pulled = pull_image(context, place, tuple(map(parse_output, outputs)))
-    lines = [f"pulled to {place}" for place in pulled.places]
+    pulled = pull_image(context, target, tuple(map(parse_output, outputs)))
+    lines = [f"pulled to {target}" for target in pulled.outputs]
     console.result("image-pull", pulled, [*lines, pulled.reference])
 
 
 @image.command("show")
-@click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
+@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
 @verb
-def show(console: Console, place: str, envs: Path | None) -> None:
+def show(console: Console, target: str, envs: Path | None) -> None:
     """Show an image in a registry: labels, layers, smoke verdicts."""
     from provision.workflow.image.registry import show_image
     from provision_runtime.report.text import escape_line, format_bytes
 
-    summary = show_image(context_of(console, envs), place)
+    summary = show_image(context_of(console, envs), target)
     lines = [summary.reference, f"image id  {summary.image_id}"]
     for layer in summary.layers:
         lines.append(f"layer     {format_bytes(layer['size'])}, {layer['mediaType']}")

@@ -53,7 +53,7 @@ def build(
 
     Installs a missing prefix.
 
-    outputs: where the image goes besides our own folder; empty means the engine. Paths need no
+    outputs: where the image goes besides the data folder; empty means the engine. Paths need no
     engine. tags: more names for the image, in the engine and in outputs.
     """
     for output in outputs:

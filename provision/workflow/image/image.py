@@ -41,8 +41,8 @@ class JobSize:
 def image_step(
     context: Context, plan: Plan, client: Any | None, outputs: Sequence[images.Output] = ()
 ) -> PlanStep:
-    """What a build does with the image. Asks the engine only where there is an image that might be
-    kept.
+    """What a build does with the image. Asks the engine only if there is an image that may be
+    current.
 
     client: the engine, if it was asked already.
     """
@@ -69,15 +69,15 @@ def _step_of_current_image(
 ) -> PlanStep:
     """What a build still does with an image that exists."""
     details = [f"write {output}" for output in outputs if output.path is not None]
-    place = str(image.layout)
+    location = str(image.layout)
     if client is not None and goes_to_engine(outputs):
-        place = "the Docker engine"
+        location = "the Docker engine"
         if not images.is_loaded(image, client):
             details.append("load it into the Docker engine")
     if details:
         detail = f"{image.reference} exists: {', '.join(details)}"
         return PlanStep(stage="image", action="make", detail=detail)
-    return PlanStep(stage="image", action="keep", detail=f"{image.reference} is in {place}")
+    return PlanStep(stage="image", action="keep", detail=f"{image.reference} is in {location}")
 
 
 def goes_to_engine(outputs: Sequence[images.Output]) -> bool:
@@ -188,8 +188,8 @@ def run_argv(
 
     Without an NVIDIA runtime it leaves out GPUs, and warns.
 
-    server: run this instead of a command; it reads its token from the environment of whoever runs
-    the argv.
+    server: run this instead of a command; it reads its token from the environment of the process
+    that runs the argv.
     """
     client = images.require_engine(
         f"`provision image contract {plan.name}` shows how other engines run it"
@@ -197,7 +197,7 @@ def run_argv(
     reference = image_reference(plan, options)
     if options.reference is None:
         layout = context.folders.images / plan.name
-        reference = images.name_of_own_image(client, layout, reference)
+        reference = images.runnable_name(client, layout, reference)
     if folder is not None:
         options = _in_folder(client, options, folder)
     unmet = images.unmet_requirements(client, reference, plan.name)
@@ -225,8 +225,8 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 f"The Docker engine is on another machine, which does not have {folder}.",
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there.",
             )
-        own_folder = launch.ContainerMount(source=str(folder), target=WORKSPACE)
-        mounts = (own_folder, *mounts)
+        working_folder = launch.ContainerMount(source=str(folder), target=WORKSPACE)
+        mounts = (working_folder, *mounts)
     user = options.user or docker.user_of_caller(client)
     return dataclasses.replace(options, mounts=mounts, user=user)
 

@@ -35,11 +35,11 @@ from provision.workflow.passport import passport_with_image
 
 @dataclass(frozen=True, kw_only=True)
 class PulledImage:
-    """reference: by digest. places: where the image is now."""
+    """reference: by digest. outputs: where the image is now."""
 
     reference: str
     image_id: str
-    places: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class ImageSummary:
 def push_image(
     context: Context,
     name: str,
-    place: str,
+    target: str,
     compression: images.Compression = "none",
     attach: bool = True,
 ) -> images.PushResult:
@@ -68,7 +68,7 @@ def push_image(
     with environment_lock(context.folders, name, context.progress, wait=context.wait):
         passport = passport_with_image(context, name)
         image = passports.to_image(passport)
-        reference = images.parse_registry_reference(place, image)
+        reference = images.parse_registry_reference(target, image)
         packed = images.compress_image(image, compression, context.folders.packed, context.progress)
         pushed = images.push_image(packed, reference, context.progress)
         if not attach:
@@ -97,15 +97,15 @@ def push_image(
         return dataclasses.replace(pushed, attached=tuple(attached))
 
 
-def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = ()) -> PulledImage:
-    """Pull an image, whoever made it, into the engine or to paths. Resumes an interrupted pull."""
+def pull_image(context: Context, target: str, outputs: Sequence[images.Output] = ()) -> PulledImage:
+    """Pull any image into the engine or to paths. Resumes an interrupted pull."""
     for output in outputs:
         images.check_output(output)
     destinations = outputs or (images.parse_output("docker"),)
     client = None
     if any(output.path is None for output in destinations):
         client = images.require_engine("name a path: --output oci:DIR")
-    reference = images.parse_registry_reference(place)
+    reference = images.parse_registry_reference(target)
     remote = images.find_remote(reference)
     layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
@@ -123,7 +123,7 @@ def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = 
     return PulledImage(
         reference=reference.with_digest(remote.digest),
         image_id=remote.config_digest,
-        places=tuple(map(str, destinations)),
+        outputs=tuple(map(str, destinations)),
     )
 
 
@@ -180,9 +180,9 @@ def _deliver(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def show_image(context: Context, place: str) -> ImageSummary:
-    """What a registry says about an image, and the smoke verdicts attached to it."""
-    reference = images.parse_registry_reference(place)
+def show_image(context: Context, target: str) -> ImageSummary:
+    """An image in a registry, and the smoke verdicts attached to it."""
+    reference = images.parse_registry_reference(target)
     remote = images.find_remote(reference)
     referrers = images.list_referrers(
         reference, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn

@@ -103,8 +103,8 @@ def test_the_name_of_another_users_image_is_not_moved(tmp_path: Path) -> None:
     assert not images.load_image(own, engine, Silent())  # found without a name
     own_id = images.find_engine_id(own, engine)
     assert own_id not in before.values()
-    assert images.name_of_own_image(engine, own.layout, REFERENCE) == own_id
-    assert images.name_of_own_image(engine, theirs.layout, REFERENCE) == REFERENCE
+    assert images.runnable_name(engine, own.layout, REFERENCE) == own_id
+    assert images.runnable_name(engine, theirs.layout, REFERENCE) == REFERENCE
     assert images.removable_images(own.layout, engine) == {own_id[:19]: 1}
 
 
