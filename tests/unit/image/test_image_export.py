@@ -19,7 +19,8 @@ from provision.core.errors import (
 )
 from provision.core.types import Image, Layer
 from provision.image import disk_base, docker, export, oci_layout
-from tests.unit.image.test_image_disk_base import LAYERS, Silent, config, layers_of, layout
+from tests.unit.image.test_image_build import Quiet
+from tests.unit.image.test_image_disk_base import LAYERS, config, layers_of, layout
 from tests.unit.image.test_image_layers import digest
 
 
@@ -62,12 +63,12 @@ def test_an_exported_image_is_complete_and_has_its_names(
 ) -> None:
     to = export.parse_output(f"{kind}:{tmp_path / 'out' / 'toy'}")
     for _ in range(2):  # the second replaces the first
-        export.export_image(image, to, Silent())
+        export.export_image(image, to, Quiet())
     name = "provision/toy:1" if kind == "docker-archive" else "lab:12"
     assert exported(to, tmp_path / "a") == (name, image.image_id, LAYERS)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy"]
     names = ["lab.org:5000/ml/toy:2", "lab/toy:latest"]
-    export.export_image(image, to, Silent(), names)
+    export.export_image(image, to, Quiet(), names)
     assert exported(to, tmp_path / "b") == (names[0], image.image_id, LAYERS)
     if kind == "oci":
         rows = json.loads((tmp_path / "out" / "toy" / "index.json").read_bytes())["manifests"]
@@ -78,7 +79,7 @@ def test_an_exported_image_is_complete_and_has_its_names(
 def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) -> None:
     sums = set()
     for name in ("a", "b"):
-        export.export_image(image, export.parse_output(f"oci-archive:{tmp_path / name}"), Silent())
+        export.export_image(image, export.parse_output(f"oci-archive:{tmp_path / name}"), Quiet())
         sums.add(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
     assert len(sums) == 1
     with tarfile.open(fileobj=io.BytesIO((tmp_path / "a").read_bytes())) as whole:
@@ -107,14 +108,14 @@ def test_a_folder_that_is_not_a_layout_is_never_replaced(image: Image, tmp_path:
     (tmp_path / "home" / "thesis.tex").write_text("years")
     for place in (f"oci:{tmp_path / 'home'}", f"docker-archive:{tmp_path / 'home'}"):
         with pytest.raises(InUse, match="exists and is not"):
-            export.export_image(image, export.parse_output(place), Silent())
+            export.export_image(image, export.parse_output(place), Quiet())
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
 
 
 def test_a_layout_of_several_images_is_never_replaced(image: Image, tmp_path: Path) -> None:
     several = layout(tmp_path / "several", platforms=("amd64", "arm64"))
     with pytest.raises(InUse, match="a layout of several images"):
-        export.export_image(image, export.parse_output(f"oci:{several}"), Silent())
+        export.export_image(image, export.parse_output(f"oci:{several}"), Quiet())
     assert len(json.loads((several / "index.json").read_bytes())["manifests"]) == 2
 
 
@@ -171,7 +172,7 @@ def test_a_layout_with_more_than_one_image_is_not_replaced(
     add_content(tmp_path / "there")
     before = contents(tmp_path / "there")
     with pytest.raises(InUse, match=message):
-        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'there'}"), Silent())
+        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'there'}"), Quiet())
     assert contents(tmp_path / "there") == before
 
 
@@ -182,15 +183,15 @@ def test_a_mount_point_is_not_replaced(
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "disk")
     with pytest.raises(InUse, match=r"is the mount point of a file system.*Choose a folder in it"):
-        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk'}"), Silent())
+        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk'}"), Quiet())
     assert not list((tmp_path / "disk").iterdir())
-    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk' / 'toy'}"), Silent())
+    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk' / 'toy'}"), Quiet())
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["toy"]
 
 
 def test_an_empty_folder_is_replaced(image: Image, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'empty'}"), Silent())
+    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'empty'}"), Quiet())
     assert disk_base.read_disk_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
 
 
@@ -202,11 +203,11 @@ def test_invalid_outputs(text: str) -> None:
 
 def test_a_layout_with_other_files_is_not_replaced(image: Image, tmp_path: Path) -> None:
     to = tmp_path / "out"
-    export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
-    export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
+    export.export_image(image, export.parse_output(f"oci:{to}"), Quiet())
+    export.export_image(image, export.parse_output(f"oci:{to}"), Quiet())
     (to / "lab.sif").write_text("Apptainer's")
     with pytest.raises(InUse, match=r"holds more than an image layout, lab\.sif"):
-        export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
+        export.export_image(image, export.parse_output(f"oci:{to}"), Quiet())
     assert (to / "lab.sif").read_text() == "Apptainer's"
 
 
@@ -220,7 +221,7 @@ def test_a_symbolic_link_stays_and_its_target_is_replaced(
     (folder / "scratch").mkdir()
     (folder / "link").symlink_to("scratch/out")
     for _ in range(2):
-        export.export_image(image, export.parse_output(f"{kind}:{folder / 'link'}"), Silent())
+        export.export_image(image, export.parse_output(f"{kind}:{folder / 'link'}"), Quiet())
         assert (folder / "link").is_symlink()
     assert [path.name for path in (folder / "scratch").iterdir()] == ["out"]
     assert not list(folder.glob(".*"))
