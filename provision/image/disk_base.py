@@ -58,7 +58,7 @@ def read_disk_base(reference: str) -> BaseImage:
 def _find_layout(reference: str) -> Path:
     name = reference.removeprefix(ON_DISK)
     layout = Path(name)
-    if layout.is_dir():
+    if (layout / oci_layout.INDEX_FILE).is_file():
         return layout
     folder = name.rpartition(":")[0]
     if folder and Path(folder).is_dir():
@@ -69,8 +69,8 @@ def _find_layout(reference: str) -> Path:
         )
     raise ToolMissing(
         f"There is no base {reference}: {layout} is not a folder with an OCI image layout.",
-        advice="Choose an existing one with --base. `tar -xf FILE -C DIR` unpacks an archive with "
-        "a layout, which `docker save` writes since Docker 25.",
+        advice="Choose an existing one with --base. `skopeo copy docker-archive:FILE oci:DIR` makes "
+        "one of an archive by `docker save`.",
     )
 
 

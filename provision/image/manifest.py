@@ -34,6 +34,7 @@ LAYER_TYPES = (
 # Bytes of a document. The specification lets registries refuse manifests above 4 MiB.
 DOCUMENT_LIMIT = 8 << 20
 NESTING_LIMIT = 3  # indexes within indexes
+CONTAINERD_NAME = "io.containerd.image.name"
 
 _ADVICE = "Nothing of it was used. Copy or push the image again."
 
@@ -110,7 +111,8 @@ def read_image(
             break
         index: Index = parse(source, content, "oci-index")
         image = amd64_manifest(source, index)
-        name = image.annotations.get(NAME, name)
+        # `docker save` writes only the tag as the other one.
+        name = image.annotations.get(CONTAINERD_NAME) or image.annotations.get(NAME, name)
         content = read_verified(image)
     parse_descriptor(source, image.row, MANIFEST_TYPES)
     config, layers = image_descriptors(source, content)

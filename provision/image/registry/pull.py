@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def pull_image(
     remote: ImageDocuments,
     layout: Path,
     progress: Progress,
-    nearby: Iterable[Path] = (),
+    nearby: Sequence[Path] = (),
 ) -> Image:
     """Pull an image into a layout, which is complete once it has an index.json. An interrupted pull
     leaves what it received for the next one.
@@ -148,7 +148,7 @@ def _pull(
     remote: ImageDocuments,
     layout: Path,
     progress: Progress,
-    nearby: Iterable[Path],
+    nearby: Sequence[Path],
 ) -> None:
     for folder in (oci_layout.blobs(layout), layout / PARTIAL):
         make_private_directory(folder)
@@ -178,7 +178,7 @@ def _pull(
     _write_documents(remote, layout)
 
 
-def _take_nearby(layer: Descriptor, nearby: Iterable[Path], layout: Path) -> bool:
+def _take_nearby(layer: Descriptor, nearby: Sequence[Path], layout: Path) -> bool:
     """Link or copy a layer of another layout, if its bytes match its digest."""
     for other in nearby:
         path = oci_layout.blob(other, layer.digest)

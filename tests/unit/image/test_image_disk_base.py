@@ -111,6 +111,16 @@ def test_path_of_a_base_is_not_in_its_name(tmp_path: Path) -> None:
     )
 
 
+def test_a_base_that_docker_saved_has_its_full_name(tmp_path: Path) -> None:
+    """Docker's annotation of the specification holds the tag alone."""
+    index = layout(tmp_path / "a", name="bookworm") / "index.json"
+    document = json.loads(index.read_text())
+    name = "docker.io/library/debian:bookworm"
+    document["manifests"][0]["annotations"][manifest.CONTAINERD_NAME] = name
+    index.write_text(json.dumps(document))
+    assert disk_base.read_disk_base(f"oci:{tmp_path / 'a'}").reference == name
+
+
 def broken(folder: Path, what: str) -> str:
     folder_of_layout = layout(
         folder / "base", platforms=("arm64",) if what == "platform" else ("amd64",)
