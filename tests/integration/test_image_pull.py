@@ -40,11 +40,10 @@ from tests.integration.registries import (
     Line,
     answer,
     host,
-    htpasswd,
     log_in,
     make_image,
+    push,
     refuse,
-    serving,
 )
 from tests.integration.test_image import Watching
 from tests.integration.waiting import eventually
@@ -75,7 +74,7 @@ def context(tmp_path: Path) -> Context:
 def toy(host: str, tmp_path_factory: pytest.TempPathFactory) -> Image:
     """lab/toy:1 in the registry."""
     toy = make_image(tmp_path_factory.mktemp("toy") / "toy")
-    image.push_image(toy, image.parse_registry_reference(f"{host}/lab/toy:1"), Watching())
+    push(toy, f"{host}/lab/toy:1")
     return toy
 
 
@@ -97,9 +96,7 @@ def test_pull_returns_what_was_pushed(
     toy = image.compress_image(
         make_image(tmp_path / "toy"), method, tmp_path / "packed", Watching()
     )
-    pushed = image.push_image(
-        toy, image.parse_registry_reference(f"{host}/lab/{method}:1"), Watching()
-    )
+    pushed = push(toy, f"{host}/lab/{method}:1")
     pulled = pull(
         context,
         f"{host}/lab/{method}:1",
@@ -432,20 +429,6 @@ def test_full_disk_is_named_and_received_bytes_stay(
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
-def test_docker_login_credentials_are_used(context: Context, tmp_path: Path) -> None:
-    toy = make_image(tmp_path / "toy")
-    (tmp_path / "users").write_text(htpasswd("lab", "secret"))
-    with serving(
-        tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}"
-    ) as host:
-        log_in(host, "lab", "secret")
-        image.push_image(toy, image.parse_registry_reference(f"{host}/lab/toy:1"), Watching())
-        pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-        log_in(host, "lab", "wrong")
-        with pytest.raises(ToolFailed, match="docker login"):
-            pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'other'}")
-
-
 def test_layers_may_be_redirected(host: str, toy: Image, context: Context, tmp_path: Path) -> None:
     """As hosted registries have it: a bucket, which must not learn who we are. There the big layer breaks off."""
     content = oci_layout.blob(toy.layout, toy.layers[0].digest).read_bytes()
@@ -595,7 +578,7 @@ def test_engine_gets_the_image_under_its_name(
         tmp_path / "packed",
         Watching(),
     )
-    image.push_image(toy, image.parse_registry_reference(f"{name}:1"), Watching())
+    push(toy, f"{name}:1")
     try:
         for _ in range(2):
             pull(context, f"{name}:1")
