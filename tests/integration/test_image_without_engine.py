@@ -101,7 +101,7 @@ def toy_image(
 
 @pytest.fixture(scope="module")
 def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where compressed layers are kept, so that gzip works once."""
+    """Where compressed layers are kept, so that each is compressed once."""
     return tmp_path_factory.mktemp("packed")
 
 
