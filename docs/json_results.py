@@ -266,7 +266,7 @@ RESULTS = (
         "the Python that would be packaged",
         HostPython,
     ),
-    _result("channel-mirror", "channel mirror", "what was downloaded and removed", MirrorResult),
+    _result("channel-mirror", "channel mirror", "what was downloaded", MirrorResult),
     _result(
         "nodes-list",
         "nodes list",

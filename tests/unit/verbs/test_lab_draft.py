@@ -172,7 +172,7 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
          "environments.train", "its lock is not portable"),
         ("runners.yml", "gpus: 2", "gpus: two", "runners.yml", "runners.yml:8"),
         ("lab.yml", "  train:", f"  tune: {{from: image, image: '-v/:/h@sha256:{'0' * 64}'}}",
-         "environments.tune", "is not a place in a registry"),
+         "environments.tune", "is not a reference to a registry"),
     ],
 )  # fmt: skip
 def test_a_mistake_fails_the_check(

@@ -80,7 +80,8 @@ def test_no_image_is_made_of_a_lock_without_what_was_requested(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its labels would name a torch that it does not hold."""
-    monkeypatch.setattr(image, "_present_base", lambda *_: "a base")
+    monkeypatch.setattr(image, "_find_base", lambda *_: "a base")
+    monkeypatch.setattr(image, "_recipe", lambda *_: "a recipe")
     monkeypatch.setattr(images, "find_image", lambda *_, **__: None)
     prefix = Prefix(name="lab", path=tmp_path / "lab", lock_sha256="1")
     with pytest.raises(IntegrityError, match=r"has no torch, which the request needs"):
