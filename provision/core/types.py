@@ -123,7 +123,6 @@ class Lock:
     platforms: tuple[Platform, ...] = (PLATFORM,)  # all that the file locks
     channels: tuple[str, ...] = ()  # as the file declares them
     as_of: str | None = None  # YYYY-MM-DD: what was published later was invisible to the solvers
-    solver: str | None = None  # the executable that solved its conda part, if not the one built in
 
     def find(self, name: str) -> LockedPackage | None:
         for package in self.packages:

@@ -180,9 +180,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     )
     packages = solve(context, plan, context.folders.channels)
     path = plan.folder / locks.FILE
-    text, lock = locks.compose(
-        path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
-    )
+    text, lock = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
     if plan.lock is not None:
         for line in locks.describe_diff(diff_with(path, text)):
             context.progress.say(line)
@@ -261,20 +259,9 @@ def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, 
 
     channels: where this machine's Python is packaged, if Python comes from it.
     """
-    external_solver = None
-    if plan.request.solver:
-        external_solver = locks.find_solver(
-            plan.request.solver, context.mirrors, show_bars=context.progress.shows_bars
-        )
     python = local_python(context, plan, channels)
     with context.progress.meter("waiting for the solvers", 0):
-        return locks.solve(
-            plan.inputs,
-            plan.resolution,
-            local_python=python,
-            solver=context.solver,
-            external=external_solver,
-        )
+        return locks.solve(plan.inputs, plan.resolution, local_python=python, solver=context.solver)
 
 
 def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPythonChannel | None:

@@ -54,9 +54,6 @@ class BuildRequest:
     smoke: bool = True
     kernel: bool = True
     relock: bool = False
-    solver: locks.SolverName | None = (
-        None  # an executable that solves instead of the built-in solver
-    )
     force: bool = False
     smoke_request: SmokeRequest = field(default_factory=SmokeRequest)
     # The text of spec.yml as it is to be, instead of the file's.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from provision.core.types import LockedPackage, Resolution
 from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.resolver import spec
-from tests.conftest import ROOT, SHARED_RECORDS
+from tests.conftest import SHARED_RECORDS
 from tests.integration.conftest import Home, make_home
 from tests.records import alias
 
@@ -429,33 +428,6 @@ def test_single_package_as_of_another_day(tmp_path: Path) -> None:
     )
     other = home.run("lock", "lab", "--as-of", "2026-02-02", "--update", "numpy")
     assert other.returncode == 6 and "the request changed" in other.stderr
-
-
-def test_external_solver_through_conda_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """conda-lock's own command, with an executable on PATH that speaks as micromamba does; no conda
-    executable can be had here."""
-    executable = tmp_path / "bin of mine" / "micromamba"
-    executable.parent.mkdir()
-    executable.write_text(
-        f"#!{sys.executable}\n" + (ROOT / "tests" / "data" / "solver" / "micromamba.py").read_text()
-    )
-    executable.chmod(0o755)
-    monkeypatch.setenv("PATH", str(executable.parent), prepend=os.pathsep)
-    monkeypatch.setenv(
-        "CONDA_OVERRIDE_CUDA", "11.0"
-    )  # of somebody's shell: must not reach the solve
-    resolution = resolve(torch="2.3.1", cuda="12.1", source="pytorch", companions=False)
-    outside = lockfile.find_solver("micromamba", RECORDS.mirrors)
-    packages = lockfile.solve(inputs(resolution), resolution, solver=RECORDS, external=outside)
-    lock = lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
-    assert [(package.name, package.url, package.sha256) for package in packages] == [
-        (package.name, package.url, package.sha256) for package in lock
-    ]
-    impossible = edited(resolution, {"mkl<2024.1": "mkl<1"})
-    with pytest.raises(Unsolvable, match="micromamba found no environment for linux-64"):
-        lockfile.solve(impossible, resolution, solver=RECORDS, external=outside)
 
 
 def test_wheels_of_several_platforms() -> None:
