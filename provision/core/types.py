@@ -141,7 +141,8 @@ class Prefix:
     name: str
     path: Path
     lock_sha256: str
-    wheels: Mapping[str, str] | None = None  # uv.fingerprints at the installation, if known
+    # uv.fingerprints at the installation, as far as known.
+    wheels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def python(self) -> Path:

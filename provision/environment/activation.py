@@ -25,29 +25,10 @@ def write_scripts(tree: Path) -> None:
     """Write the activation scripts. They find their prefix by their own path, so they are the same
     in every prefix. A package's own file of that name stays (conda's package has `bin/activate`).
     """
-    for path, text in _missing_scripts(tree).items():
-        atomic_write(path, text)
-
-
-def scripts_are_current(tree: Path) -> bool:
-    """Whether the activation scripts are those that `write_scripts` writes."""
-    return not _missing_scripts(tree)
-
-
-def scripts_exist(tree: Path) -> bool:
-    """Whether there are activation scripts, perhaps an earlier provision's."""
-    return all((tree / relative).exists() for relative in _SCRIPTS)
-
-
-def _missing_scripts(tree: Path) -> dict[Path, str]:
-    missing = {}
     for relative, source in _SCRIPTS.items():
         path = tree / relative
-        text = (_FOLDER / source).read_text(encoding="utf-8")
-        is_ours = not path.exists() or "Written by provision" in path.read_text(errors="replace")
-        if is_ours and (not path.exists() or path.read_text(encoding="utf-8") != text):
-            missing[path] = text
-    return missing
+        if not path.exists() or "Written by provision" in path.read_text(errors="replace"):
+            atomic_write(path, (_FOLDER / source).read_text(encoding="utf-8"))
 
 
 def activation_variables(prefix: Prefix) -> dict[str, str]:

@@ -173,8 +173,6 @@ def _installed_wheels(prefix: Prefix) -> dict[str, str]:
 
 def _reinstalled_wheels(prefix: Prefix) -> Iterator[Drift]:
     """Wheels that somebody reinstalled later in the locked version."""
-    if not prefix.wheels:
-        return
     for folder, fingerprint in uv.fingerprints(prefix.path).items():
         if prefix.wheels.get(folder, fingerprint) != fingerprint:
             name, _, version = folder.removesuffix(".dist-info").rpartition("-")

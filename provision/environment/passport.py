@@ -18,7 +18,7 @@ from typing import Any, cast
 from packaging.utils import canonicalize_name
 
 from provision import __version__
-from provision.core import host, prefix_registry
+from provision.core import host
 from provision.core.credentials import public_document
 from provision.core.documents import (
     NodeResult,
@@ -332,13 +332,13 @@ def stamp(passport: Passport, previous: Passport | None) -> Passport | None:
     return {**passport, "written_at": _now()}
 
 
-def read(folder: Path) -> Passport | None:
-    """The passport in a folder, which has the name of its environment; None if there is none.
+def find(folders: Folders, name: str) -> Passport | None:
+    """The passport of an environment, or None if it has none.
 
-    Ignores one of another name, which came with a copied folder.
-    Raises IntegrityError for a damaged one.
+    Ignores one of another name, which came with a copied folder. Raises IntegrityError for a
+    damaged one.
     """
-    path = folder / FILE
+    path = folders.passport(name) / FILE
     advice = "Build again: that writes a new passport."
     try:
         passport = parse_json(path.read_text(encoding="utf-8"))
@@ -351,32 +351,9 @@ def read(folder: Path) -> Passport | None:
         raise IntegrityError(
             f"{path} is not a passport of schema {SCHEMA}: at {violation}.", advice=advice
         )
-    if passport["name"] != folder.name:
+    if passport["name"] != name:
         return None
     return cast(Passport, passport)
-
-
-def folder_of(folders: Folders, name: str) -> Path:
-    """The folder of an environment's passport: earlier provisions wrote it next to the lock."""
-    folder = folders.passport(name)
-    earlier = folders.envs / name
-    if not (folder / FILE).exists() and (earlier / FILE).exists():
-        return earlier
-    return folder
-
-
-def find(folders: Folders, name: str) -> Passport | None:
-    """The passport of an environment, or None if it has none.
-
-    One next to the lock may have come from another user with the lab's repository, and counts only
-    if it is of the prefix of this user. Raises IntegrityError for a damaged one.
-    """
-    folder = folder_of(folders, name)
-    passport = read(folder)
-    if passport is None or folder == folders.passport(name):
-        return passport
-    path = str(prefix_registry.prefix_path(folders, name))
-    return passport if passport["prefix"]["path"] == path else None
 
 
 def to_text(passport: Passport) -> str:

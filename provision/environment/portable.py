@@ -12,7 +12,6 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from provision.adapters.installed_files import (
     HOST_FILES,
@@ -26,7 +25,6 @@ from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import bytecode, drift
 from provision.environment import prefix as prefixes
-from provision.environment.marker import PACK
 
 
 def install_portable(
@@ -46,8 +44,7 @@ def install_portable(
     prefixes.install_packages(lock, staging, Path(final), folders, progress, mirrors)
     _remove_host_files(staging)
     _remove_host_paths(staging)
-    marker_fields: dict[str, Any] = {PACK: key}
-    wheels = prefixes.complete(lock, name, final, staging, **marker_fields)
+    wheels = prefixes.complete(lock, name, final, staging, pack=key)
     progress.say("checking every file against the lock")
     _check(Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock)
     progress.say("compiling every module")

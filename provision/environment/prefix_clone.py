@@ -75,7 +75,7 @@ def install_changes(
         )
     bytecode.link_unchanged(prefix.path, staging, folders)
     staying = {}
-    for folder, fingerprint in (prefix.wheels or {}).items():
+    for folder, fingerprint in prefix.wheels.items():
         if canonicalize_name(folder.split("-")[0]) not in leaving:
             staying[folder] = fingerprint
     return staying

@@ -22,7 +22,7 @@ from provision.core.package_names import package_name
 from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.core.types import Lock, LockedPackage, Manager, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
-from provision.environment import kernel, runtime_package
+from provision.environment import kernel, marker, runtime_package
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow import pitfalls
@@ -266,7 +266,7 @@ class Plan:
         exists = prefixes.find(self.name, self.prefix_path) is not None
         verb = "replace" if exists else "make"
         detail = f"{verb} {self.prefix_path}"
-        added = prefixes.added_by_hand(self.prefix_path)
+        added = marker.added_by_hand(self.prefix_path)
         if added:
             detail += f", without what was installed by hand: {', '.join(added)}"
         return PlanStep(stage="prefix", action="make", detail=detail)

@@ -203,22 +203,3 @@ def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path)
     ensure_runtime(context, environment)
     assert (folders.data / "locks" / "lab").exists()
     assert runtime_package.is_current(prefix, runtime_package.load())
-
-
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_only_what_provision_changed_is_recorded(
-    prefix: Path, tmp_path: Path, by_hand: bool
-) -> None:
-    """The activation scripts of a new release replace the earlier ones in place."""
-    environment = installed_environment(prefix)
-    script = prefix / "bin" / "activate"
-    script.write_text("# Written by provision, an earlier one.\n")
-    install_record.write(prefix, {})
-    if by_hand:
-        (prefix / "notes").write_text("mine")
-    folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    ensure_runtime(Context(folders=folders, progress=Quiet()), environment)
-    assert activation.scripts_are_current(prefix)
-    record = install_record.read(prefix)
-    assert record is not None
-    assert (record.distributions != install_record.digests(prefix)) == by_hand

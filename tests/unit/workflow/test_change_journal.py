@@ -4,7 +4,6 @@ any of its steps on the disk."""
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import sys
@@ -22,6 +21,8 @@ from provision.core.atomic import (
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import prefix as prefixes
+from provision.environment.marker import Marker
+from provision.environment.marker import write as write_marker
 from provision.workflow import change_journal
 from tests.unit.workflow.test_env_list import Silent
 
@@ -42,11 +43,9 @@ class Lines(Silent):
 
 
 def make_prefix(path: Path, lock_sha256: str) -> Prefix:
-    (path / "conda-meta").mkdir(parents=True)
-    (path / "bin").mkdir()
+    (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").write_text(lock_sha256)
-    marker = {"name": NAME, "folder": "x", "lock_sha256": lock_sha256}
-    (path / prefixes.MARKER).write_text(json.dumps(marker))
+    write_marker(path, Marker(name=NAME, folder="x", lock_sha256=lock_sha256))
     return Prefix(name=NAME, path=path, lock_sha256=lock_sha256)
 
 
