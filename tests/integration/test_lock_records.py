@@ -129,7 +129,7 @@ def test_cuda_libraries_of_a_later_minor_version_are_locked_beside_a_build() -> 
     assert versions["cuda-cudart"][0].startswith("12.8.")
     for name in ("pytorch", "libtorch", "torchvision"):
         assert versions[name][1].startswith("cuda126")
-    with pytest.raises(Unsolvable, match=r"pytorch requires cuda-version >=12\.6,<13"):
+    with pytest.raises(Unsolvable, match=r"cuda-version >=12\.6,<13, for which no candidates"):
         solve(**options, conda=["cuda-version=12.4"])
 
 
@@ -204,12 +204,12 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
         (
             {"torch": "2.1.0", "cuda": "12.1", "source": "pytorch"},
             {"=py3.11_cuda12.1*": "", "pytorch-cuda=12.1": "pytorch-cuda=12.4"},
-            r"py3.11_cpu_0.*pins no build string.*pytorch requires pytorch-cuda >=12.1,<12.2",
+            r"py3.11_cpu_0.*(?s:pins no build string.*pytorch-cuda >=12.1,<12.2, for which no)",
         ),
         pytest.param(
             {"torch": "2.6", "cuda": "12.6", "source": "conda-forge"},
             {"=cuda126*": "", "cuda-version=12.6": "six", '__cuda: "12.6"': '__unused: "0"'},
-            r"cpu_mkl_py311.*pins no build string.*requires about __cuda 12.0, and none is assumed \(virtual-packages.yml, linux-64\)",
+            r"cpu_mkl_py311.*pins no build string.*requires __cuda, and none is assumed \(virtual-packages.yml, linux-64\)",
             marks=pytest.mark.exhaustive,
         ),
         (

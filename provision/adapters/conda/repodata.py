@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,18 +95,6 @@ class ChannelRecords:
             date=date.strftime("%Y-%m-%d") if date else None,
             visible=visible,
         )
-
-    def has_match(self, specs: Sequence[str]) -> bool:
-        """Whether one record satisfies several requirements for the same package at once."""
-        import rattler
-
-        matchspecs = [rattler.MatchSpec(text) for text in specs]
-        name = specs[0].split()[0]
-        for channel in self._request.channels:
-            for record in self._query(channel, name, self._request.platform):
-                if all(matchspec.matches(record) for matchspec in matchspecs):
-                    return True
-        return False
 
     def package_names(self, channel: str, platform: Platform) -> frozenset[str]:
         """The names of the packages that a channel has for one platform, without noarch."""
