@@ -35,13 +35,12 @@ from provision.core.atomic import (
 )
 from provision.core.errors import IntegrityError, InUse, InvalidSpec, NoSpace
 from provision.core.mirrors import NO_MIRRORS, Mirrors
-from provision.core.paths import Folders, make_private_directory
-from provision.core.system_errors import from_system
+from provision.core.paths import Folders, make_private_directory, nearest_existing
+from provision.core.system_errors import free_space, from_system
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import (
     activation,
     bytecode,
-    disk_space,
     install_record,
     marker,
     prefix_clone,
@@ -179,13 +178,15 @@ def create(
     except (OSError, NoSpace) as error:
         failure = error if isinstance(error, NoSpace) else from_system(error, path)
         if isinstance(failure, NoSpace):
-            failure.advice += " " + disk_space.free_space(
-                {
-                    "the environment": path.parent,
-                    "conda packages": folders.packages,
-                    "uv's cache": uv.cache_folder(),
-                }
-            )
+            folders_written = {
+                "the environment": path.parent,
+                "conda packages": folders.packages,
+                "uv's cache": uv.cache_folder(),
+            }
+            texts = []
+            for content, written in folders_written.items():
+                texts.append(f"{free_space(nearest_existing(written))} for {content} in {written}")
+            failure.advice += f" Free now: {'; '.join(texts)}."
         raise failure from error
     finally:
         if not keep_replaced:
@@ -202,9 +203,7 @@ def install_packages(
     mirrors: Mirrors,
 ) -> None:
     """Install the packages of a lock into `staging`, which is empty or does not exist, with the
-    final path inside. Raises NoSpace, before anything is downloaded, if they do not fit.
-    """
-    disk_space.check(lock, staging, folders.packages, mirrors, progress)
+    final path inside."""
     conda.install_packages(
         lock.by("conda"),
         staging,
