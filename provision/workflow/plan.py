@@ -430,7 +430,7 @@ def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
     A lock of another tool has conda-lock's content hash alone.
     """
     if lock.inputs_sha256:
-        return lock.inputs_sha256 in (inputs.sha256, inputs.former_sha256)
+        return lock.inputs_sha256 == inputs.sha256
     return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 

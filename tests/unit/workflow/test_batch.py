@@ -125,15 +125,6 @@ def test_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
         assert stale.exit_code == 6 and "is stale: the request changed" in stale.stderr
 
 
-def test_lock_whose_hash_covers_the_name_is_current(lab: Path) -> None:
-    folder = lab / "envs" / "rendered"
-    write_lock(folder)
-    lock_inputs = inputs(folder)
-    path = folder / lockfile.FILE
-    path.write_text(path.read_text().replace(lock_inputs.sha256, lock_inputs.former_sha256))
-    assert run("lock", "rendered").stdout.startswith("already locked")
-
-
 def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
     document = evidence.passport(evidence.report(evidence.phase()))
     document["name"] = "rendered"
