@@ -330,5 +330,5 @@ def _suggestion(name: str) -> str:
     if similar:
         names = [products[candidate] for candidate in dict.fromkeys(similar)][:5]
         return f"Similar: {', '.join(names)}. "
-    one_of_each = {gpu.architecture: product for product, gpu in reversed(gpus().items())}
-    return f"Known GPUs include {', '.join(one_of_each.values())}. "
+    examples = {gpu.architecture: product for product, gpu in reversed(gpus().items())}
+    return f"Known GPUs include {', '.join(examples.values())}. "

@@ -292,12 +292,12 @@ def _facts(row: dict[str, Any]) -> dict[str, Any]:
 def _wheel(
     tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]
 ) -> Build:
-    others = {
+    platforms = {
         platform: default
         for platform, default in defaults.items()
         if platform != PLATFORM and default.build == tag
     }
-    by_platform = {platform: _wheel_on_platform(default) for platform, default in others.items()}
+    by_platform = {platform: _wheel_on_platform(default) for platform, default in platforms.items()}
     aarch64 = row.get("aarch64_wheels", {}).get(tag)
     if aarch64:
         by_platform["linux-aarch64"] = _aarch64_wheel(aarch64, defaults["linux-aarch64"])
@@ -415,14 +415,14 @@ def _channel_build(cuda: str, build: dict[str, Any], row: dict[str, Any]) -> Bui
 
 
 def _forge_build(cuda: str, build: dict[str, Any]) -> Build:
-    others: tuple[Platform, ...] = tuple(
+    platforms: tuple[Platform, ...] = tuple(
         platform for platform in ("linux-aarch64",) if platform in build
     )
     return Build(
         tag=cuda,
         cuda=cuda,
         on_pypi=False,
-        platforms=(PLATFORM, *others),
+        platforms=(PLATFORM, *platforms),
         nccl_is_package=True,
         triton=build["triton"]["requirement"],
         triton_source=build["triton"]["source"],
@@ -430,7 +430,7 @@ def _forge_build(cuda: str, build: dict[str, Any]) -> Build:
         source=build["source"],
         by_platform={
             platform: {**_facts(build[platform]), "source": build[platform]["source"]}
-            for platform in others
+            for platform in platforms
         },
         **_facts(build),
     )

@@ -38,14 +38,14 @@ def activation_variables(prefix: Prefix) -> dict[str, str]:
     LD_LIBRARY_PATH are emptied, see DROPPED_VARIABLES.
     """
     return {
-        **_own_variables(prefix),
+        **_prefix_variables(prefix),
         "PATH": f"{prefix.path / 'bin'}:{SYSTEM_PATH}",
         "PYTHONPATH": "",
         "LD_LIBRARY_PATH": "",
     }
 
 
-def _own_variables(prefix: Prefix) -> dict[str, str]:
+def _prefix_variables(prefix: Prefix) -> dict[str, str]:
     return {
         "CONDA_PREFIX": str(prefix.path),
         "CONDA_DEFAULT_ENV": prefix.name,
@@ -61,7 +61,7 @@ def run_variables(prefix: Prefix, environ: Mapping[str, str]) -> dict[str, str]:
     """
     variables = {name: environ[name] for name in environ if name not in DROPPED_VARIABLES}
     path = environ.get("PATH") or SYSTEM_PATH
-    return {**variables, **_own_variables(prefix), "PATH": f"{prefix.path / 'bin'}:{path}"}
+    return {**variables, **_prefix_variables(prefix), "PATH": f"{prefix.path / 'bin'}:{path}"}
 
 
 def run_argv(prefix: Prefix, command: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
     if record is not None:
         if files:
             drifts += _byte_code_drift(prefix, record)
-        drifts += _digest_drift(prefix, record, {canonicalize_name(each.name) for each in drifts})
+        drifts += _digest_drift(prefix, record, {canonicalize_name(drift.name) for drift in drifts})
     return drifts
 
 

@@ -68,7 +68,7 @@ def read(tree: Path) -> InstallRecord | None:
 
 def digests(tree: Path) -> dict[str, dict[str, str]]:
     """The digest of each distribution in a tree, as nodes compute it. Opens no file but records."""
-    answer = run([sys.executable, runtime_package.FOLDER, "digests", tree]).stdout
-    distributions: dict[str, dict[str, str]] = json.loads(answer)["distributions"]
+    output = run([sys.executable, runtime_package.FOLDER, "digests", tree]).stdout
+    distributions: dict[str, dict[str, str]] = json.loads(output)["distributions"]
     distributions.pop(RUNTIME, None)
     return distributions

@@ -194,7 +194,7 @@ def with_smoke(
     results: Sequence[SmokeResult],
     runtime: InstalledRuntime | None,
 ) -> Passport:
-    """The passport with new verdicts; a place that was not tested this time keeps its verdict.
+    """The passport with new verdicts; a target that was not tested this time keeps its verdict.
 
     runtime: the package in the prefix.
     """
@@ -270,16 +270,16 @@ def smoke_attachments(passport: Passport, image: Image) -> list[SmokeAttachment]
     if passport["lock"]["sha256"] != image.lock_sha256:
         return []
     attachments = []
-    for place, verdict in passport["smoke"].items():
-        if place != "image" or verdict.get("image_id") == image.image_id:
-            attachments.append(_attachment(place, verdict, image))
+    for target, verdict in passport["smoke"].items():
+        if target != "image" or verdict.get("image_id") == image.image_id:
+            attachments.append(_attachment(target, verdict, image))
     return attachments
 
 
-def _attachment(place: str, verdict: Verdict, image: Image) -> SmokeAttachment:
+def _attachment(target: str, verdict: Verdict, image: Image) -> SmokeAttachment:
     document = {
         "schema": SMOKE_SCHEMA,
-        "place": place,
+        "place": target,
         "image_id": image.image_id,
         "lock_sha256": image.lock_sha256,
         "verdict": verdict["verdict"],
@@ -287,13 +287,13 @@ def _attachment(place: str, verdict: Verdict, image: Image) -> SmokeAttachment:
         "report": verdict["report"],
     }
     annotations = {
-        "org.provision.smoke.place": place,
+        "org.provision.smoke.place": target,
         "org.provision.smoke.verdict": verdict["verdict"],
     }
     if "started_at" in verdict["report"]:
         annotations["org.opencontainers.image.created"] = verdict["report"]["started_at"]
     return SmokeAttachment(
-        label=f"smoke ({place}): {verdict['verdict']}",
+        label=f"smoke ({target}): {verdict['verdict']}",
         content=json.dumps(document, sort_keys=True, separators=(",", ":")).encode(),
         annotations=annotations,
     )

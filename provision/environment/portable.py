@@ -93,14 +93,14 @@ def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
             )
         mode = 0o755 if status.st_mode & 0o111 else 0o644
         if stat.S_IMODE(status.st_mode) != mode or status.st_ino in visited_inodes:
-            _copy_in_place(path)
+            _unshare(path)
             path.chmod(mode)
         visited_inodes.add(status.st_ino)
     for folder, _, _ in os.walk(tree):
         Path(folder).chmod(0o755)
 
 
-def _copy_in_place(path: Path) -> None:
+def _unshare(path: Path) -> None:
     """Give a file an inode of its own: it may be a hard link."""
     copy = path.with_name(f".{path.name}.copy")
     shutil.copyfile(path, copy)
@@ -109,8 +109,8 @@ def _copy_in_place(path: Path) -> None:
 
 def _check_link(path: Path, tree: Path, final: PurePosixPath) -> None:
     """Raise IntegrityError for a link that leads out of the environment, where nodes differ."""
-    place = final / path.parent.relative_to(tree)
-    target = os.path.normpath(place / path.readlink())
+    location = final / path.parent.relative_to(tree)
+    target = os.path.normpath(location / path.readlink())
     if not PurePosixPath(target).is_relative_to(final):
         raise IntegrityError(
             f"{path.relative_to(tree)} of a package is a link to {path.readlink()}, outside of the "

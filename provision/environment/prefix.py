@@ -152,7 +152,7 @@ def create(
         has_runtime = staying is not None and runtime_package.is_current(
             staging, runtime_package.load()
         )
-        fingerprints = _add_own_files(name, staging, staying or {}, runtime=not has_runtime)
+        fingerprints = _add_provision_files(name, staging, staying or {}, runtime=not has_runtime)
         if not has_runtime:
             install_record.compile_runtime(staging, folders.byte_code)
         (staging / INSTALL_RECORD).unlink(missing_ok=True)  # of the prefix before
@@ -227,7 +227,7 @@ def complete(
 ) -> dict[str, str]:
     """Add what makes the packages of a pack a prefix of ours: the runtime package, the file that
     stops pip, activation scripts, and the marker. Returns the wheels' fingerprints."""
-    fingerprints = _add_own_files(name, staging, {})
+    fingerprints = _add_provision_files(name, staging, {})
     new = Marker(
         name=name, folder=str(final), lock_sha256=lock.sha256, wheels=fingerprints, pack=pack
     )
@@ -235,7 +235,7 @@ def complete(
     return fingerprints
 
 
-def _add_own_files(
+def _add_provision_files(
     name: str, staging: Path, staying: Mapping[str, str], *, runtime: bool = True
 ) -> dict[str, str]:
     """All but the marker. staying: fingerprints that are known already. runtime: also the runtime

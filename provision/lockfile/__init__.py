@@ -31,7 +31,7 @@ from provision.lockfile.export import (
 )
 from provision.lockfile.input_files import LockInputs, check_inputs, read_inputs
 from provision.lockfile.joint_solve import LocalPythonChannel, change, solve, update
-from provision.lockfile.verify import RemoteAnswers, VerifyReport, verify_lock
+from provision.lockfile.verify import RemoteFacts, VerifyReport, verify_lock
 
 __all__ = [
     "ENVIRONMENT",
@@ -43,7 +43,7 @@ __all__ = [
     "LockEntry",
     "LockFile",
     "LockInputs",
-    "RemoteAnswers",
+    "RemoteFacts",
     "VerifyReport",
     "change",
     "check_inputs",

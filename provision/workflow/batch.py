@@ -71,7 +71,7 @@ def lock_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
 ) -> list[EnvironmentOutcome]:
     """Several locks at a time; the outcomes are in the order of the requests."""
-    return _for_each(context, requests, _preview_lock if dry_run else _lock)
+    return _run_all(context, requests, _preview_lock if dry_run else _lock)
 
 
 def _preview_lock(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
@@ -92,7 +92,7 @@ def render_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
 ) -> list[EnvironmentOutcome]:
     """`provision render --all`: the generated files of each environment."""
-    return _for_each(context, requests, _preview_render if dry_run else _render)
+    return _run_all(context, requests, _preview_render if dry_run else _render)
 
 
 def _preview_render(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
@@ -113,12 +113,12 @@ def _render(context: Context, request: BuildRequest, name: str) -> EnvironmentOu
 
 def check_all(context: Context, requests: Sequence[BuildRequest]) -> list[EnvironmentOutcome]:
     """`provision render --all --check`: for each environment what `check` says."""
-    return _for_each(
+    return _run_all(
         context, requests, lambda context, request, name: render_command.check(context, request)
     )
 
 
-def _for_each(
+def _run_all(
     context: Context,
     requests: Sequence[BuildRequest],
     work: Callable[[Context, BuildRequest, str], EnvironmentOutcome],

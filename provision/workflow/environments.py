@@ -32,14 +32,14 @@ VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceVerdict:
-    """The verdict of the smoke test in one place.
+class SmokeVerdict:
+    """The verdict of the smoke test in the prefix or the image.
 
     elsewhere: where it was measured; empty if on this machine, with its present GPUs and driver.
     measured_at: seconds since 1970, None if not known.
     """
 
-    place: str
+    target: str
     verdict: str
     elsewhere: str
     measured_at: float | None
@@ -65,7 +65,7 @@ class Environment:
     image_size: int
     kernel: bool
     smoke: str
-    verdicts: tuple[PlaceVerdict, ...] = ()
+    verdicts: tuple[SmokeVerdict, ...] = ()
 
 
 def environments(context: Context) -> list[Environment]:
@@ -204,7 +204,7 @@ def image_state(layout: Path, prefix: Prefix | None, passport: Passport | None) 
 
 def _verdicts(
     prefix: Prefix | None, passport: Passport | None
-) -> tuple[str, tuple[PlaceVerdict, ...]]:
+) -> tuple[str, tuple[SmokeVerdict, ...]]:
     """The verdicts of the passport in words, and one by one.
 
     None for a prefix of another lock, or at another path than the passport's: nobody tested it.
@@ -214,14 +214,14 @@ def _verdicts(
     if passport["lock"]["sha256"] != prefix.lock_sha256:
         return OF_ANOTHER_LOCK, ()
     verdicts = []
-    for place, result in passport["smoke"].items():
+    for target, result in passport["smoke"].items():
         elsewhere = passports.elsewhere(result, host.identity())
-        verdict = PlaceVerdict(
-            place=place,
+        verdict = SmokeVerdict(
+            target=target,
             verdict=result["verdict"],
             elsewhere=elsewhere,
             measured_at=passports.measured_at(result),
         )
         verdicts.append(verdict)
-    texts = [f"{row.place}: {row.verdict} {row.elsewhere}".rstrip() for row in verdicts]
+    texts = [f"{row.target}: {row.verdict} {row.elsewhere}".rstrip() for row in verdicts]
     return ", ".join(texts), tuple(verdicts)

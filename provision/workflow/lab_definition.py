@@ -69,7 +69,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A lab's repository. places: folders for the member who reads this, by their settings key.
+    """A lab's repository. paths: folders for the member who reads this, by their settings key.
     mirrors: as `--mirror` takes them, paths absolute."""
 
     name: str
@@ -77,7 +77,7 @@ class Lab:
     contact: str
     clusters: tuple[Cluster, ...] = ()
     known_hosts: Path | None = None
-    places: Mapping[str, Path] = field(default_factory=dict)
+    paths: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     environments: tuple[LabEnvironment, ...] = ()
     policy: Policy = field(default_factory=Policy)
@@ -118,8 +118,8 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     """What is wrong, with lines: by the schema; if that is content, by what values mean."""
     mistakes = []
     for violation in schema_violations(document, "lab"):
-        place = location(document, violation.path)
-        mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
+        key = location(document, violation.path)
+        mistakes.append((lines.line(violation.path), f"{key}: {violation.message}."))
     for section in ("clusters", "environments", "paths", "policy"):
         keys = lines.keys((section,))
         last_lines = dict(keys)
@@ -181,7 +181,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
             _cluster(name, content) for name, content in document.get("clusters", {}).items()
         ),
         known_hosts=folder / known_hosts if known_hosts else None,
-        places={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
+        paths={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
         environments=tuple(
             _environment(name, content or {})

@@ -282,8 +282,8 @@ class Plan:
         name = brief_reference(base)
         detail = f"make and load an image based on {name}"
         if any(output.path is not None for output in outputs):
-            places = ["load it" if to.path is None else f"write {to}" for to in outputs]
-            detail = f"make an image based on {name}; {', '.join(places)}"
+            destinations = ["load it" if to.path is None else f"write {to}" for to in outputs]
+            detail = f"make an image based on {name}; {', '.join(destinations)}"
         elif images.is_on_disk(base):
             detail = f"make an image based on {name}, and load it if a Docker engine answers"
         elif self.request.image == "auto":

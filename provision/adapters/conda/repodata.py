@@ -145,11 +145,11 @@ def _rows_of_channel(
         return run(new_gateway().query([source], subdirs, names, recursive=False))
 
     try:
-        answers = retry(query, GatewayError, may_pass)
+        results = retry(query, GatewayError, may_pass)
     except GatewayError as error:
         raise Unreachable(f"{innermost_cause(error)}.") from error
     rows = {}
-    for records in answers:
+    for records in results:
         for record in records:
             url = files.get((str(record.subdir), record.file_name))
             if url is not None:

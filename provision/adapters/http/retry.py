@@ -127,14 +127,14 @@ def retry_request(work: Callable[[], T], url: str, *, received: Callable[[], int
     """
     errors = _transport_errors()
     try:
-        return retry(work, errors, _is_about_connection, received=received)
+        return retry(work, errors, _is_transport_error, received=received)
     except errors as error:
         raise Unreachable(
             f"{url} could not be fetched: {_reason(error)}.", advice=ADVICE
         ) from error
 
 
-def _is_about_connection(error: Exception) -> bool:
+def _is_transport_error(error: Exception) -> bool:
     """requests' errors about the URL itself are ValueErrors: a retry cannot help."""
     return not isinstance(error, ValueError)
 

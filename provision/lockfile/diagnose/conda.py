@@ -144,7 +144,7 @@ class _CondaConflict:
     ) -> str:
         """Where to find a package that these channels do not have for the platform."""
         platform, name = self.request.platform, conda.spec_name(spec)
-        if not any(self.records.package_names(own, platform) for own in channels):
+        if not any(self.records.package_names(listed, platform) for listed in channels):
             return f"{have} no packages at all for {platform}"
         if channel:
             other_channels = {record.channel for record in self.records.find(name)}
@@ -194,15 +194,15 @@ class _CondaConflict:
             self.solver.solve(self._request(core))
         except Unsolvable as error:
             lines = error.details.removeprefix(SOLVER_PREFIX).splitlines()
-            shown = [f"  {TREE.sub(' ', line)}" for line in lines[:MAX_LINES] if line.strip()]
-            return "\n".join([*shown, "  ..."] if len(lines) > MAX_LINES else shown)
+            chain = [f"  {TREE.sub(' ', line)}" for line in lines[:MAX_LINES] if line.strip()]
+            return "\n".join([*chain, "  ..."] if len(lines) > MAX_LINES else chain)
         return ""
 
     def _advice(self, terms: Sequence[Term], core: Sequence[Term]) -> str:
         """Which of a user's own requirements could have another version, and which options leave
         out what conflicts.
         """
-        ways = []
+        changes = []
         for term in core:
             versionless = conda.without_version(term.text)
             if not self.reasons.is_users(term.text) or versionless == term.text:
@@ -215,15 +215,15 @@ class _CondaConflict:
             name = conda.spec_name(versionless)
             for package in self.solver.solve(request):
                 if package.name == name:
-                    ways.append(f"`{term.text}` could become {name} {package.version}")
-        ways += suggest_options(
+                    changes.append(f"`{term.text}` could become {name} {package.version}")
+        changes += suggest_options(
             [term.text for term in terms],
             [term.text for term in core],
             self.reasons,
             lambda rest: self._is_solvable([term for term in terms if term.text in rest]),
         )
-        if ways:
-            return f"Without other changes, {', or '.join(ways)}."
+        if changes:
+            return f"Without other changes, {', or '.join(changes)}."
         leave_out = ", or leave one of them out" if len(core) > 1 else ""
         return f"Request another combination (provision matrix lists them){leave_out}."
 

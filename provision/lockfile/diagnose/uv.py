@@ -112,7 +112,7 @@ class _WheelConflict:
         out what conflicts.
         """
         request = self.request
-        ways = []
+        changes = []
         for text in core:
             name = requirement_name(text)
             if not self.reasons.is_users(text) or name == text:
@@ -125,14 +125,14 @@ class _WheelConflict:
                 )
             except Unsolvable:
                 continue
-            ways.append(f"`{text}` could become {name} {versions[canonicalize_name(name)]}")
-        ways += suggest_options(
+            changes.append(f"`{text}` could become {name} {versions[canonicalize_name(name)]}")
+        changes += suggest_options(
             request.requirements,
             core,
             self.reasons,
             lambda rest: self._failure(rest, request.provided) is None,
         )
-        return f"Without other changes, {', or '.join(ways)}. " if ways else ""
+        return f"Without other changes, {', or '.join(changes)}. " if changes else ""
 
     def _index_advice(self, core: Sequence[str]) -> str:
         """Advice about the index that must be configured for builds with a local version."""

@@ -126,13 +126,13 @@ def input_hashes(lock: LockFile) -> Mapping[str, set[str]] | None:
             return None  # a recipe: a Jinja template, which conda-lock would run outside a sandbox
     if INPUTS in lock.custom_metadata and not (lock.path.parent / VIRTUAL_PACKAGES).is_file():
         return None  # ours always have such a file, and the hash includes it
-    if _has_own_hashes(lock, sources):
+    if _matches_our_hashes(lock, sources):
         return {platform: {content_hash} for platform, content_hash in lock.content_hash.items()}
     with contextlib.redirect_stderr(io.StringIO()):
         return _conda_lock_hashes(lock, sources)
 
 
-def _has_own_hashes(lock: LockFile, sources: Sequence[Path]) -> bool:
+def _matches_our_hashes(lock: LockFile, sources: Sequence[Path]) -> bool:
     """Whether the lock's hashes are those that we compute without importing conda-lock (0.5 s)."""
     virtual_packages = lock.path.parent / VIRTUAL_PACKAGES
     if [source.name for source in sources] != [ENVIRONMENT] or not virtual_packages.is_file():

@@ -23,7 +23,7 @@ from provision.lockfile.conda_lock_v1 import LockEntry
 from provision.verbs.env import output as inventory
 from provision.workflow.environments import (
     Environment,
-    PlaceVerdict,
+    SmokeVerdict,
     changed_keys,
     environment_state,
 )
@@ -225,9 +225,11 @@ def test_sizes_and_ages_are_short() -> None:
     assert ages == ["-", "now", "2 h", "2 d"]
 
 
-def verdict(place: str, word: str, elsewhere: str = "", age_s: float | None = None) -> PlaceVerdict:
-    return PlaceVerdict(
-        place=place,
+def verdict(
+    target: str, word: str, elsewhere: str = "", age_s: float | None = None
+) -> SmokeVerdict:
+    return SmokeVerdict(
+        target=target,
         verdict=word,
         elsewhere=elsewhere,
         measured_at=None if age_s is None else NOW - age_s,
@@ -251,7 +253,7 @@ NOW = 1_000_000.0
     ],
 )
 def test_verdicts_are_joined_where_they_agree(
-    verdicts: tuple[PlaceVerdict, ...], smoke: str, text: str
+    verdicts: tuple[SmokeVerdict, ...], smoke: str, text: str
 ) -> None:
     environment = Environment(
         name="lab",

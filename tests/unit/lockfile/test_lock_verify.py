@@ -94,7 +94,7 @@ def verified(tmp_path: Path) -> Callable[..., list[LockFinding]]:
             (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(machine)
         return list(
             lockfile.verify_lock(
-                lockfile.read_file(path), lockfile.RemoteAnswers(**options), "lab"
+                lockfile.read_file(path), lockfile.RemoteFacts(**options), "lab"
             ).findings
         )
 
@@ -341,10 +341,10 @@ def test_file_that_is_not_served(
     verified: Verify, answer: Availability, kind: str, message: str
 ) -> None:
     content = sound()
-    answers = {entry_["url"]: Availability(state="available") for entry_ in content["package"]} | {
+    remote = {entry_["url"]: Availability(state="available") for entry_ in content["package"]} | {
         entry(content, "torch")["url"]: answer
     }
-    findings = only(verified(content, served=answers))
+    findings = only(verified(content, served=remote))
     assert (findings.package, findings.kind) == ("torch", kind)
     assert (
         message in findings.message
@@ -487,7 +487,7 @@ def test_unreadable_metadata_is_a_note_not_a_finding(
     assert isinstance(original, WheelMetadata)
     metadata[url] = change if isinstance(change, str) else dataclasses.replace(original, **change)
     verified = lockfile.verify_lock(
-        lockfile.read_file(path), lockfile.RemoteAnswers(metadata=metadata), "lab"
+        lockfile.read_file(path), lockfile.RemoteFacts(metadata=metadata), "lab"
     )
     assert verified.findings == ()
     if message:
@@ -508,9 +508,9 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     content["package"] = [entry_ for entry_ in content["package"] if entry_["name"] != "python"]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    answers = lockfile.RemoteAnswers(metadata=wheel_metadata(content, torch=["sympy"]))
+    remote = lockfile.RemoteFacts(metadata=wheel_metadata(content, torch=["sympy"]))
     assert "torch, filelock: the lock has no Python" in only_note(
-        lockfile.verify_lock(lockfile.read_file(path), answers, "lab"), "wheels"
+        lockfile.verify_lock(lockfile.read_file(path), remote, "lab"), "wheels"
     )
     content = {
         **content,
@@ -518,7 +518,7 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     }
     path.write_text(yaml.safe_dump(content))
     assert "the values of markers for linux-s390x" in only_note(
-        lockfile.verify_lock(lockfile.read_file(path), answers, "lab"), "wheels"
+        lockfile.verify_lock(lockfile.read_file(path), remote, "lab"), "wheels"
     )
 
 
@@ -611,7 +611,7 @@ def test_inputs_that_conda_lock_cannot_read_are_noted(
     content["metadata"]["sources"] = [source]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    report = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab")
+    report = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteFacts(), "lab")
     assert [finding for finding in report.findings if finding.kind == "inputs"] == []
     assert source in only_note(report, "content hash")
 
@@ -624,20 +624,20 @@ def test_recipe_next_to_a_lock_is_not_run(tmp_path: Path) -> None:
     content["metadata"]["sources"] = ["meta.yaml"]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab")
+    lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteFacts(), "lab")
     assert not (tmp_path / "ran").exists()
 
 
 def test_skipped_checks_are_noted(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))
-    notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab").notes
+    notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteFacts(), "lab").notes
     assert [
         check
         for check in ("--offline", "content hash", "constrains")
         if not any(check in note for note in notes)
     ] == []
-    everything = lockfile.RemoteAnswers(
+    everything = lockfile.RemoteFacts(
         served={},
         constrains={entry_["url"]: () for entry_ in sound()["package"]},
         metadata=wheel_metadata(sound()),
@@ -756,7 +756,7 @@ def test_any_lock_is_verified_or_refused(tmp_path: Path, data: strategies.DataOb
         }
         lockfile.verify_lock(
             lock,
-            lockfile.RemoteAnswers(
+            lockfile.RemoteFacts(
                 served={entry.url: Availability(state="gone") for entry in lock.entries},
                 metadata=metadata,
             ),
