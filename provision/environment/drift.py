@@ -58,8 +58,8 @@ def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
         drifts += _wheel_file_drift(prefix)
     record = install_record.read(prefix.path)
     if record is not None:
-        if files:
-            drifts += _byte_code_drift(prefix, record)
+        for file, sha256 in record.byte_code.items() if files else ():
+            drifts += _file_drift("(byte code)", prefix.path / file, sha256, prefix)
         drifts += _digest_drift(prefix, record, {canonicalize_name(drift.name) for drift in drifts})
     return drifts
 
@@ -80,11 +80,6 @@ def _digest_drift(
         if entry["kind"] == "files":
             detail = "files that belong to no package were added, removed or changed"
         yield Drift(kind="changed", name=name, detail=detail)
-
-
-def _byte_code_drift(prefix: Prefix, record: InstallRecord) -> Iterator[Drift]:
-    for file, sha256 in record.byte_code.items():
-        yield from _file_drift("(byte code)", prefix.path / file, sha256, prefix)
 
 
 def find_package_drift(prefix: Prefix, lock: Lock) -> list[Drift]:

@@ -142,11 +142,7 @@ def _describe_image(image: Image | None) -> RecordedImage | None:
 def _describe_runtime(runtime: InstalledRuntime | None) -> RuntimeSummary | None:
     if runtime is None:
         return None
-    return {
-        "name": runtime_package.NAME,
-        "version": runtime.version,
-        "sha256": runtime.sha256,
-    }
+    return {"name": runtime_package.NAME, "version": runtime.version, "sha256": runtime.sha256}
 
 
 def _verdict(result: SmokeResult, image: RecordedImage | None, lock_sha256: str) -> Verdict:
@@ -211,26 +207,14 @@ def with_smoke(
 
 def with_smoke_over_nodes(passport: Passport, document: Mapping[str, Any]) -> Passport:
     """The passport with the latest test over nodes. document: the report of that test."""
-    nodes: list[NodeResult] = []
-    for row in document["nodes"]:
-        nodes.append(
-            {
-                "node": row["node"],
-                "host": row["host"],
-                "state": row["state"],
-                "findings": row["findings"],
-                "message": row["message"],
-            }
-        )
-    summary: NodesSummary = {
-        "on": document["on"],
-        "verdict": document["verdict"],
-        "started_at": document["started_at"],
-        "duration_s": document["duration_s"],
-        "job": document["job"],
-        "nodes": nodes,
-    }
+    summary: NodesSummary = _items(document, NodesSummary)
+    summary["nodes"] = [_items(row, NodeResult) for row in document["nodes"]]
     return {**passport, "smoke_nodes": summary, "written_at": _now()}
+
+
+def _items(document: Mapping[str, Any], kind: type) -> Any:
+    """What a type names of a document."""
+    return {name: document[name] for name in kind.__annotations__}
 
 
 def to_image(passport: Passport) -> Image:

@@ -69,13 +69,8 @@ def changed_packages(prefix: Prefix) -> list[str]:
     present = marker.package_records(prefix.path)
     changed = set()
     for record in recorded ^ present:
-        name = _package_name(record)
-        if name != runtime_package.NAME:
-            changed.add(name)
-    return sorted(changed)
-
-
-def _package_name(record: str) -> str:
-    if record.endswith(".dist-info"):
-        return record.removesuffix(".dist-info").rpartition("-")[0]
-    return record.removesuffix(".json").rsplit("-", 2)[0]
+        if record.endswith(".dist-info"):
+            changed.add(record.removesuffix(".dist-info").rpartition("-")[0])
+        else:
+            changed.add(record.removesuffix(".json").rsplit("-", 2)[0])
+    return sorted(changed - {runtime_package.NAME})

@@ -29,7 +29,7 @@ class FileChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class UnfinishedChange:
     """The journal. prefix: the path of the one that is replaced, which is of prefix_lock_sha256."""
 
     folder: str
@@ -54,7 +54,7 @@ def all_or_nothing(
         before = _text(folder / name)
         if before != text:
             files[name] = FileChange(before=before, after=text)
-    change = Change(folder=str(folder), files=files)
+    change = UnfinishedChange(folder=str(folder), files=files)
     if prefix is not None:
         change = dataclasses.replace(
             change, prefix=str(prefix.path), prefix_lock_sha256=prefix.lock_sha256
@@ -101,9 +101,9 @@ def take_back_killed_change(folders: Folders, name: str, progress: Progress) -> 
     journal.unlink(missing_ok=True)
 
 
-def _read(journal: Path) -> Change | None:
+def _read(journal: Path) -> UnfinishedChange | None:
     try:
-        return parse_record(Change, journal.read_bytes())
+        return parse_record(UnfinishedChange, journal.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
 
@@ -112,7 +112,7 @@ def _text(path: Path) -> str | None:
     return path.read_bytes().decode(errors="surrogateescape") if path.exists() else None
 
 
-def _put_back(change: Change) -> None:
+def _put_back(change: UnfinishedChange) -> None:
     if change.prefix is not None:
         prefixes.put_back(Path(change.prefix), change.prefix_lock_sha256)
     folder = Path(change.folder)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
-from provision.core.paths import VIRTUAL_PACKAGES
+from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import LockFile
 from provision.lockfile.verify.entries import (
     FindingKind,
@@ -28,7 +28,7 @@ from provision.lockfile.verify.entries import (
 from provision.lockfile.verify.inputs import (
     assumed_machines,
     input_findings,
-    input_hashes,
+    is_of_inputs,
     pip_requirements,
 )
 from provision.lockfile.verify.requirements import (
@@ -65,11 +65,11 @@ class VerifyReport:
 def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
     """All findings, by platform and package. name: the lock's, for the report."""
     machines = assumed_machines(lock)
-    hashes = input_hashes(lock)
+    is_current = is_of_inputs(lock)
     findings = {
         *credential_findings(lock),
         *duplicate_findings(lock),
-        *input_findings(lock, hashes),
+        *input_findings(lock, is_current=is_current),
     }
     wheel_checks: dict[str, WheelCheck] = {}
     for platform in sorted({entry.platform for entry in lock.entries}):
@@ -99,7 +99,7 @@ def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
         ),
     )
     notes = [
-        *_notes(lock, remote, has_machines=machines is not None, has_inputs=hashes is not None),
+        *_notes(lock, remote, has_machines=machines is not None, has_inputs=is_current is not None),
         *_unchecked_wheels(wheel_checks),
     ]
     return VerifyReport(
@@ -120,9 +120,9 @@ def _notes(
             "(--offline)"
         )
     if not has_inputs:
-        sources = " and ".join([*(lock.sources or ["its inputs"]), VIRTUAL_PACKAGES])
         notes.append(
-            f"not checked: the content hash, because {sources} cannot all be read next to the lock"
+            f"not checked: whether the lock was made from {ENVIRONMENT} and {VIRTUAL_PACKAGES}, "
+            "because they cannot be compared with it"
         )
     if not has_machines:
         notes.append(
