@@ -272,11 +272,11 @@ def _is_source(tree: Path, file: str) -> bool:
 
 def _compiled(tree: Path) -> list[str]:
     """The files of byte code below a tree's lib, by their paths from the tree, sorted."""
-    return sorted(file for file in _files(tree, "lib") if _is_byte_code(file))
-
-
-def _is_byte_code(file: str) -> bool:
-    return file.endswith(".pyc") and posixpath.dirname(file).endswith(f"/{FOLDER}")
+    files = []
+    for file in _files(tree, "lib"):
+        if file.endswith(".pyc") and posixpath.dirname(file).endswith(f"/{FOLDER}"):
+            files.append(file)
+    return sorted(files)
 
 
 def _files(tree: Path, folder: str) -> Iterator[str]:
