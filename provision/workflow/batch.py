@@ -100,9 +100,7 @@ def render_all(
             detail = f"wrote {', '.join(files)}"
         if not files:
             return EnvironmentOutcome(name=name, status="kept", detail="all files are as rendered")
-        return EnvironmentOutcome(
-            name=name, status="pending" if dry_run else "made", detail=detail
-        )
+        return EnvironmentOutcome(name=name, status="pending" if dry_run else "made", detail=detail)
 
     return _run_all(context, requests, work)
 

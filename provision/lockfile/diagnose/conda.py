@@ -23,7 +23,7 @@ from provision.lockfile.diagnose.unsat_core import (
     PinReasons,
     describe_option,
     minimal,
-    suggest_options,
+    suggestions,
 )
 
 # Seconds that a person waits for the cause.
@@ -199,33 +199,31 @@ class _CondaConflict:
         return ""
 
     def _advice(self, terms: Sequence[Term], core: Sequence[Term]) -> str:
-        """Which of a user's own requirements could have another version, and which options leave
-        out what conflicts.
-        """
-        changes = []
-        for term in core:
-            versionless = conda.without_version(term.text)
-            if not self.reasons.is_users(term.text) or versionless == term.text:
-                continue
-            rest = [other for other in terms if other is not term]
-            if not self._is_solvable([*rest, Term(False, versionless)]):
-                continue
-            specs = [versionless if text == term.text else text for text in self.request.specs]
-            request = dataclasses.replace(self.request, specs=tuple(specs))
-            name = conda.spec_name(versionless)
-            for package in self.solver.solve(request):
-                if package.name == name:
-                    changes.append(f"`{term.text}` could become {name} {package.version}")
-        changes += suggest_options(
+        """What else could be requested, or left out."""
+        changes = suggestions(
             [term.text for term in terms],
             [term.text for term in core],
             self.reasons,
+            self._other_version,
             lambda rest: self._is_solvable([term for term in terms if term.text in rest]),
         )
         if changes:
             return f"Without other changes, {', or '.join(changes)}."
         leave_out = ", or leave one of them out" if len(core) > 1 else ""
         return f"Request another combination (provision matrix lists them){leave_out}."
+
+    def _other_version(self, spec: str) -> str | None:
+        """The package and version that solve the request in place of this spec."""
+        self.budget.check()
+        versionless, name = conda.without_version(spec), conda.spec_name(spec)
+        specs = tuple(versionless if text == spec else text for text in self.request.specs)
+        if specs == self.request.specs:
+            return None
+        try:
+            packages = self.solver.solve(dataclasses.replace(self.request, specs=specs))
+        except Unsolvable:
+            return None
+        return next(f"{name} {package.version}" for package in packages if package.name == name)
 
 
 def _listed(texts: Iterable[str]) -> str:

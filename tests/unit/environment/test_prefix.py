@@ -18,7 +18,7 @@ from provision.core.paths import Folders
 from provision.core.types import Lock, LockedPackage, Prefix
 from provision.environment import drift, marker, prefix, runtime_package
 from provision.environment.marker import Marker
-from tests.unit.core.test_file_locks import Recorder
+from tests.progress import Recorder
 
 
 def make(folder: Path, sha: str = "lock") -> Prefix:

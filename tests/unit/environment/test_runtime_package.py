@@ -19,7 +19,7 @@ from provision.environment import activation, install_record, runtime_package
 from provision.workflow.context import Context
 from provision.workflow.ensure import ensure_runtime
 from provision_runtime import __version__
-from tests.unit.image.test_image_build import Quiet
+from tests.progress import Recorder
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def installed_environment(prefix: Path) -> Prefix:
 def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path) -> None:
     """So that `smoke` and `kernel add` also work in a prefix that they may not write to."""
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    context = Context(folders=folders, progress=Quiet())
+    context = Context(folders=folders, progress=Recorder())
     environment = installed_environment(prefix)
     ensure_runtime(context, environment)
     assert not folders.data.exists()

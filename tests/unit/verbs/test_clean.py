@@ -23,23 +23,7 @@ from provision.verbs.clean import clean
 from provision.verbs.env import env
 from provision.verbs.env.output import product_lines
 from provision.workflow.context import Context
-
-
-class Recorder:
-    shows_bars = False
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def say(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-    def meter(self, title: str, total: int) -> Any:
-        from provision.cli.console import Bar
-
-        return Bar(title, total, None)
+from tests.progress import Recorder
 
 
 @pytest.fixture

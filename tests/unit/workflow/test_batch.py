@@ -64,7 +64,7 @@ def test_render_all_dry_run_predicts_what_rendering_does(lab: Path, force: tuple
         "pending",
         f"would write environment.yml, virtual-packages.yml in {folder / 'new'}",
     )
-    assert rows["rendered"] == ("kept", "nothing to write: all files are as rendered")
+    assert rows["rendered"] == ("kept", "all files are as rendered")
     assert rows["wrong"][0] == "failed" and "no build for torch 2.1, CUDA 12.9" in rows["wrong"][1]
     if force:
         assert rows["edited"] == (

@@ -24,7 +24,7 @@ from provision.environment import prefix as prefixes
 from provision.environment.marker import Marker
 from provision.environment.marker import write as write_marker
 from provision.workflow import change_journal
-from tests.unit.workflow.test_env_list import Silent
+from tests.progress import Recorder
 
 NAME = "lab"
 BEFORE = {"spec.yml": "old spec\n", "environment.yml": "old\n", "conda-lock.yml": "old lock\n"}
@@ -32,14 +32,6 @@ AFTER = {"spec.yml": "new spec\n", "conda-lock.yml": "new lock\n", "Dockerfile":
 OLD, NEW = "1" * 64, "2" * 64
 # What a step on the disk is called where Python asks the kernel for it.
 STEPS = {"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "shutil.rmtree"}
-
-
-class Lines(Silent):
-    def __init__(self) -> None:
-        self.warned: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warned.append(text)
 
 
 def make_prefix(path: Path, lock_sha256: str) -> Prefix:
@@ -155,7 +147,7 @@ def test_a_change_that_is_killed_at_any_step_is_taken_back(tmp_path: Path) -> No
         was_killed = killed_before(step, root, functools.partial(change, folders, prefix))
         unfinished = change_journal.is_unfinished(folders, NAME)
         take_back = functools.partial(
-            change_journal.take_back_killed_change, folders, NAME, Lines()
+            change_journal.take_back_killed_change, folders, NAME, Recorder()
         )
         killed_before(step % 7, root, take_back)
         take_back()
@@ -184,7 +176,7 @@ def test_files_that_were_edited_after_the_kill_stay(folders: Folders) -> None:
     atomic_write(journal, killed)
     assert change_journal.is_unfinished(folders, NAME)
     (folders.envs / NAME / "conda-lock.yml").write_text("of a colleague\n")
-    before, lines = state(folders), Lines()
+    before, lines = state(folders), Recorder()
     change_journal.take_back_killed_change(folders, NAME, lines)
-    assert state(folders) == before and "conda-lock.yml was edited" in lines.warned[0]
+    assert state(folders) == before and "conda-lock.yml was edited" in lines.warnings[0]
     assert not change_journal.is_unfinished(folders, NAME)

@@ -19,8 +19,8 @@ from provision.environment.marker import write as write_marker
 from provision.workflow import ensure
 from provision.workflow.context import Context
 from provision.workflow.image import image
+from tests.progress import Recorder
 from tests.unit.environment.test_prefix import lock
-from tests.unit.verbs.test_clean import Recorder
 
 PINS = (Pin(manager="pip", requirement="torch==2.3.1", reason="", source=""),)
 

@@ -21,22 +21,15 @@ from provision.workflow import environments as env_list
 from provision.workflow.context import Context
 from provision.workflow.passport import judged_passport, passport_with_image
 from tests import evidence
+from tests.progress import Recorder
 
 LOCK_SHA256 = "1" * 64
-
-
-class Silent:
-    shows_bars = False
-
-    def say(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def meter(self, title: str, total: int) -> Any: ...
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    return Context(folders=folders, progress=Silent())
+    return Context(folders=folders, progress=Recorder())
 
 
 def install(context: Context, name: str, lock_sha256: str = LOCK_SHA256) -> Path:
