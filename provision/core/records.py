@@ -25,6 +25,8 @@ def parse_record(kind: type[T], text: str | bytes) -> T:
 
 
 def _value(kind: Any, value: object) -> object:
+    if type(value) is kind:
+        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         types = get_type_hints(kind)
@@ -37,6 +39,6 @@ def _value(kind: Any, value: object) -> object:
         return {name: _value(arguments[1], item) for name, item in value.items()}
     if origin is tuple and isinstance(value, list):
         return tuple(_value(arguments[0], item) for item in value)
-    if type(value) is kind or (origin is UnionType and type(value) in arguments):
+    if origin is UnionType and type(value) in arguments:
         return value
     raise ValueError(f"{str(value)[:80]!r} is not of type {kind}")

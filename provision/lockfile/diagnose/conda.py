@@ -172,11 +172,11 @@ class _CondaConflict:
         chain = self._chain(core)
         needed = re.search(r"(__\w+ [^\n]*), for which no candidates", chain)
         if needed and self._is_solvable(core, newer=needed[1].split()[0]):
-            name = needed[1].split()[0]
-            offer = f"{dict(self.request.virtual_packages).get(name, 'none')} is assumed"
+            name, requirement = needed[1].split()[0], needed[1].removesuffix(" *")
+            offer = dict(self.request.virtual_packages).get(name, "none")
             return SolveDiagnosis(
-                f"{described} requires {needed[1].removesuffix(' *')}, and {offer} (virtual-packages.yml, "
-                f"{self.request.platform}).",
+                f"{described} requires {requirement}, and {offer} is assumed "
+                f"(virtual-packages.yml, {self.request.platform}).",
                 "Assume a machine that offers it (--cuda, --glibc), or request a build that "
                 "needs less.",
             )
