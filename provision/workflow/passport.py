@@ -45,8 +45,8 @@ def judged_passport(folders: Folders, name: str) -> Passport:
     machine as it is now."""
     passport = read_passport(folders, name)
     smoke: dict[str, Verdict] = {}
-    for place, verdict in passport["smoke"].items():
-        smoke[place] = {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
+    for target, verdict in passport["smoke"].items():
+        smoke[target] = {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
     return {**passport, "smoke": smoke, "outdated": outdated(folders, passport)}
 
 
