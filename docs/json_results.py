@@ -19,6 +19,7 @@ from provision.cluster.fitness import NodeVerdict
 from provision.cluster.inventory import Engine, NodeNames
 from provision.core.types import BuildResult, EnvironmentOutcome, Image, Kernel, Prefix, SmokeResult
 from provision.environment.drift import Drift
+from provision.environment.kernel import KernelSpec
 from provision.image.registry.push import PushResult
 from provision.launch import JobFormat, RunFormat
 from provision.lockfile import LockDiff, VerifyReport
@@ -148,7 +149,7 @@ RESULTS = (
         "kernel-add-preview",
         "kernel add --dry-run",
         "kernel.json as it would be",
-        {"kernel": dict[str, Any]},
+        {"kernel": KernelSpec},
     ),
     _result("kernel-list", "kernel list", "the registered kernels", {"kernels": list[Kernel]}),
     _result(

@@ -43,7 +43,7 @@ from provision.core.errors import (
 from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.core.types import Image, Lock, LockedPackage, Prefix, Resolution
-from provision.environment import install_record, runtime_package
+from provision.environment import bytecode, install_record, runtime_package
 from provision.image import docker, oci_layout
 from tests.integration import shared_parts
 from tests.unit.image.test_image_config import resolution as unit_resolution
@@ -204,7 +204,8 @@ class EnvironmentParts:
         subprocess.run(
             [path / "bin" / "python", "-c", "import greet, json"], check=True
         )  # leaves __pycache__
-        install_record.complete(path, shared_parts.byte_code())
+        bytecode.compile_all(path, "checked-hash", shared_parts.byte_code())
+        install_record.write(path)
         return Prefix(name="toy", path=path, lock_sha256=lock.sha256)
 
 

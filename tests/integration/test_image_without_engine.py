@@ -236,7 +236,7 @@ def test_umoci_unpacks_the_layout(toy_image: Image, tmp_path: Path) -> None:
 def plan_on(base: str, context: Context, lock: Lock, prefix: Prefix) -> Plan:
     """The plan of a build on this base."""
     nothing = locks.LockInputs(
-        environment="", virtual_packages="", conda=(), pip=(), channels=(), machines={}, sha256="", former_sha256=""
+        environment="", virtual_packages="", conda=(), pip=(), channels=(), machines={}, sha256=""
     )  # fmt: skip
     resolved = replace(resolution(), spec=replace(resolution().spec, base=base))
     return Plan(

@@ -79,13 +79,13 @@ class JoinRun:
         variables go before the lab's. None if neither names it."""
         variable = VARIABLES[key]
         value = os.environ.get(variable)
-        if value and value != str(self.lab.places.get(key)):
+        if value and value != str(self.lab.paths.get(key)):
             return Path(value).absolute(), variable
         own_places = settings.places(os.environ, without=settings.joined_file())
         if key in own_places:
             return own_places[key], "your own settings"
-        if key in self.lab.places:
-            return self.lab.places[key], ""
+        if key in self.lab.paths:
+            return self.lab.paths[key], ""
         return None
 
     def account_findings(self, ids: Sequence[str]) -> list[ObservedFinding]:
