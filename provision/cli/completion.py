@@ -1,4 +1,4 @@
-"""What a shell completes: environments, GPUs, versions, ids of warnings and findings.
+"""What a shell completes: environments, GPUs, versions, ids of findings.
 
 Each answer reads a few names from files and imports nothing else: a shell waits for it at every press
 of Tab. The text of the data files is searched, not parsed, which takes a hundredth of the time.
@@ -22,7 +22,6 @@ RELEASE = re.compile(r'^"(\d+\.\d+\.\d+)":', re.MULTILINE)
 PYTHONS = re.compile(r"^ +versions: \[(.*)\]", re.MULTILINE)
 TOOLKIT = re.compile(r"\bcu(\d\d)(\d)\b")
 PRODUCT = re.compile(r"^  - ([A-Z][\w ]*)$|products: \[([^\]]+)\]", re.MULTILINE)
-RULE = re.compile(r"^- id: (\S+)\n(?:^ .*\n)*?^  consequence: warn$", re.MULTILINE)
 LOCKED = re.compile(r"^- name: (\S+)$", re.MULTILINE)
 REQUESTED = re.compile(r"^ *- +['\"]?([A-Za-z0-9][A-Za-z0-9._-]*)", re.MULTILINE)
 
@@ -115,10 +114,6 @@ def gpu_names(ctx: click.Context) -> list[str]:
     return names
 
 
-def warning_names(ctx: click.Context) -> list[str]:
-    return RULE.findall(_data("rules.yml"))
-
-
 def finding_names(ctx: click.Context) -> list[str]:
     from provision_runtime.report.findings import CATALOG
 
@@ -132,7 +127,6 @@ BY_PARAMETER: dict[str, Names] = {
     "cuda": cuda_versions,
     "python": python_versions,
     "gpu": gpu_names,
-    "accept": warning_names,
     "package": package_names,
     "packages": changed_names,
     "explain": finding_names,

@@ -131,7 +131,7 @@ def _run() -> int:
         _print_error_object("UsageError", error.format_message(), error.exit_code)
         return error.exit_code
     except click.exceptions.Abort:
-        from provision.cli.options import INTERRUPT, INTERRUPTED
+        from provision.cli.verb import INTERRUPT, INTERRUPTED
 
         _print_error_object(INTERRUPT, "interrupted", INTERRUPTED)
         return INTERRUPTED

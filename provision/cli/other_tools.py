@@ -49,7 +49,7 @@ VERBS_OF_ENV_WORDS = {
 }
 
 
-# Settings of the smoke test that were options, and the form that replaces each.
+# Options that verbs had, and the form that replaces each.
 SMOKE_SETTINGS = {
     "--backend": "backend=gloo",
     "--deadline": "deadline=30",
@@ -64,6 +64,62 @@ SMOKE_SETTINGS = {
     "--strict": "strict=true",
     "--timeout": "timeout=S",
 }
+WORKFLOW_KEYS = (
+    *("--across", "--gpus", "--image", "--install", "--no-strict", "--retention-days"),
+    *("--schedule", "--strict"),
+)
+SWITCH = {"--deadline": "--set deadline=S", "--retry": "--set retries=N"}
+MOVED: Mapping[str, Mapping[str, str]] = {
+    "activate": SWITCH,
+    "build": {
+        "--quick": "--set profile=quick",
+        **{option: f"--set {setting}" for option, setting in SMOKE_SETTINGS.items()},
+    },
+    "channel bootstrap": {"--again": "--force"},
+    "doctor": {"--nagios": "--format nagios"},
+    "drift": {"--timeout": "a node has 60 s, and 30 minutes with --deep"},
+    "env tree": {"--depth": "`env tree NAME PACKAGE` shows a part of the tree"},
+    "image run": {"--listen": "--port ADDRESS:PORT"},
+    "join": {"--status": "--dry-run"},
+    "lab init": {"--contact": "the key `contact` of lab.yml"},
+    "launch": {
+        "--cpus": "--set cpus=N",
+        "--job-name": "--set job_name=NAME",
+        "--jobset": "--set jobset=true",
+        "--out": "--output FILE",
+        "--pull-secret": "--set pull_secret=NAME",
+        "--queue": "--set queue=NAME",
+        "--ranks": "--set ranks=N",
+        "--rdma": "--set rdma=RESOURCE",
+        "--sbatch": "--set sbatch=--OPTION=VALUE",
+        "--signal": "--set signal=S",
+        "--squashfs": "--prefix FILE.sqsh",
+    },
+    "lock diff": {"--exit-code": "--check"},
+    "matrix ci": {
+        "--runners": "`matrix ci RUNNERS`",
+        "--summary": "--jobs prints the summary, and appends it to $GITHUB_STEP_SUMMARY",
+        **dict.fromkeys(WORKFLOW_KEYS, "a key of `workflow:` in runners.yml"),
+    },
+    "notebook": {"--folder": "`notebook NAME FOLDER`"},
+    "pack": {
+        "--fast": "--compression lz4",
+        "--install-path": "`path:` under `defaults:` in nodes.yml",
+    },
+    "rollback": SWITCH,
+    "ship": {**SWITCH, "--tree": "--set tree=N"},
+    "smoke": {
+        "--out": "--output DIR",
+        **{option: f"--set {setting}" for option, setting in SMOKE_SETTINGS.items()},
+    },
+}
+MOVED_ANYWHERE = {
+    "--accept": "`accept: [ID]` in envs/NAME/spec.yml",
+    "--build-env": "the variable PROVISION_BUILD_ENV",
+    "--channel-alias": "--mirror '*=URL'",
+    "--connect-timeout": "`connect_s:` under `defaults:` in nodes.yml",
+    "--fanout": "`fanout:` under `defaults:` in nodes.yml",
+}
 # Verbs that took the options of a request, and take an environment.
 TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
 
@@ -72,14 +128,9 @@ def moved_option(path: str, option: str) -> str | None:
     """Where to state what an option of this verb stated before; None if it never had that option."""
     from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
 
-    if option == "--channel-alias":
-        return "--channel-alias URL is --mirror '*=URL'."
-    if path in ("build", "smoke") and option in SMOKE_SETTINGS:
-        setting = SMOKE_SETTINGS[option]
-        return (
-            f"{option} is a setting of the smoke test: give --set {setting}, or write it under "
-            "`smoke:` in envs/NAME/spec.yml."
-        )
+    form = MOVED.get(path, {}).get(option) or MOVED_ANYWHERE.get(option)
+    if form is not None:
+        return f"There is no {option} any more: {form}."
     flags = {flag for key in SPEC_KEYS for flag in (key.option, key.negative_option)}
     if path in TAKE_AN_ENVIRONMENT and option in flags:
         return (

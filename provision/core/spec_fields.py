@@ -18,7 +18,7 @@ from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 SpecContent = Mapping[str, Any]
 SourceName = str  # the name of a source, which `provision.sources` knows, or auto
 PythonFrom = Literal["auto", "channel", "host"]
-# The form of a key's values. `resolver/spec.py` validates each kind, `cli/options.py` makes an
+# The form of a key's values. `resolver/spec.py` validates each kind, `cli/spec_options.py` makes an
 # option of it.
 Kind = Literal[
     "text",  # matches `pattern`
@@ -62,6 +62,7 @@ class SpecKey:
     about_gpus: bool = False  # says nothing about a build without CUDA
     extends_file: bool = False  # the option's items are added to those of spec.yml
     installs: tuple[str, ...] = ()  # the packages that a flag adds
+    in_file_only: bool = False  # spec.yml states it, and no option does
 
     @property
     def is_list(self) -> bool:
@@ -320,7 +321,7 @@ class Spec:
             "stay in the passport",
             pattern=r"[a-z0-9][a-z0-9.-]*",
             item="the id of a warning",
-            extends_file=True,
+            in_file_only=True,
         ),
     )
     fast_checkpoints: bool = field(

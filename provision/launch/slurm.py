@@ -14,9 +14,9 @@ from provision.launch.jobs import JobSpec
 OWN_OPTIONS = {
     "chdir": "the folder from which you run provision",
     "comment": "how `provision jobs` knows its jobs",
-    "cpus-per-task": "--cpus",
+    "cpus-per-task": "--set cpus",
     "gpus-per-node": "--gpus",
-    "job-name": "--job-name",
+    "job-name": "--set job_name",
     "nodes": "--nodes",
     "ntasks-per-node": "one task on each node starts the ranks",
     "ntasks": "one task on each node starts the ranks",
@@ -24,7 +24,7 @@ OWN_OPTIONS = {
     "open-mode": "a requeued job goes on with its log",
     "requeue": "--requeue",
     "no-requeue": "--requeue",
-    "signal": "--signal",
+    "signal": "--set signal",
     "time": "--time",
     "partition": "--on",
     "exclude": "--on",
@@ -100,11 +100,11 @@ def parse_option(text: str) -> Directive:
     if option in OWN_OPTIONS:
         raise InvalidSpec(
             f"--{option} of sbatch is set by provision: {OWN_OPTIONS[option]}.",
-            advice=f"Leave --sbatch={text} out.",
+            advice=f"Leave --set sbatch={text} out.",
         )
     if value is not None and not value.isprintable():
         raise InvalidSpec(f"{text!r} has characters that no line of a script can hold.")
-    return Directive(option=option, value=value, reason="as --sbatch says")
+    return Directive(option=option, value=value, reason="as --set sbatch says")
 
 
 def _quoted(value: str) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import connect_timeout_option, inventory_option, selection_of
-from provision.cli.options import context_of, prefix_option, verb
+from provision.cli.cluster_options import inventory_option, selection_of
+from provision.cli.options import prefix_option
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -29,15 +30,16 @@ SCRIPT = "script"
     ),
 )
 @inventory_option
-@connect_timeout_option
 @click.option("--only", multiple=True, metavar="ID", help="Look only for this finding. Repeatable.")
 @click.option("--explain", metavar="ID", help="Explain a finding; examine nothing.")
 @click.option("--deep", is_flag=True, help="Also import torch, and wait longer for slow tools.")
 @click.option("--fix", is_flag=True, help="Print commands that fix what is wrong; run none.")
 @click.option(
-    "--nagios",
-    is_flag=True,
-    help="Print one line; exit with 0, 1, 2 or 3 (OK, WARNING, CRITICAL, UNKNOWN).",
+    "--format",
+    type=click.Choice(["text", "nagios"]),
+    default="text",
+    show_default=True,
+    help="nagios: one line, and exit codes 0 to 3 (OK, WARNING, CRITICAL, UNKNOWN).",
 )
 @verb
 def doctor(
@@ -49,7 +51,7 @@ def doctor(
     explain: str | None,
     deep: bool,
     fix: bool,
-    nagios: bool,
+    format: str,
     **options: Any,
 ) -> int:
     """Look for known faults of a machine, nodes, or a script.
@@ -79,14 +81,16 @@ def doctor(
     name = _name(subject)
     is_script = subject[:1] == (SCRIPT,)
     if options["on"] is not None:
-        if fix or nagios or is_script or prefix:
-            raise click.UsageError("--on goes with none of --fix, --nagios, --prefix and `script`")
+        if fix or format == "nagios" or is_script or prefix:
+            raise click.UsageError(
+                "--on goes with none of --fix, --format nagios, --prefix and `script`"
+            )
         return _examine_nodes(console, envs, name, request, options)
     if is_script:
         document = command.examine_script(Path(subject[1]))
     else:
         document = command.examine_here(context_of(console, envs), name, prefix, request)
-    if nagios:
+    if format == "nagios":
         console.result("doctor", document, diagnosis.nagios_line(document))
         return diagnosis.nagios_code(document["verdict"])
     lines = diagnosis.fix_lines(document["findings"]) if fix else text.lines(document)

@@ -391,10 +391,19 @@ def test_file_of_requirements_is_no_package() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("launch", "toy", "--pull-secret", "a\nspec: {}", "--on", "n1", "--", "true"),
+        ("launch", "toy", "--set", "pull_secret=a\nspec: {}", "--on", "n1", "--", "true"),
         ("launch", "toy", "--image", "a\u2028b", "--on", "n1", "--", "true"),
         ("launch", "toy", "--mount", "/a:/b\n", "--on", "n1", "--", "true"),
-        ("launch", "toy", "--sbatch", "--account=x\n#SBATCH --uid=0", "--on", "n1", "--", "true"),
+        (
+            "launch",
+            "toy",
+            "--set",
+            "sbatch=--account=x\n#SBATCH --uid=0",
+            "--on",
+            "n1",
+            "--",
+            "true",
+        ),
         ("render", "toy\r", "--envs", "e"),
         ("env", "list", "--envs", "e\x1b[2J"),
         ("image", "push", "toy", "host/a\nb"),

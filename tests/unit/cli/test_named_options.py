@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import click
 import pytest
 
 from provision.cli.main import cli
+from provision.verbs.launch.settings import LaunchSettings
+from provision.verbs.ship.command import ShipSettings
 from provision.workflow.smoke.settings import SETTINGS
 from provision_runtime.report import findings
 from tests.conftest import ROOT
@@ -65,9 +68,12 @@ def test_named_options_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [*FILES, *findings.CATALOG.values()], ids=str)
-def test_named_settings_of_the_smoke_test_exist(text: Path | findings.Rule) -> None:
+def test_named_settings_exist(text: Path | findings.Rule) -> None:
     words = text.read_text() if isinstance(text, Path) else f"{text.meaning} {text.advice}"
-    assert {*re.findall(r"--set[ =](\w+)=", words)} <= {*SETTINGS, "KEY"}
+    known = {*SETTINGS, "KEY"}
+    for kind in (LaunchSettings, ShipSettings):
+        known.update(field.name for field in dataclasses.fields(kind))
+    assert {*re.findall(r"--set[ =](\w+)=", words)} <= known
 
 
 def test_smoke_has_the_options_that_findings_advise() -> None:

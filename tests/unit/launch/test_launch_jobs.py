@@ -65,7 +65,7 @@ def test_time_limits_as_slurm_reads_them(seconds: int, written: str) -> None:
         ({"command": ("torchrun", "train.py")}, "starts ranks itself"),
         ({"command": ("/opt/env/bin/torchrun", "train.py")}, "starts ranks itself"),
         ({"command": ("-m",)}, "needs the name of a module"),
-        ({"command": ("hostname",), "ranks": 2}, "--ranks is for Python code"),
+        ({"command": ("hostname",), "ranks": 2}, "ranks is for Python code"),
         ({"command": ("train.py",), "signal_s": 10}, "no time to save"),
         ({"command": ("train.py",), "signal_s": 120, "time_s": 180}, "less for training"),
         ({"signal_s": 120}, "nothing saves a checkpoint"),

@@ -215,13 +215,14 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
 
 def test_workflow_from_a_lab_template(lab: Path) -> None:
     (lab / "runners.yml").write_text(
+        "workflow: {install: .}\n"
         "runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n"
     )
-    template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ settings.envs ]]\n")
-    result = run("matrix", "ci", "--format", "github", "--install", ".")
+    template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ envs ]]\n")
+    result = run("matrix", "ci", "--format", "github")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "on: push # ${{ kept }} envs"
-    assert "of this command and templates/github-workflow.yml.j2; remake with" in result.stdout
+    assert "from runners.yml and templates/github-workflow.yml.j2; remake with" in result.stdout
 
 
 def contract_values(reference: str) -> dict[str, Any]:
@@ -238,9 +239,10 @@ def template_variables() -> dict[str, dict[str, Any]]:
         "made_by": "",
     }
     target = ci.CiTarget(resolution=resolved, platform="linux-64")
-    settings = ci.WorkflowSettings(install=".", jobs_command=("provision",))
+    settings = ci.WorkflowSettings(install=".")
+    paths = ci.WorkflowPaths(jobs_command=("provision",))
     jobs = ci.assign(target, (), gpus=1).jobs
-    workflow = ci.template_values("github", settings)
+    workflow = ci.template_values("github", settings, paths)
     values = dict.fromkeys(
         (render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved)
     )
@@ -248,7 +250,7 @@ def template_variables() -> dict[str, dict[str, Any]]:
         render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
         **dict.fromkeys(render.CONTRACTS.values(), contract),
     }
-    values[render.GITLAB_JOBS] = ci.gitlab_values(jobs, settings)
+    values[render.GITLAB_JOBS] = ci.gitlab_values(jobs, settings, "envs")
     return values | dict.fromkeys(render.WORKFLOWS.values(), workflow)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from provision import catalog, resolver, sources
 from provision.catalog import minor, version_key
-from provision.cli.options import SPEC_OPTIONS
+from provision.cli.spec_options import SPEC_OPTIONS
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec

@@ -170,7 +170,7 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
          "There is no build"),
         ("envs/train/conda-lock.yml", "provision_portable: 'true'", "provision_portable: 'false'",
          "environments.train", "its lock is not portable"),
-        ("runners.yml", "gpus: 2", "gpus: two", "runners.yml", "runners.yml:8"),
+        ("runners.yml", "gpus: 2", "gpus: two", "runners.yml", "runners.yml:10"),
         ("lab.yml", "  train:", f"  tune: {{from: image, image: '-v/:/h@sha256:{'0' * 64}'}}",
          "environments.tune", "is not a place in a registry"),
     ],
@@ -201,9 +201,9 @@ def test_init_writes_what_check_accepts_and_keeps_what_exists(
     preview = runner.invoke(cli, ["lab", "init", "--dry-run"])
     assert preview.exit_code == 0 and "schema: 1" in preview.stdout
     assert not (tmp_path / "lab.yml").exists()
-    result = runner.invoke(cli, ["lab", "init", "--name", "vision", "--contact", "me: #gpu"])
+    result = runner.invoke(cli, ["lab", "init", "--name", "vision"])
     assert result.exit_code == 0, result.output
-    assert read_lab(tmp_path).contact == "me: #gpu"
+    assert read_lab(tmp_path).name == "vision"
     assert check(".")[0].exit_code == 0
     again = runner.invoke(cli, ["lab", "init"])
     assert again.exit_code == 12
