@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from provision.catalog.data_files import load
 from provision.ci.assignment import Assignment, Job
-from provision.ci.runners import ADVICE, FILE, TIMEOUT_MIN, WorkflowSettings
+from provision.ci.runners import ADVICE, FILE, Runner, WorkflowSettings
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
 
@@ -143,16 +143,16 @@ def github_matrices(jobs: Sequence[Job], settings: WorkflowSettings) -> dict[str
     return matrices
 
 
-def _github_entry(job: Job, settings: WorkflowSettings) -> dict[str, Any]:
-    place = _place("github", job)
+def _github_entry(job: Job, settings: WorkflowSettings) -> dict[str, object]:
+    runner = _runner("github", job)
     has_image = tests_image(job, settings.image)
     return {
         "environment": job.target.name,
         "platform": job.target.platform,
-        "runner": place["runner"],
-        "labels": place["labels"],
-        "timeout": place["timeout"],
-        "cache": place["cache"] or "",
+        "runner": runner.name,
+        "labels": runner.labels,
+        "timeout": runner.timeout_min,
+        "cache": runner.cache or "",
         "ranks": job.ranks,
         "device": _device_setting(job),
         "strict": "strict=true" if is_strict(job, settings) else "",
@@ -166,14 +166,19 @@ def gitlab_values(jobs: Sequence[Job], settings: WorkflowSettings, envs: str) ->
     _require_install(settings)
     entries = []
     for job in jobs:
+        runner = _runner("gitlab", job)
         entries.append(
             {
-                **_place("gitlab", job),
+                "runner": runner.name,
+                "labels": runner.labels,
+                "timeout": runner.timeout_min,
+                "cache": runner.cache,
+                "image": runner.image,
                 "own": job.runner is not None,
                 "environment": job.target.name,
                 "platform": job.target.platform,
                 "locked": job.target.locked,
-                "title": f"{job.target.name} on {_place('gitlab', job)['runner']}",
+                "title": f"{job.target.name} on {runner.name}",
                 "commands": commands(job, settings),
                 "removes_image": tests_image(job, settings.image),
                 "about": about(job),
@@ -191,25 +196,13 @@ def gitlab_values(jobs: Sequence[Job], settings: WorkflowSettings, envs: str) ->
     }
 
 
-def _place(format: WorkflowFormat, job: Job) -> dict[str, Any]:
-    """Where a job runs."""
-    runner = job.runner
-    if runner is None:
-        label = _hosted_label(format, job.target.platform)
-        return {
-            "runner": label,
-            "labels": (label,),
-            "image": None,
-            "cache": None,
-            "timeout": TIMEOUT_MIN,
-        }
-    return {
-        "runner": runner.name,
-        "labels": runner.labels,
-        "image": runner.image,
-        "cache": runner.cache,
-        "timeout": runner.timeout_min,
-    }
+def _runner(format: WorkflowFormat, job: Job) -> Runner:
+    """The runner of a job; where it has none, the service's own. GitLab's has no label."""
+    if job.runner is not None:
+        return job.runner
+    label = _hosted_label(format, job.target.platform)
+    assert label is not None  # as `check_jobs` has found
+    return Runner(name=label, labels=(label,))
 
 
 def tests_image(job: Job, image: bool) -> bool:

@@ -123,9 +123,17 @@ def run(
     timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
     """
     argv = [os.fspath(part) for part in command]
+    stdout_reader: _LinePipe | None = None
+    reader: _Reader | None = None
+    if on_stdout_line is not None or most_bytes is not None:
+        stdout_reader = _LinePipe(on_stdout_line, most_bytes)
+    if on_stderr_line is not None or most_bytes is not None:
+        reader = _LinePipe(on_stderr_line, most_bytes)
+    elif show and sys.stderr.isatty():
+        reader = _Terminal(hidden)
     with (
-        _open_stdout_reader(on_stdout_line, most_bytes) as stdout_reader,
-        _open_stderr_reader(show, hidden, on_stderr_line, most_bytes) as reader,
+        _reading(stdout_reader),
+        _reading(reader),
         _open_feeder(feed) as stdin,
         contextlib.ExitStack() as held_signals,
     ):
@@ -385,41 +393,18 @@ class _LinePipe:
         return "".join(self._lines)
 
 
-@contextlib.contextmanager
-def _open_stdout_reader(
-    on_line: Callable[[str], None] | None, most_bytes: int | None
-) -> Iterator[_LinePipe | None]:
-    """What reads the child's standard output while it runs; None if it is read at its end."""
-    if on_line is None and most_bytes is None:
-        yield None
-        return
-    reader = _LinePipe(on_line, most_bytes)
-    reader.start()
-    try:
-        yield reader
-    finally:
-        reader.close()
+_Reader = _Terminal | _LinePipe
 
 
 @contextlib.contextmanager
-def _open_stderr_reader(
-    show: bool,
-    hidden: Sequence[str],
-    on_line: Callable[[str], None] | None,
-    most_bytes: int | None,
-) -> Iterator[_Terminal | _LinePipe | None]:
-    """What reads the child's standard error while it runs; None if it is read at its end."""
-    reader: _Terminal | _LinePipe
-    if on_line is not None or most_bytes is not None:
-        reader = _LinePipe(on_line, most_bytes)
-    elif show and sys.stderr.isatty():
-        reader = _Terminal(hidden)
-    else:
-        yield None
+def _reading(reader: _Reader | None) -> Iterator[None]:
+    """Read a child's output while it runs; None: it is read at its end."""
+    if reader is None:
+        yield
         return
     reader.start()
     try:
-        yield reader
+        yield
     finally:
         reader.close()
 

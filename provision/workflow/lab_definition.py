@@ -120,12 +120,7 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     for violation in schema_violations(document, "lab"):
         place = location(document, violation.path)
         mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
-    for section in ("clusters", "environments", "paths", "policy"):
-        keys = lines.keys((section,))
-        last_lines = dict(keys)
-        for name, line in keys:
-            if line != last_lines[name]:
-                mistakes.append((line, f"{section}: `{name}` is repeated."))
+    mistakes += lines.repeated_keys()
     if mistakes:
         return mistakes
     for key, value in document.items():

@@ -82,13 +82,6 @@ def _writing_problem(folder: Path) -> str:
 def ssh(run: JoinRun) -> Iterator[Note]:
     folder = Path.home() / ".ssh"
     keys = openssh.private_keys(folder)
-    if not keys and run.make_key:
-        if run.act:
-            keys = [openssh.make_key(folder, f"{getpass.getuser()}@{socket.gethostname()}")]
-            run.changed = True
-            yield Note(status="done", message=f"made the key {keys[0]}, without a passphrase")
-        else:
-            yield Note(status="pending", message=f"would make the key {folder / openssh.KEY}")
     yield from _doctor_notes(run, SSH_FINDINGS)
     yield Note(status="done", message=f"{_keys_text(keys)}; {_agent_text()}")
     hosts = _login_hosts(run.lab.clusters)
@@ -144,7 +137,7 @@ def _ssh_advice(run: JoinRun, host: str, reason: str, keys: Sequence[Path]) -> s
     if reason == "login-refused":
         public_keys = [path for path in map(openssh.public_key, keys) if path.is_file()]
         if not public_keys:
-            return "Make a key: provision join --make-key"
+            return "Make a key: ssh-keygen -t ed25519"
         text = public_keys[0].read_text(encoding="utf-8", errors="replace").strip()
         return f"Add this line to ~/.ssh/authorized_keys there, or send it to {run.lab.contact}: {text}"
     if reason in ("refused", "connect-timeout", "unreachable", "hung"):

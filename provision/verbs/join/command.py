@@ -16,16 +16,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", required=False, metavar="[GIT-URL|FOLDER]")
 @dry_run_option
-@click.option(
-    "--make-key", is_flag=True, help="Make an ssh key, without a passphrase, if you have none."
-)
 @no_wait_option
 @verb
 def join(
     console: Console,
     source: str | None,
     dry_run: bool,
-    make_key: bool,
     no_wait: bool,
 ) -> int:
     """Join a lab: its environments, kernels, folders, and a first job.
@@ -41,9 +37,7 @@ def join(
     from provision.verbs.join import join as command
     from provision.verbs.join.output import join_json, join_lines
 
-    request = command.JoinRequest(
-        source=source, act=not dry_run, make_key=make_key, wait=not no_wait
-    )
+    request = command.JoinRequest(source=source, act=not dry_run, wait=not no_wait)
     report = command.join(request, console)
     console.result("join", join_json(report), join_lines(report))
     return 1 if report.open_steps else 0

@@ -44,11 +44,10 @@ WORK: Mapping[StepName, Step] = {
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:
     """source: the address or folder of a lab's repository; None for the lab that was joined. act:
-    False only says how each step stands. make_key: make an ssh key where there is none."""
+    False only says how each step stands."""
 
     source: str | None
     act: bool = True
-    make_key: bool = False
     wait: bool = True
 
 
@@ -62,14 +61,12 @@ class Possession:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinReport:
-    """How every step stands, what the member has, and the first commands to use it. earlier: the
-    problem of each step when it was last tried."""
+    """How every step stands, what the member has, and the first commands to use it."""
 
     lab: str
     source: str
     acted: bool
     steps: tuple[StepResult, ...]
-    earlier: Mapping[str, str]
     possessions: tuple[Possession, ...]
     commands: tuple[tuple[str, str], ...]
 
@@ -102,28 +99,26 @@ def join(request: JoinRequest, progress: Progress) -> JoinReport:
         if request.act:
             progress.say(_title("lab"))
         lab, notes, changed = _read_repository(source, folder, request, progress, stack)
-        earlier = records.read_record(folder) or JoinRecord(source=source)
+        earlier = records.read_record(folder)
         run = JoinRun(
             lab=lab,
             folder=folder,
             progress=progress,
             act=request.act,
-            make_key=request.make_key,
             wait=request.wait,
-            tests=dict(earlier.tests),
+            tests=dict(earlier.tests) if earlier else {},
         )
         results = [StepResult(step="lab", notes=tuple(notes), changed=changed)]
         for name, work in WORK.items():
             results.append(_run_step(run, name, work))
             if request.act:
-                _record(folder, source, run, results, earlier)
+                _record(folder, source, run)
         results.append(StepResult(step="summary", notes=()))
         return JoinReport(
             lab=lab.name,
             source=source,
             acted=request.act,
             steps=tuple(results),
-            earlier=earlier.steps,
             possessions=tuple(_possessions(run)),
             commands=tuple(_commands(run)),
         )
@@ -142,22 +137,9 @@ def _run_step(run: JoinRun, name: StepName, work: Step) -> StepResult:
     return StepResult(step=name, notes=tuple(notes), changed=run.changed)
 
 
-def _record(
-    folder: Path,
-    source: str,
-    run: JoinRun,
-    results: list[StepResult],
-    earlier: JoinRecord,
-) -> None:
-    """After each step, so that a run that is killed has said what it did. Steps that have not run
-    yet keep what was said of them."""
-    problems = dict(earlier.steps)
-    for result in results:
-        problems.pop(result.step, None)
-        messages = [note.message for note in result.notes if note.status == "open"]
-        if messages:
-            problems[result.step] = messages[0]
-    record = JoinRecord(source=source, lab=run.lab.name, steps=problems, tests=run.tests)
+def _record(folder: Path, source: str, run: JoinRun) -> None:
+    """After each step, so that a run that is killed has recorded its tests."""
+    record = JoinRecord(source=source, lab=run.lab.name, tests=run.tests)
     try:
         records.write_record(folder, record)
     except OSError as error:

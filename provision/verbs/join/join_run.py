@@ -40,7 +40,6 @@ class JoinRun:
     folder: Path
     progress: Progress
     act: bool
-    make_key: bool = False
     wait: bool = True
     changed: bool = False  # by the step that runs
     tests: dict[str, Mapping[str, str]] = field(default_factory=dict)

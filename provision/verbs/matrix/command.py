@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @query_options
 @click.option(
     "--format",
-    type=click.Choice(["table", "json", "csv", "markdown", "html"]),
+    type=click.Choice(["table", "csv"]),
     default="table",
     show_default=True,
-    help="Format of the output.",
+    help="csv: with every column.",
 )
 @click.pass_context
 def matrix(context: click.Context, /, **options: Any) -> None:
@@ -49,7 +49,7 @@ def matrix(context: click.Context, /, **options: Any) -> None:
     misplaced = []
     for name in options:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            misplaced.append("--json" if name == "as_json" else f"--{name}")
+            misplaced.append(f"--{name}")
     if misplaced:
         raise click.UsageError(
             f"Write {', '.join(misplaced)} after `{context.invoked_subcommand}`.", context
@@ -59,11 +59,10 @@ def matrix(context: click.Context, /, **options: Any) -> None:
 @verb
 def _show(console: Console, envs: Path | None, format: str, **options: Any) -> int:
     from provision.verbs.matrix.matrix import show
-    from provision.verbs.matrix.output import table_text
+    from provision.verbs.matrix.output import csv_text, terminal_lines
 
-    console.as_json = console.as_json or format == "json"
     table = show(options)
-    console.result("matrix", table, "" if console.as_json else table_text(table, format))
+    console.result("matrix", table, csv_text(table) if format == "csv" else terminal_lines(table))
     return 0
 
 

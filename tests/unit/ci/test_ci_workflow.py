@@ -456,9 +456,10 @@ def test_check_and_hand_edits(format: str, lab: Path) -> None:
     assert f"wrote {out}" in invoke("--format", format, "-o", out).output
     assert f"unchanged: {out}" in invoke("--format", format, "-o", out).output
     assert invoke("--format", format, "-o", out, "--check").exit_code == 0
-    changed = invoke("--format", format, "--gpus", "2", "-o", out, "--check")
+    configure(retention_days=7)
+    changed = invoke("--format", format, "-o", out, "--check")
     assert changed.exit_code == 1
-    assert "+++ " in changed.output and re.search(r"^\+.*--gpus 2", changed.output, re.MULTILINE)
+    assert "+++ " in changed.output and re.search(r"^\+.* 7", changed.output, re.MULTILINE)
     (lab / out).write_text((lab / out).read_text() + "# mine\n")
     result = invoke("--format", format, "-o", out)
     assert result.exit_code == 6 and "was edited by hand" in result.output

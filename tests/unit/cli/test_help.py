@@ -13,9 +13,6 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from provision import catalog
-from provision.catalog import hardware
-from provision.cli import completion
 from provision.cli.help import EXAMPLES
 from provision.cli.main import cli
 from tests.unit.cli.test_cli import VERBS
@@ -107,8 +104,6 @@ def completed(*words: str) -> list[str]:
         (["env", "show", "o"], ["other"]),
         (["lock", "oth"], ["other"]),
         (["env", "list", "--envs", "/nonexistent", ""], []),
-        (["build", "--cuda", "12.1"], ["12.1"]),
-        (["build", "--gpu", "h10"], ["H100"]),
         (["build", "--source", "w"], ["wheels"]),
         (["env", "tr"], ["tree"]),
         (["stat"], ["status"]),
@@ -120,25 +115,6 @@ def completed(*words: str) -> list[str]:
 def test_shells_complete(words: list[str], values: list[str]) -> None:
     found = completed(*words)
     assert found[: len(values)] == values if values else not found
-
-
-def test_newest_minor_release_comes_first() -> None:
-    newest = max(
-        catalog.releases().values(), key=lambda release: catalog.version_key(release.version)
-    )
-    assert completed("build", "--torch", "")[0] == newest.minor
-    assert "2.3.1" in completed("build", "--torch", "2.3")
-
-
-def test_searched_data_files_give_what_the_catalog_reads() -> None:
-    """The patterns of completion against the parsed files: a new layout must not empty them."""
-    context = click.Context(cli)
-    releases = {release.version for release in catalog.releases().values()}
-    assert releases <= set(completion.torch_releases(context))
-    products = {gpu.name for gpu in hardware.gpus().values()}
-    assert products == set(completion.gpu_names(context))
-    assert {"12.1", "11.8"} <= set(completion.cuda_versions(context))
-    assert {"3.10", "3.11", "3.12"} <= set(completion.python_versions(context))
 
 
 def test_packages_of_the_named_environment_are_completed(lab: Path) -> None:

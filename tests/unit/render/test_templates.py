@@ -152,7 +152,7 @@ def test_mistake_in_an_included_file_names_that_file(lab: Path) -> None:
 
 
 def test_spec_and_evidence_pages_ignore_lab_templates(lab: Path) -> None:
-    for name in ("spec.yml", "matrix.html", "report.html"):
+    for name in ("spec.yml", "report.html"):
         template(lab, name, "torch: 1\n")
     assert (
         run(
@@ -266,7 +266,7 @@ def test_docs_list_the_variables_of_each_template() -> None:
     assert listed == {file: set(values) for file, values in values_by_file.items()}
     (entry,) = values_by_file["gitlab-jobs.yml"]["jobs"]
     assert set(entry) == set(re.findall(r"`(\w+)`", DOCS.read_text().rpartition("Each has ")[2]))
-    pages = {"matrix.html", "report.html", "nodes.html", "page-style.css", "page-print.css"}
+    pages = {"report.html", "nodes.html", "page-style.css", "page-print.css"}
     fixed = {"spec.yml", "lab.yml", "nodes.yml", "slurm-health-check.sh", *pages}
     parts = set(re.findall(r"part-[a-z-]+", DOCS.read_text()))
     assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(

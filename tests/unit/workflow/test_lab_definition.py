@@ -116,7 +116,7 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
         ),
         (
             "schema: 1\nname: a\ncontact: me\nenvironments:\n  b:\n  b:\n",
-            "lab.yml:5: environments: `b` is repeated",
+            "lab.yml:6: `b` is repeated",
         ),
         (
             "schema: 1\nname: a\ncontact: me\nknown_hosts: keys\n",
