@@ -120,8 +120,8 @@ def _format_mistakes(format: WorkflowFormat, jobs: Sequence[Job]) -> Iterator[st
                 "in runners.yml, without `gpu`."
             )
     if format == "github":
-        for is_own in (True, False):
-            count = sum((job.runner is not None) is is_own for job in jobs)
+        for is_self_hosted in (True, False):
+            count = sum((job.runner is not None) is is_self_hosted for job in jobs)
             if count > MATRIX_MAX:
                 yield (
                     f"GitHub runs at most {MATRIX_MAX} jobs of one matrix, and this is {count}: "
@@ -134,10 +134,10 @@ def github_matrices(jobs: Sequence[Job], settings: WorkflowSettings) -> dict[str
     GitHub's. Empty text if there are no such jobs, because GitHub refuses an empty matrix.
     """
     matrices = {}
-    for name, is_own in (("own", True), ("hosted", False)):
+    for name, is_self_hosted in (("own", True), ("hosted", False)):
         entries = []
         for job in jobs:
-            if (job.runner is not None) is is_own:
+            if (job.runner is not None) is is_self_hosted:
                 entries.append(_github_entry(job, settings))
         matrices[name] = json.dumps({"include": entries}) if entries else ""
     return matrices
@@ -181,7 +181,7 @@ def gitlab_values(jobs: Sequence[Job], settings: WorkflowSettings, envs: str) ->
                 "title": f"{job.target.name} on {runner.name}",
                 "commands": commands(job, settings),
                 "removes_image": tests_image(job, settings.image),
-                "about": about(job),
+                "about": describe_job(job),
                 "notes": job.notes,
             }
         )
@@ -255,7 +255,7 @@ def summary(assignments: Sequence[Assignment], *, image: bool) -> str:
     return "\n".join([*lines, "", *dict.fromkeys(remarks)]) + "\n"
 
 
-def about(job: Job) -> str:
+def describe_job(job: Job) -> str:
     """The environment, and the GPUs and driver of the runner."""
     resolution, runner = job.target.resolution, job.runner
     device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"

@@ -160,8 +160,8 @@ def dressed(command: click.Command, path: str) -> click.Command:
     if isinstance(command, GroupedHelp):
         return command
     # A verb that parses its arguments in its own way keeps that: only its help changes.
-    own = type(command)
-    same_with_help: type[GroupedHelp] = type(own.__name__, (GroupedHelp, own), {"path": path})
-    result = same_with_help.__new__(same_with_help)
+    kind = type(command)
+    kind_with_help: type[GroupedHelp] = type(kind.__name__, (GroupedHelp, kind), {"path": path})
+    result = kind_with_help.__new__(kind_with_help)
     vars(result).update(vars(command))
     return result

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import click
 
-VERBS_OF_WORDS = {
+FOREIGN_VERBS = {
     "create": "build",
     "delete": "env remove",
     "diff": "env diff",
@@ -33,7 +33,7 @@ VERBS_OF_WORDS = {
     "upgrade": "update",
     "version": "--version",
 }
-VERBS_OF_ENV_WORDS = {
+FOREIGN_ENV_VERBS = {
     "activate": "shell",
     "add": "add",
     "build": "build",
@@ -145,20 +145,20 @@ def moved_option(path: str, option: str) -> str | None:
     return None
 
 
-class GroupWithOtherWords(click.Group):
+class GroupWithForeignVerbs(click.Group):
     """A group whose error for another tool's word names our verb."""
 
-    words: ClassVar[Mapping[str, str]] = VERBS_OF_WORDS
+    foreign_verbs: ClassVar[Mapping[str, str]] = FOREIGN_VERBS
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        verb = self.words.get(args[0])
+        verb = self.foreign_verbs.get(args[0])
         if verb is not None and not ctx.resilient_parsing:
             message = f"No such command '{args[0]}'. Did you mean `provision {verb}`?"
             raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
 
 
-class EnvGroup(GroupWithOtherWords):
-    words = VERBS_OF_ENV_WORDS
+class EnvGroup(GroupWithForeignVerbs):
+    foreign_verbs = FOREIGN_ENV_VERBS

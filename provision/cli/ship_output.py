@@ -57,7 +57,7 @@ def _advice_lines(states: Any) -> list[str]:
     from provision.cluster.failures import REASONS
 
     reasons = dict.fromkeys(state.failure.reason for state in states if state.failure)
-    return [f"{each}: {REASONS[each].meaning}. {REASONS[each].advice}" for each in reasons]
+    return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 
 def _note_lines(notes: Mapping[str, str]) -> list[str]:

@@ -163,9 +163,12 @@ def build_request(name: str | None, options: Mapping[str, Any], **fields: Any) -
     from provision.workflow.smoke.runner import SmokeRequest
 
     smoke_fields = [field.name for field in dataclasses.fields(SmokeRequest)]
-    given = {key: options[key] for key in smoke_fields if options.get(key)}
+    smoke_options = {key: options[key] for key in smoke_fields if options.get(key)}
     return BuildRequest(
-        name=name, options=spec_options(options), smoke_request=SmokeRequest(**given), **fields
+        name=name,
+        options=spec_options(options),
+        smoke_request=SmokeRequest(**smoke_options),
+        **fields,
     )
 
 

@@ -56,7 +56,7 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
                 options = read_forms(options)
             with named_errors("the working folder"):
                 os.getcwd()  # noqa: PTH109
-            settings.apply_places(os.environ)
+            settings.apply_folders(os.environ)
             status = command(console, **options) or 0
             sys.stdout.flush()
             sys.exit(status)
@@ -67,12 +67,12 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # main prints it
         except Exception as error:
-            known = error if isinstance(error, ProvisionError) else _system_error(error)
-            if debug or known is None:
+            system_error = error if isinstance(error, ProvisionError) else _system_error(error)
+            if debug or system_error is None:
                 console.error_object(type(error).__name__, str(error), 1)
                 raise
-            console.error(known)
-            sys.exit(known.exit_code)
+            console.error(system_error)
+            sys.exit(system_error.exit_code)
 
     return run
 
@@ -147,14 +147,14 @@ def context_of(
 
 def _show_smoke_line(console: Console, line: str) -> None:
     """A line of a running smoke test, as wide as the terminal."""
-    from provision.cli.console import SAY_INDENT
+    from provision.cli.console import NARRATIVE_INDENT
     from provision_runtime.report import table as report_table
 
     width = report_table.terminal_width(2)
     indent = report_table.FINDING_INDENT + 2
     if line and not line.startswith(" "):
         indent = report_table.MESSAGE_COLUMN
-    for piece in report_table.wrapped(line, width - SAY_INDENT if width else None, indent):
+    for piece in report_table.wrapped(line, width - NARRATIVE_INDENT if width else None, indent):
         console.say(piece)
 
 

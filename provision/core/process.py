@@ -135,16 +135,16 @@ def run(
         _reading(stdout_reader),
         _reading(reader),
         _open_feeder(feed) as stdin,
-        contextlib.ExitStack() as held_signals,
+        contextlib.ExitStack() as signals,
     ):
         stderr = reader.child_end if reader else subprocess.PIPE
-        held_signals.enter_context(_hold_signals())
+        signals.enter_context(_hold_signals())
         stdout = stdout_reader.child_end if stdout_reader else subprocess.PIPE
         prepare = _protect_files if owner_writes_only else _die_with_parent
         child = _start(argv, env, cwd, stdin, stdout, stderr, prepare)
         _running.add(child)
         try:
-            held_signals.close()
+            signals.close()
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise TimedOut(
@@ -229,8 +229,8 @@ def _die_with_parent() -> None:
 
 def _protect_files() -> None:
     _die_with_parent()
-    others_write = stat.S_IWGRP | stat.S_IWOTH
-    os.umask(os.umask(others_write) | others_write)
+    foreign_write_bits = stat.S_IWGRP | stat.S_IWOTH
+    os.umask(os.umask(foreign_write_bits) | foreign_write_bits)
 
 
 def run_in_threads(
@@ -308,16 +308,16 @@ class _Terminal:
         while piece := self._read():
             self._recorded = (self._recorded + piece)[-self.RECORDED_BYTES :]
             *lines, unfinished = (unfinished + piece).split(b"\n")
-            shown = []
+            visible = []
             for line in lines:
                 # Codes of a hidden line may clear a progress bar.
                 codes = b"".join(_TERMINAL_CODES.findall(line)) + b"\r"
-                shown.append(codes if self._is_hidden(line) else line + b"\n")
+                visible.append(codes if self._is_hidden(line) else line + b"\n")
             if not self._may_become_hidden(unfinished):
-                shown.append(unfinished)
+                visible.append(unfinished)
                 unfinished = b""
             with contextlib.suppress(OSError):
-                os.write(2, b"".join(shown))
+                os.write(2, b"".join(visible))
         with contextlib.suppress(OSError):
             os.write(2, unfinished)
 

@@ -30,9 +30,9 @@ CONFIG = "PROVISION_CONFIG"
 MIRRORS = "PROVISION_MIRRORS"
 # data, cache: as PROVISION_DATA and PROVISION_CACHE. tmp: for temporary files, if it exists. envs:
 # the environments, where the working folder has none.
-PlaceKey = Literal["data", "cache", "tmp", "envs"]
-PLACES: tuple[PlaceKey, ...] = get_args(PlaceKey)
-KEYS = ("mirrors", *PLACES)
+FolderKey = Literal["data", "cache", "tmp", "envs"]
+FOLDER_KEYS: tuple[FolderKey, ...] = get_args(FolderKey)
+KEYS = ("mirrors", *FOLDER_KEYS)
 
 
 class Settings(TypedDict, total=False):
@@ -85,7 +85,7 @@ def joined_file() -> Path:
     return platformdirs.user_config_path("provision") / JOINED
 
 
-def places(environ: Mapping[str, str], without: Path | None = None) -> dict[str, Path]:
+def folder_settings(environ: Mapping[str, str], without: Path | None = None) -> dict[str, Path]:
     """The folders that settings files name, by key; the first file that names one decides.
 
     without: a file to leave out.
@@ -95,13 +95,13 @@ def places(environ: Mapping[str, str], without: Path | None = None) -> dict[str,
         if path == without:
             continue
         content = _read(path)
-        for key in PLACES:
+        for key in FOLDER_KEYS:
             if key in content:
-                chosen.setdefault(key, _place(path, key, content[key]))
+                chosen.setdefault(key, _folder(path, key, content[key]))
     return chosen
 
 
-def place_path(text: str, folder: Path) -> Path:
+def folder_path(text: str, folder: Path) -> Path:
     """A folder as settings and lab.yml write it: `~` and `{user}` are replaced, and a relative
     path starts from `folder`. Raises ValueError for another word in braces, for `~NAME` of an
     unknown user, and for characters that cannot be printed."""
@@ -116,9 +116,9 @@ def place_path(text: str, folder: Path) -> Path:
         raise ValueError(f"`{text}`: {error}") from error
 
 
-def _place(path: Path, key: str, value: str) -> Path:
+def _folder(path: Path, key: str, value: str) -> Path:
     try:
-        return place_path(value, path.parent)
+        return folder_path(value, path.parent)
     except ValueError as error:
         raise InvalidSpec(
             f"{path}: `{key}` does not name a folder: {error}.",
@@ -126,10 +126,10 @@ def _place(path: Path, key: str, value: str) -> Path:
         ) from error
 
 
-def apply_places(environ: MutableMapping[str, str]) -> None:
+def apply_folders(environ: MutableMapping[str, str]) -> None:
     """Set the variables that say where temporary files and uv's cache go, for this process and its
     children. A variable that is set stays."""
-    folders = places(environ)
+    folders = folder_settings(environ)
     tmp, cache = folders.get("tmp"), folders.get("cache")
     if tmp is not None and tmp.is_dir() and not environ.get("TMPDIR"):
         environ["TMPDIR"] = str(tmp)

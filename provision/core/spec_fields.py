@@ -59,7 +59,7 @@ class SpecKey:
     example: str = ""  # what a value looks like, for error messages
     item: str = ""  # what an item of the list is called
     choices: tuple[str, ...] = ()
-    about_gpus: bool = False  # says nothing about a build without CUDA
+    is_gpu_key: bool = False  # says nothing about a build without CUDA
     extends_file: bool = False  # the option's items are added to those of spec.yml
     installs: tuple[str, ...] = ()  # the packages that a flag adds
     in_file_only: bool = False  # spec.yml states it, and no option does
@@ -104,7 +104,7 @@ class Spec:
             docs="`12.1`, `12` (newest 12.x), `auto` (newest that the machine runs)",
             pattern=r"\d+(\.\d+)?|auto",
             example="12.1, 12 (the newest 12.x) or auto",
-            about_gpus=True,
+            is_gpu_key=True,
         )
     )
     python: str | None = field(
@@ -129,7 +129,7 @@ class Spec:
             "a requirement on the solver",
             pattern=r"\d+(\.\d+){0,3}",
             example="2.20.5",
-            about_gpus=True,
+            is_gpu_key=True,
         ),
     )
     cudnn: str | None = field(
@@ -141,7 +141,7 @@ class Spec:
             docs="the same for cuDNN",
             pattern=r"\d+(\.\d+){0,3}",
             example="8.9.2.26 or 9.1",
-            about_gpus=True,
+            is_gpu_key=True,
         ),
     )
     gpu: tuple[str, ...] = field(
@@ -154,7 +154,7 @@ class Spec:
             "prints",
             pattern=GPU,
             item="a GPU",
-            about_gpus=True,
+            is_gpu_key=True,
         ),
     )
     driver: str | None = field(
@@ -166,7 +166,7 @@ class Spec:
             docs="the oldest NVIDIA driver that the build must run on: `535`, `535.54.03`",
             pattern=r"\d+(\.\d+){0,2}",
             example="535 or 535.54.03",
-            about_gpus=True,
+            is_gpu_key=True,
         ),
     )
     glibc: str | None = field(

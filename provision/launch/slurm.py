@@ -11,7 +11,7 @@ from provision.launch.durations import slurm_time
 from provision.launch.jobs import JobSpec
 
 # One task on each node, and how the job is told to save and is requeued: these are ours.
-OWN_OPTIONS = {
+RESERVED_OPTIONS = {
     "chdir": "the folder from which you run provision",
     "comment": "how `provision jobs` knows its jobs",
     "cpus-per-task": "--set cpus",
@@ -97,9 +97,9 @@ def parse_option(text: str) -> Directive:
             f"{text!r} is not an option of sbatch.", advice="Write it as --option=value."
         )
     option, value = match[1], match[2]
-    if option in OWN_OPTIONS:
+    if option in RESERVED_OPTIONS:
         raise InvalidSpec(
-            f"--{option} of sbatch is set by provision: {OWN_OPTIONS[option]}.",
+            f"--{option} of sbatch is set by provision: {RESERVED_OPTIONS[option]}.",
             advice=f"Leave --set sbatch={text} out.",
         )
     if value is not None and not value.isprintable():

@@ -14,7 +14,7 @@ from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
 from provision.core.schema import location, schema_violations
-from provision.core.settings import place_path
+from provision.core.settings import folder_path
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
 
 FILE = "lab.yml"
@@ -69,7 +69,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A lab's repository. places: folders for the member who reads this, by their settings key.
+    """A lab's repository. folders: those for the member who reads this, by their settings key.
     mirrors: as `--mirror` takes them, paths absolute."""
 
     name: str
@@ -77,7 +77,7 @@ class Lab:
     contact: str
     clusters: tuple[Cluster, ...] = ()
     known_hosts: Path | None = None
-    places: Mapping[str, Path] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     environments: tuple[LabEnvironment, ...] = ()
     policy: Policy = field(default_factory=Policy)
@@ -138,7 +138,7 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
             mistakes.append((lines.line(("mirrors", index)), f"mirrors[{index}]: {problem}"))
     for key, text in document.get("paths", {}).items():
         try:
-            place_path(text, folder)
+            folder_path(text, folder)
         except ValueError as error:
             mistakes.append((lines.line(("paths", key)), f"paths.{key}: {error}."))
     known_hosts = document.get("known_hosts")
@@ -176,7 +176,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
             _cluster(name, content) for name, content in document.get("clusters", {}).items()
         ),
         known_hosts=folder / known_hosts if known_hosts else None,
-        places={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
+        folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
         environments=tuple(
             _environment(name, content or {})

@@ -102,8 +102,8 @@ def _agent_text() -> str:
 
 def is_login_host(cluster: Cluster) -> bool:
     """Whether this machine is one of a cluster's login hosts, by its name."""
-    own_name = socket.gethostname().partition(".")[0]
-    return any(name.rpartition("@")[2].partition(".")[0] == own_name for name in cluster.login)
+    host_name = socket.gethostname().partition(".")[0]
+    return any(name.rpartition("@")[2].partition(".")[0] == host_name for name in cluster.login)
 
 
 def _login_hosts(clusters: Sequence[Cluster]) -> list[str]:
@@ -159,10 +159,10 @@ def folders(run: JoinRun) -> Iterator[Note]:
             advice=f"unset {settings.CONFIG}, and run the same command again.",
         )
         return
-    for key in sorted(run.lab.places):
-        place = run.place(key)
-        assert place is not None
-        yield from _folder(run, key, *place)
+    for key in sorted(run.lab.folders):
+        folder = run.named_folder(key)
+        assert folder is not None
+        yield from _folder(run, key, *folder)
     if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
         yield Note(status="done", message=f"{path} is as the lab says")
     elif run.act:
@@ -172,43 +172,43 @@ def folders(run: JoinRun) -> Iterator[Note]:
     else:
         yield Note(status="pending", message=f"would write {path}")
     if run.act:
-        settings.apply_places(os.environ)
+        settings.apply_folders(os.environ)
         run.refresh()
 
 
-def _folder(run: JoinRun, key: str, place: Path, origin: str) -> Iterator[Note]:
+def _folder(run: JoinRun, key: str, folder: Path, origin: str) -> Iterator[Note]:
     """Make sure of one folder. origin: who names it, if not the lab."""
-    if not place.is_dir():
+    if not folder.is_dir():
         if not run.act:
-            yield Note(status="pending", message=f"{key}: would make {place}")
+            yield Note(status="pending", message=f"{key}: would make {folder}")
             return
         try:
-            place.mkdir(parents=True, mode=0o700)
+            folder.mkdir(parents=True, mode=0o700)
         except OSError as error:
             yield Note(
                 status="open",
-                message=f"{key}: {place} cannot be made: {error.strerror}",
+                message=f"{key}: {folder} cannot be made: {error.strerror}",
                 advice=f"Ask {run.lab.contact} for the folder; or name another with `{key}:` in "
                 f"{settings.joined_file().with_name(settings.FILE)}.",
             )
             return
         run.changed = True
-    flags = os.statvfs(place).f_flag
-    problem = _writing_problem(place)
+    flags = os.statvfs(folder).f_flag
+    problem = _writing_problem(folder)
     if not problem and key == "data" and flags & os.ST_NOEXEC:
         problem = "programs cannot be started from there (noexec)"
-    if not problem and key == "tmp" and len(os.fsencode(place)) > TMPDIR_LENGTH:
+    if not problem and key == "tmp" and len(os.fsencode(folder)) > TMPDIR_LENGTH:
         problem = (
             f"the path is too long: DataLoader workers make sockets there, which need a path of at "
             f"most {TMPDIR_LENGTH} characters"
         )
     if problem:
         yield Note(
-            status="open", message=f"{key}: {place}: {problem}", advice=f"Ask {run.lab.contact}."
+            status="open", message=f"{key}: {folder}: {problem}", advice=f"Ask {run.lab.contact}."
         )
     else:
         suffix = f" (by {origin})" if origin else ""
-        yield Note(status="done", message=f"{key}: {place}{suffix}")
+        yield Note(status="done", message=f"{key}: {folder}{suffix}")
 
 
 # Shell

@@ -97,7 +97,7 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         packages = format_count(len(lock.packages), "package")
         yield Note(status="pending", message=f"{name}: would install {packages} from its lock")
         return
-    request = BuildRequest(name=name, prefix=_place_to_install(run, plan))
+    request = BuildRequest(name=name, prefix=_install_path(run, plan))
     prefix, _ = installed.create(run.context, request)
     run.changed = True
     run.refresh()
@@ -109,10 +109,10 @@ def _installed(name: str, prefix: Prefix, how: str) -> Note:
     return Note(status="done", message=text)
 
 
-def _place_to_install(run: JoinRun, plan: Plan) -> Path | None:
+def _install_path(run: JoinRun, plan: Plan) -> Path | None:
     """The usual place, where the recorded one is below a store that we only read."""
-    own = run.context.folders.prefixes / plan.name
-    return own if plan.prefix_path.is_relative_to(_store(run)) else None
+    default_path = run.context.folders.prefixes / plan.name
+    return default_path if plan.prefix_path.is_relative_to(_store(run)) else None
 
 
 def _store(run: JoinRun) -> Path:
@@ -272,7 +272,7 @@ def first_job(run: JoinRun) -> Iterator[Note]:
 
 
 def _tested_environment(run: JoinRun) -> tuple[LabEnvironment | None, Prefix | None]:
-    candidates = [each for each in run.lab.environments if each.source == "lock"]
+    candidates = [candidate for candidate in run.lab.environments if candidate.source == "lock"]
     for environment in candidates:
         with contextlib.suppress(ProvisionError):
             prefix = installed_prefix(run, environment)

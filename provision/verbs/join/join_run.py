@@ -65,7 +65,7 @@ class JoinRun:
 
     def _folders(self) -> Folders:
         folders = default_folders(self.lab.envs)
-        data, cache = self.place("data"), self.place("cache")
+        data, cache = self.named_folder("data"), self.named_folder("cache")
         return dataclasses.replace(
             folders,
             data=data[0] if data else folders.data,
@@ -73,18 +73,18 @@ class JoinRun:
             templates=self.lab.folder / "templates",
         )
 
-    def place(self, key: str) -> tuple[Path, str] | None:
+    def named_folder(self, key: str) -> tuple[Path, str] | None:
         """A folder that the lab or the member names, and who: the member's own settings and
         variables go before the lab's. None if neither names it."""
         variable = VARIABLES[key]
         value = os.environ.get(variable)
-        if value and value != str(self.lab.places.get(key)):
+        if value and value != str(self.lab.folders.get(key)):
             return Path(value).absolute(), variable
-        own_places = settings.places(os.environ, without=settings.joined_file())
-        if key in own_places:
-            return own_places[key], "your own settings"
-        if key in self.lab.places:
-            return self.lab.places[key], ""
+        personal_folders = settings.folder_settings(os.environ, without=settings.joined_file())
+        if key in personal_folders:
+            return personal_folders[key], "your own settings"
+        if key in self.lab.folders:
+            return self.lab.folders[key], ""
         return None
 
     def account_findings(self, ids: Sequence[str]) -> list[Mapping[str, Any]]:

@@ -250,7 +250,7 @@ def _machine_facts(progress: Progress) -> MachineFacts:
     home = Path.home()
     scratch = [Path(name) for name in SCRATCH_FOLDERS if _is_apart(Path(name), home)]
     return MachineFacts(
-        host=_own_name(),
+        host=_host_name(),
         nodes=tuple(_slurm_nodes(progress)),
         mirrors=tuple(_mirrors(home)),
         scratch=tuple(scratch),
@@ -259,7 +259,7 @@ def _machine_facts(progress: Progress) -> MachineFacts:
     )
 
 
-def _own_name() -> str:
+def _host_name() -> str:
     """The full name, where the resolver knows one."""
     name = socket.getfqdn()
     return socket.gethostname() if name.startswith("localhost") else name

@@ -75,4 +75,4 @@ def check(console: Console, folder: Path, probe: bool) -> int:
     context = context_of(console, folder / "envs")
     checks = command.check(context, folder, probe=probe)
     console.result("lab-check", {"checks": checks}, check_lines(checks))
-    return 1 if any(each.verdict == "fail" for each in checks) else 0
+    return 1 if any(check.verdict == "fail" for check in checks) else 0

@@ -121,8 +121,8 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
         job = dataclasses.replace(job, folder=folder)
         _check_script(request.command)
         if isinstance(environment, launch.ImageEnvironment):
-            own_folder = launch.parse_mount(f"{folder}:{folder}")
-            options = dataclasses.replace(options, mounts=(own_folder, *options.mounts))
+            working_folder = launch.parse_mount(f"{folder}:{folder}")
+            options = dataclasses.replace(options, mounts=(working_folder, *options.mounts))
     chosen = request.selection.nodes[:nodes]
     if engine == "slurm":
         job = _for_slurm(job, request, plan)
@@ -303,7 +303,7 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
     rows = slurm_nodes.list_nodes(partition)
     names = {node.name for node in request.selection.nodes}
     members = [row for row in rows if row.name in names]
-    others = [row.name for row in rows if row.name not in names]
+    unselected = [row.name for row in rows if row.name not in names]
     gpus = job.gpus
     if gpus is None and plan.resolution.cuda is not None:
         gpus = 1
@@ -320,7 +320,7 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
         cpus = job.ranks
     slurm = launch.SlurmOptions(
         partition=partition,
-        exclude=slurm_host_list(others) if others else "",
+        exclude=slurm_host_list(unselected) if unselected else "",
         more=request.settings.sbatch,
     )
     return dataclasses.replace(job, cpus=cpus, slurm=slurm)
@@ -382,18 +382,20 @@ def _start_on_hosts(planned: PlannedJob) -> None:
         problems = [f"{name}: {failure.message}" for name, failure in failures.items()]
         raise CheckFailed(
             f"The job did not start on {'; '.join(problems)}.",
-            advice=" ".join(sorted({REASONS[each.reason].advice for each in failures.values()}))
+            advice=" ".join(
+                sorted({REASONS[failure.reason].advice for failure in failures.values()})
+            )
             + " Nothing was started on other hosts.",
         )
     key = _new_key()
     try:
         outcomes = process.run_in_threads(
-            lambda each: _start_problem(each.ssh, key), commands, defaults.fanout
+            lambda command: _start_problem(command.ssh, key), commands, defaults.fanout
         )
     except KeyboardInterrupt:
         _end_on_hosts(planned)
         raise
-    failed = [f"{each.host}: {why}" for each, why in zip(commands, outcomes) if why]
+    failed = [f"{command.host}: {why}" for command, why in zip(commands, outcomes) if why]
     if failed:
         raise CheckFailed(
             f"The job did not start on {'; '.join(failed)}.", advice=_end_on_hosts(planned)

@@ -108,7 +108,7 @@ def _narrow_cells(row: TableRow, names: Sequence[str]) -> list[str]:
     """The cells of these columns for a terminal: shorter."""
     cells = dict(zip(HEAD, _wide_cells(row)))
     cells["GPUs"] = _architecture_range(row)
-    cells["source"] = f"{row.source}*" if _is_on_own_index(row) else row.source
+    cells["source"] = f"{row.source}*" if _is_on_torch_index(row) else row.source
     # 3.8,10,12
     pythons = _pythons(dataclasses.replace(row, free_threaded=()))
     cells["Python"] = pythons.replace(", 3.", ",").replace(", ", ",")
@@ -121,7 +121,7 @@ def _wide_cells(row: TableRow) -> list[str]:
         architectures = " ".join(row.architectures) + ("+PTX" if row.ptx else "")
     return [
         row.torch,
-        f"{row.source} (own index)" if _is_on_own_index(row) else row.source,
+        f"{row.source} (own index)" if _is_on_torch_index(row) else row.source,
         row.cuda,
         row.platform,
         _pythons(row),
@@ -136,7 +136,7 @@ def _wide_cells(row: TableRow) -> list[str]:
     ]
 
 
-def _is_on_own_index(row: TableRow) -> bool:
+def _is_on_torch_index(row: TableRow) -> bool:
     """Whether only PyTorch's own wheel index has the build."""
     return sources.by_name(row.source).manager == "pip" and not row.index_default
 

@@ -224,7 +224,7 @@ def request(*, flavor: dict[str, Any], **requested: Any) -> Spec:
     unchanged = {
         key: value
         for key, value in requested.items()
-        if "cpu" not in flavor or key not in spec.ABOUT_GPUS
+        if "cpu" not in flavor or key not in spec.GPU_KEYS
     }
     return spec.combine({}, {**unchanged, **flavor}, name="")
 
