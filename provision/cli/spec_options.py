@@ -116,31 +116,28 @@ def read_forms(options: Mapping[str, Any]) -> dict[str, Any]:
     from provision.resolver.input_forms import CPU, cuda_form, gpu_form, python_form, torch_form
 
     result = dict(options)
-    for name, form in (("cuda", cuda_form), ("python", python_form)):
+    build = None  # that --torch names
+    if options["torch"]:
+        form = torch_form(options["torch"])
+        result["torch"], build = form.release, form.cuda
+        meaning = form.release
+        if build:
+            meaning += " with --cpu" if build == CPU else f" with --cuda {build}"
+        _report_form("torch", options["torch"], meaning)
+    for name, read in (("cuda", cuda_form), ("python", python_form)):
         if options.get(name):
-            result[name] = form(options[name])
+            result[name] = read(options[name])
             _report_form(name, options[name], result[name])
     result["gpu"] = tuple(map(gpu_form, options.get("gpu", ())))
     for text, gpu in zip(options.get("gpu", ()), result["gpu"]):
         _report_form("gpu", text, gpu)
-    if not options["torch"]:
-        return result
-    torch = torch_form(options["torch"])
-    result["torch"] = torch.release
-    meaning = torch.release
-    if torch.cuda == CPU:
-        meaning += " with --cpu"
-        if result["cuda"]:
-            raise click.UsageError("--torch names a CPU build, and --cuda another.")
-        result["cpu"] = True
-    elif torch.cuda:
-        meaning += f" with --cuda {torch.cuda}"
-        if result.get("cpu") or result["cuda"] not in (None, torch.cuda):
-            raise click.UsageError(
-                f"--torch names a build for CUDA {torch.cuda}, and --cuda or --cpu another."
-            )
-        result["cuda"] = torch.cuda
-    _report_form("torch", options["torch"], meaning)
+    if build is not None:
+        requested = CPU if options.get("cpu") else result["cuda"]
+        if requested not in (None, build):
+            option = "--cpu" if requested == CPU else f"--cuda {requested}"
+            raise click.UsageError(f"--torch {options['torch']} and {option} are different builds.")
+        result["cpu"] = build == CPU
+        result["cuda"] = None if build == CPU else build
     return result
 
 
