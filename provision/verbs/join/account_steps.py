@@ -16,7 +16,7 @@ from provision.core.atomic import atomic_write
 from provision.core.host import current_umask
 from provision.verbs.join.account import AccountFacts, judge_account
 from provision.verbs.join.join_run import JoinRun
-from provision.verbs.join.steps import Note, StepStatus
+from provision.verbs.join.steps import Note, StepStatus, done, pending, unsettled
 from provision.workflow.lab_definition import Cluster
 from provision_runtime.report.findings.smoke import TMPDIR_LENGTH
 
@@ -83,10 +83,10 @@ def ssh(run: JoinRun) -> Iterator[Note]:
     folder = Path.home() / ".ssh"
     keys = openssh.private_keys(folder)
     yield from _doctor_notes(run, SSH_FINDINGS)
-    yield Note(status="done", message=f"{_keys_text(keys)}; {_agent_text()}")
+    yield done(f"{_keys_text(keys)}; {_agent_text()}")
     hosts = _login_hosts(run.lab.clusters)
     if not hosts:
-        yield Note(status="done", message="the lab has no login hosts to reach")
+        yield done("the lab has no login hosts to reach")
         return
     yield from _probe(run, hosts, keys)
 
@@ -117,15 +117,14 @@ def _probe(run: JoinRun, hosts: Sequence[str], keys: Sequence[Path]) -> Iterator
     outputs = clustershell.run(hosts, f"echo {MARK}", connect_s=CONNECT_S, timeout_s=PROBE_S)
     reached = [output.node for output in outputs if MARK in output.stdout.decode(errors="replace")]
     if reached:
-        yield Note(status="done", message=f"{clustershell.fold(reached)}: ssh lets you in")
+        yield done(f"{clustershell.fold(reached)}: ssh lets you in")
     for output in outputs:
         if output.node in reached:
             continue
         stdout = output.stdout.decode(errors="replace")
         reason, message = classify(output.status, stdout, output.stderr)
-        yield Note(
-            status="open",
-            message=f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
+        yield unsettled(
+            f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
             advice=_ssh_advice(run, output.node, reason, keys),
         )
 
@@ -152,9 +151,8 @@ def folders(run: JoinRun) -> Iterator[Note]:
     path = settings.joined_file()
     text = run.settings_text()
     if os.environ.get(settings.CONFIG):
-        yield Note(
-            status="open",
-            message=f"{settings.CONFIG} names {os.environ[settings.CONFIG]}, so the lab's settings "
+        yield unsettled(
+            f"{settings.CONFIG} names {os.environ[settings.CONFIG]}, so the lab's settings "
             "are not read",
             advice=f"unset {settings.CONFIG}, and run the same command again.",
         )
@@ -164,13 +162,13 @@ def folders(run: JoinRun) -> Iterator[Note]:
         assert folder is not None
         yield from _folder(run, key, *folder)
     if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-        yield Note(status="done", message=f"{path} is as the lab says")
+        yield done(f"{path} is as the lab says")
     elif run.act:
         atomic_write(path, text)
         run.changed = True
-        yield Note(status="done", message=f"wrote {path}")
+        yield done(f"wrote {path}")
     else:
-        yield Note(status="pending", message=f"would write {path}")
+        yield pending(f"would write {path}")
     if run.act:
         settings.apply_folders(os.environ)
         run.refresh()
@@ -180,14 +178,13 @@ def _folder(run: JoinRun, key: str, folder: Path, origin: str) -> Iterator[Note]
     """Make sure of one folder. origin: who names it, if not the lab."""
     if not folder.is_dir():
         if not run.act:
-            yield Note(status="pending", message=f"{key}: would make {folder}")
+            yield pending(f"{key}: would make {folder}")
             return
         try:
             folder.mkdir(parents=True, mode=0o700)
         except OSError as error:
-            yield Note(
-                status="open",
-                message=f"{key}: {folder} cannot be made: {error.strerror}",
+            yield unsettled(
+                f"{key}: {folder} cannot be made: {error.strerror}",
                 advice=f"Ask {run.lab.contact} for the folder; or name another with `{key}:` in "
                 f"{settings.joined_file().with_name(settings.FILE)}.",
             )
@@ -203,12 +200,10 @@ def _folder(run: JoinRun, key: str, folder: Path, origin: str) -> Iterator[Note]
             f"most {TMPDIR_LENGTH} characters"
         )
     if problem:
-        yield Note(
-            status="open", message=f"{key}: {folder}: {problem}", advice=f"Ask {run.lab.contact}."
-        )
+        yield unsettled(f"{key}: {folder}: {problem}", advice=f"Ask {run.lab.contact}.")
     else:
         suffix = f" (by {origin})" if origin else ""
-        yield Note(status="done", message=f"{key}: {folder}{suffix}")
+        yield done(f"{key}: {folder}{suffix}")
 
 
 # Shell
@@ -218,4 +213,4 @@ def shell(run: JoinRun) -> Iterator[Note]:
     notes = list(_doctor_notes(run, SHELL_FINDINGS))
     yield from notes
     if not notes:
-        yield Note(status="done", message="nothing gets in the way")
+        yield done("nothing gets in the way")

@@ -26,7 +26,7 @@ from provision.verbs.join import record as records
 from provision.verbs.join.account import SIZES_ADVICE
 from provision.verbs.join.join_run import JoinRun, guarded
 from provision.verbs.join.record import JoinRecord
-from provision.verbs.join.steps import STEPS, Note, StepName, StepResult
+from provision.verbs.join.steps import STEPS, Note, StepName, StepResult, done, pending, warning
 from provision.workflow.lab_definition import Lab, read_lab
 
 Step = Callable[[JoinRun], Iterator[Note]]
@@ -195,7 +195,7 @@ def _read_repository(
     """The lab, what to say of its repository, and whether it was fetched now."""
     if not git.is_url(source):
         lab = read_lab(Path(source))
-        return lab, [Note(status="done", message=f"{lab.name}, from {source}")], False
+        return lab, [done(f"{lab.name}, from {source}")], False
     clone = folder / records.REPOSITORY
     if clone.is_dir():
         return _refresh_clone(source, clone, request)
@@ -203,7 +203,7 @@ def _read_repository(
         clone = stack.enter_context(temporary_directory("join")) / records.REPOSITORY
         git.clone(source, clone)
         lab = read_lab(clone)
-        note = Note(status="pending", message=f"{lab.name}: would clone {source} into {folder}")
+        note = pending(f"{lab.name}: would clone {source} into {folder}")
         return lab, [note], False
     progress.say(f"cloning {source}")
     remove_leftovers(clone)
@@ -211,7 +211,7 @@ def _read_repository(
     read_lab(staging_path(clone))  # a clone without a usable lab.yml does not stay
     replace_directory(clone)
     lab = read_lab(clone)
-    return lab, [Note(status="done", message=f"{lab.name}, cloned from {source} to {clone}")], True
+    return lab, [done(f"{lab.name}, cloned from {source} to {clone}")], True
 
 
 def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab, list[Note], bool]:
@@ -224,13 +224,13 @@ def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab,
                 git.fast_forward(clone, source)
                 changed = True
             else:
-                notes.append(Note(status="pending", message="would fetch the lab's newest commit"))
+                notes.append(pending("would fetch the lab's newest commit"))
     except ProvisionError as error:
         message = f"the earlier clone is used: {error.message}"
-        notes.append(Note(status="warning", message=message.rstrip("."), advice=error.advice))
+        notes.append(warning(message.rstrip("."), advice=error.advice))
     lab = read_lab(clone)
     state = "updated" if changed else "in"
-    notes.insert(0, Note(status="done", message=f"{lab.name}, {state} {clone}"))
+    notes.insert(0, done(f"{lab.name}, {state} {clone}"))
     return lab, notes, changed
 
 

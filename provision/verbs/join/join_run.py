@@ -18,7 +18,7 @@ from provision.core.system_errors import from_system
 from provision.core.types import Progress
 from provision.environment import kernel as kernels
 from provision.verbs.join import settings_text
-from provision.verbs.join.steps import Note
+from provision.verbs.join.steps import Note, unsettled
 from provision.workflow.context import Context, mirrors_of
 from provision.workflow.examination import examine_account
 from provision.workflow.lab_definition import Lab, LabEnvironment
@@ -117,7 +117,7 @@ def notes_of(problem: ProvisionError | OSError, subject: str = "") -> Note:
     """An error as the note of a step that goes on with the rest."""
     error = from_system(problem) if isinstance(problem, OSError) else problem
     message = f"{subject}: {error.message}" if subject else error.message
-    return Note(status="open", message=message.rstrip("."), advice=error.advice)
+    return unsettled(message.rstrip("."), advice=error.advice)
 
 
 def guarded(work: Callable[[], Iterator[Note]], subject: str = "") -> list[Note]:

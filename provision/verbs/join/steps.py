@@ -36,6 +36,22 @@ class Note:
     advice: str = ""
 
 
+def done(message: str) -> Note:
+    return Note(status="done", message=message)
+
+
+def pending(message: str) -> Note:
+    return Note(status="pending", message=message)
+
+
+def warning(message: str, advice: str = "") -> Note:
+    return Note(status="warning", message=message, advice=advice)
+
+
+def unsettled(message: str, advice: str = "") -> Note:
+    return Note(status="open", message=message, advice=advice)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
     """How a step stands. changed: whether it changed anything now."""
