@@ -101,17 +101,3 @@ quick_option = option_group(
     ),
     section="Smoke",
 )
-
-
-class SbomFormat(click.Choice[str]):
-    """Formats of which one is CycloneDX; others are made of it by other tools."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value == "spdx":
-            self.fail(
-                "SPDX is made of CycloneDX: write `--format cyclonedx -o sbom.cdx.json`, then "
-                "`syft convert sbom.cdx.json -o spdx-json` or `cyclonedx convert`.",
-                param,
-                ctx,
-            )
-        return super().convert(value, param, ctx)

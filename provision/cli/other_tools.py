@@ -6,6 +6,7 @@ They are no aliases: one thing has one name here, and the error says it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import click
@@ -49,77 +50,6 @@ FOREIGN_ENV_VERBS = {
 }
 
 
-# Options that verbs had, and the form that replaces each.
-SMOKE_SETTINGS = {
-    "--backend": "backend=gloo",
-    "--deadline": "deadline=30",
-    "--device": "device=cpu",
-    "--expect": "expect=FILE",
-    "--folder": "folder=DIR",
-    "--full": "profile=full",
-    "--only": "only=PHASE,PHASE",
-    "--ranks": "ranks=N",
-    "--require-gpu": "require_gpu=true",
-    "--skip": "skip=PHASE,PHASE",
-    "--strict": "strict=true",
-    "--timeout": "timeout=S",
-}
-WORKFLOW_KEYS = (
-    *("--across", "--gpus", "--image", "--install", "--no-strict", "--retention-days"),
-    *("--schedule", "--strict"),
-)
-SWITCH = {"--deadline": "--set deadline=S", "--retry": "--set retries=N"}
-MOVED: Mapping[str, Mapping[str, str]] = {
-    "activate": SWITCH,
-    "build": {
-        "--quick": "--set profile=quick",
-        **{option: f"--set {setting}" for option, setting in SMOKE_SETTINGS.items()},
-    },
-    "channel bootstrap": {"--again": "--force"},
-    "doctor": {"--nagios": "--format nagios"},
-    "drift": {"--timeout": "a node has 60 s, and 30 minutes with --deep"},
-    "env tree": {"--depth": "`env tree NAME PACKAGE` shows a part of the tree"},
-    "image run": {"--listen": "--port ADDRESS:PORT"},
-    "join": {"--status": "--dry-run"},
-    "lab init": {"--contact": "the key `contact` of lab.yml"},
-    "launch": {
-        "--cpus": "--set cpus=N",
-        "--job-name": "--set job_name=NAME",
-        "--jobset": "--set jobset=true",
-        "--out": "--output FILE",
-        "--pull-secret": "--set pull_secret=NAME",
-        "--queue": "--set queue=NAME",
-        "--ranks": "--set ranks=N",
-        "--rdma": "--set rdma=RESOURCE",
-        "--sbatch": "--set sbatch=--OPTION=VALUE",
-        "--signal": "--set signal=S",
-        "--squashfs": "--prefix FILE.sqsh",
-    },
-    "lock diff": {"--exit-code": "--check"},
-    "matrix ci": {
-        "--runners": "`matrix ci RUNNERS`",
-        "--summary": "--jobs prints the summary, and appends it to $GITHUB_STEP_SUMMARY",
-        **dict.fromkeys(WORKFLOW_KEYS, "a key of `workflow:` in runners.yml"),
-    },
-    "notebook": {"--folder": "`notebook NAME FOLDER`"},
-    "pack": {
-        "--fast": "--compression lz4",
-        "--install-path": "`path:` under `defaults:` in nodes.yml",
-    },
-    "rollback": SWITCH,
-    "ship": {**SWITCH, "--tree": "--set tree=N"},
-    "smoke": {
-        "--out": "--output DIR",
-        **{option: f"--set {setting}" for option, setting in SMOKE_SETTINGS.items()},
-    },
-}
-MOVED_ANYWHERE = {
-    "--accept": "`accept: [ID]` in envs/NAME/spec.yml",
-    "--build-env": "the variable PROVISION_BUILD_ENV",
-    "--channel-alias": "--mirror '*=URL'",
-    "--connect-timeout": "`connect_s:` under `defaults:` in nodes.yml",
-    "--fanout": "`fanout:` under `defaults:` in nodes.yml",
-}
 # Verbs that took the options of a request, and take an environment.
 TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
 
@@ -127,8 +57,10 @@ TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
 def moved_option(path: str, option: str) -> str | None:
     """Where to state what an option of this verb stated before; None if it never had that option."""
     from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
+    from provision.core.yaml_text import parse_yaml
 
-    form = MOVED.get(path, {}).get(option) or MOVED_ANYWHERE.get(option)
+    forms = parse_yaml(Path(__file__).with_name("moved_options.yml").read_text(encoding="utf-8"))
+    form = forms.get(path, {}).get(option) or forms["*"].get(option)
     if form is not None:
         return f"There is no {option} any more: {form}."
     flags = {flag for key in SPEC_KEYS for flag in (key.option, key.negative_option)}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    SbomFormat,
     dry_run_option,
     environment_argument,
     mirror_option,
@@ -262,18 +261,10 @@ def show(console: Console, place: str, envs: Path | None) -> None:
 
 @image.command("sbom")
 @click.argument("name")
-@click.option(
-    "--format",
-    "kind",
-    type=SbomFormat(["cyclonedx"]),
-    default="cyclonedx",
-    show_default=True,
-    help="CycloneDX 1.6, as JSON.",
-)
 @output_file_option
 @verb
-def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
-    """Write the SBOM of an environment's image.
+def sbom(console: Console, name: str, envs: Path | None, output: Path | None) -> None:
+    """Write the SBOM of an environment's image, as CycloneDX 1.6.
 
     It lists the packages of the lock and of the base image. The same image always gives the same
     bytes. Reports parts of the base image that could not be read; the SBOM lists them too.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    SbomFormat,
     all_option,
     dry_run_option,
     mirror_option,
@@ -212,7 +211,7 @@ def diff(console: Console, before: str, after: str, envs: Path | None, check: bo
 @click.option(
     "--format",
     "kind",
-    type=SbomFormat(["explicit", "requirements", "pylock", "cyclonedx"]),
+    type=click.Choice(["explicit", "requirements", "pylock", "cyclonedx"]),
     required=True,
     help=(
         "explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; "

@@ -215,7 +215,7 @@ def test_render_writes_nothing_the_second_time(tmp_path: Path) -> None:
 def test_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.9 has builds for every Python that can run provision, so for this machine's."""
     monkeypatch.chdir(tmp_path)
-    request = "--torch 2.9 --cuda 12.8 --python-from host --envs e".split()
+    request = ["--torch", "2.9", "--cuda", "12.8", "--python-from", "host", "--envs", "e"]
     result = invoke("render", *request, "--dry-run")
     assert result.exit_code == 0, result.output
     assert "torch==2.9.1" in result.output

@@ -186,12 +186,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def sbom(kind: str, *more: str) -> Result:
-    return CliRunner().invoke(cli, ["image", "sbom", "lab", "--format", kind, *more])
+def sbom(*more: str) -> Result:
+    return CliRunner().invoke(cli, ["image", "sbom", "lab", *more])
 
 
-def document(kind: str) -> dict[str, Any]:
-    result = sbom(kind)
+def document() -> dict[str, Any]:
+    result = sbom()
     assert result.exit_code == 0, result.output
     outcome: dict[str, Any] = json.loads(result.stdout)
     return outcome
@@ -201,7 +201,7 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
     validation = pytest.importorskip("cyclonedx.validation.json")
     from cyclonedx.schema import SchemaVersion
 
-    sbom_document = document("cyclonedx")
+    sbom_document = document()
     assert (
         validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(sbom_document))
         is None
@@ -228,23 +228,23 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
 
 
 def test_the_output_is_a_file_too(folder: Path) -> None:
-    assert sbom("cyclonedx", "-o", "lab.cdx.json").exit_code == 0
-    assert sbom("cyclonedx").stdout == Path("lab.cdx.json").read_text()
+    assert sbom("-o", "lab.cdx.json").exit_code == 0
+    assert sbom().stdout == Path("lab.cdx.json").read_text()
 
 
 def test_spdx_is_answered_with_a_converter(folder: Path) -> None:
-    result = sbom("spdx")
+    result = sbom("--format", "spdx")
     assert result.exit_code == 2 and "syft convert" in result.stderr, result.output
 
 
 def test_an_sbom_for_another_lock_is_refused(folder: Path) -> None:
     with (folder / locks.FILE).open("a") as file:
         file.write("# edited\n")
-    result = sbom("cyclonedx")
+    result = sbom()
     assert (result.exit_code, "of another lock than" in result.stderr) == (6, True), result.stderr
 
 
 def test_a_missing_image_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "layout").rename(tmp_path / "elsewhere")
-    result = sbom("cyclonedx")
+    result = sbom()
     assert (result.exit_code, "is missing or incomplete" in result.stderr) == (9, True)
