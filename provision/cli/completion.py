@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from provision.core.paths import Folders
 
 LOCKED = re.compile(r"^- name: (\S+)$", re.MULTILINE)
-REQUESTED = re.compile(r"^ *- +['\"]?([A-Za-z0-9][A-Za-z0-9._-]*)", re.MULTILINE)
 
 Names = Callable[[click.Context], Iterable[str]]
 
@@ -67,23 +66,11 @@ def package_names(ctx: click.Context) -> list[str]:
     return sorted(set(LOCKED.findall(path.read_text(encoding="utf-8", errors="replace"))))
 
 
-def changed_names(ctx: click.Context) -> list[str]:
-    """What `update` and `remove` take: locked packages, those that spec.yml requests."""
-    from provision.core.paths import SPEC
-
-    if ctx.info_name != "remove":
-        return package_names(ctx)
-    path = _folders(ctx).envs / str(ctx.params.get("name")) / SPEC
-    if not path.is_file():
-        return []
-    return sorted(set(REQUESTED.findall(path.read_text(encoding="utf-8", errors="replace"))))
-
-
 # What is completed, by the name of the parameter.
 BY_PARAMETER: dict[str, Names] = {
     "name": environment_names,
     "package": package_names,
-    "packages": changed_names,
+    "packages": package_names,
     # Environments, where a file or another thing can be named too.
     "subject": environment_names,
     "target": environment_names,

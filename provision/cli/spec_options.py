@@ -72,9 +72,9 @@ def options_of(keys: Iterable[SpecKey]) -> Callable[[Command], Command]:
 request_options = option_group(options_of(SPEC_KEYS), mirror_option)
 companion_options = options_of(DEFAULT_PACKAGE_KEYS)
 query_options = options_of(QUERY_KEYS)
-_KEYS_BY_OPTION = {key.option: key for key in SPEC_KEYS}
-settings_option = option_group(option_of(_KEYS_BY_OPTION["--set"]), section="Smoke")
-base_option = option_of(_KEYS_BY_OPTION["--base"])
+_KEYS_BY_NAME = {key.name: key for key in SPEC_KEYS}
+settings_option = option_group(option_of(_KEYS_BY_NAME["smoke"]), section="Smoke")
+base_option = option_of(_KEYS_BY_NAME["base"])
 
 
 def name_argument(command: Command) -> Command:

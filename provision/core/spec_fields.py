@@ -377,65 +377,39 @@ SPEC_KEYS = declared_keys(Spec)
 # The flags that add packages unless they are switched off.
 DEFAULT_PACKAGE_KEYS = tuple(key for key in SPEC_KEYS if key.installs and key.default == "yes")
 
-# The options of a query, declared once as those of a spec are. A query has looser forms: a
-# free-threaded Python, several sources.
+_KEYS_BY_OPTION = {key.option: key for key in SPEC_KEYS}
+
+
+def _query_key(name: str, help: str, **changes: Any) -> SpecKey:
+    """An option of a query: that of a request with another help, and perhaps looser forms."""
+    declared = _KEYS_BY_OPTION[f"--{name}"]
+    return dataclasses.replace(declared, name=name, default="", help=help, **changes)
+
+
+# The options of a query.
 QUERY_KEYS = (
-    SpecKey(
-        kind="release",
-        name="torch",
-        metavar="EXPR",
-        help="PyTorch release: 2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.",
-    ),
-    SpecKey(
-        kind="text",
-        name="cuda",
-        metavar="X.Y",
-        help="Built for this CUDA: 12.1, or 12 for every 12.x.",
+    _query_key("torch", "PyTorch release: 2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.", metavar="EXPR"),
+    _query_key(
+        "cuda",
+        "Built for this CUDA: 12.1, or 12 for every 12.x.",
         pattern=r"\d+(\.\d+)?",
         example="12.1 or 12",
     ),
-    SpecKey(
+    _query_key(
+        "python",
+        "Built for this Python: 3.13, or 3.13t for a free-threaded one.",
         kind="text",
-        name="python",
-        metavar="X.Y",
-        help="Built for this Python: 3.13, or 3.13t for a free-threaded one.",
         pattern=r"3\.\d+t?",
         example="3.11, or 3.13t for a free-threaded one",
     ),
-    SpecKey(
-        kind="gpus",
-        name="gpu",
-        metavar="GPU",
-        help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. Repeatable.",
-    ),
-    SpecKey(
-        kind="text",
-        name="driver",
-        metavar="VERSION",
-        help="Runs with this NVIDIA driver: 535, or 535.129.03.",
-        pattern=r"\d+(\.\d+){0,2}",
-        example="535 or 535.129.03",
-    ),
-    SpecKey(
-        kind="text",
-        name="glibc",
-        metavar="X.Y",
-        help="Runs with this glibc.",
-        pattern=r"\d+\.\d+",
-        example="2.28",
-    ),
-    SpecKey(
-        kind="list",
-        name="platform",
-        help="For this platform. Repeatable.",
-        choices=PLATFORMS,
-    ),
-    SpecKey(kind="sources", name="source", help="From this source. Repeatable."),
-    SpecKey(
-        kind="text",
-        name="nccl",
-        metavar="VERSION",
-        help="Has this NCCL, or can be combined with it: 2.27 or 2.27.5.",
+    _query_key("gpu", "Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. Repeatable."),
+    _query_key("driver", "Runs with this NVIDIA driver: 535, or 535.129.03."),
+    _query_key("glibc", "Runs with this glibc."),
+    _query_key("platform", "For this platform. Repeatable."),
+    _query_key("source", "From this source. Repeatable.", kind="sources"),
+    _query_key(
+        "nccl",
+        "Has this NCCL, or can be combined with it: 2.27 or 2.27.5.",
         pattern=r"\d+(\.\d+){0,2}",
         example="2.27 or 2.27.5",
     ),

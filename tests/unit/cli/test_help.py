@@ -121,8 +121,6 @@ def test_packages_of_the_named_environment_are_completed(lab: Path) -> None:
     (lab / "lab" / "conda-lock.yml").write_text("package:\n- name: numpy\n- name: torch\n")
     assert completed("env", "tree", "lab", "n") == ["numpy"]
     assert completed("update", "lab", "n") == ["numpy"]
-    (lab / "lab" / "spec.yml").write_text("torch: '2.3'\npip:\n  - 'einops<1'  # small\n- numba\n")
-    assert completed("remove", "lab", "") == ["einops", "numba"]
 
 
 def test_completion_imports_nothing_heavy(lab: Path) -> None:
