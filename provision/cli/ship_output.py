@@ -116,10 +116,10 @@ def _sent_text(report: ShipReport) -> str:
     return text
 
 
-def ship_json(report: ShipReport) -> dict[str, Any]:
+def ship_json(report: ShipReport) -> dict[str, object]:
     nodes = {}
     for name, state in report.states.items():
-        row: dict[str, Any] = {"state": state.state, "way": report.ways.get(name)}
+        row: dict[str, object] = {"state": state.state, "way": report.ways.get(name)}
         if state.failure is not None:
             row["stage"] = state.failure.stage
             row["reason"] = state.failure.reason

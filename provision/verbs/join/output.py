@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.cli.console import for_stream
 from provision_runtime.report.table import terminal_width
@@ -36,7 +36,7 @@ def join_lines(report: JoinReport) -> list[str]:
     return lines
 
 
-def join_json(report: JoinReport) -> dict[str, Any]:
+def join_json(report: JoinReport) -> dict[str, object]:
     steps = []
     for result in report.steps:
         steps.append(

@@ -209,7 +209,9 @@ def ci(
     return 0
 
 
-def _document(assignments: Sequence[Assignment], text: str, output: Path | None) -> dict[str, Any]:
+def _document(
+    assignments: Sequence[Assignment], text: str, output: Path | None
+) -> dict[str, object]:
     jobs, untested = [], {}
     for assignment in assignments:
         for job in assignment.jobs:
