@@ -113,22 +113,6 @@ def options_of(**fields: Any) -> dict[str, str]:
     return dict(str(directive).removeprefix("--").partition("=")[::2] for directive in made)
 
 
-def test_options_of_sbatch() -> None:
-    assert options_of(nodes=4, gpus=8, cpus=64, time_s=14400, signal_s=120, requeue=3) == {
-        "job-name": "toy",
-        "comment": "provision:toy",
-        "nodes": "4",
-        "ntasks-per-node": "1",
-        "gpus-per-node": "8",
-        "cpus-per-task": "64",
-        "time": "04:00:00",
-        "signal": "B:USR1@120",
-        "requeue": "",
-        "open-mode": "append",
-    }
-    assert options_of()["no-requeue"] == ""
-
-
 def test_where_the_job_runs() -> None:
     slurm = launch.SlurmOptions(
         partition="gpu", exclude="n[3,7]", more=("--account=lab", "--exclusive")
