@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.verbs.join.steps import Note, done, unsettled, warning
+from provision.verbs.join.steps import Note, settled, unsettled, warning
 from provision.workflow.lab_definition import Policy
 from provision_runtime.report.text import format_bytes, format_count
 
@@ -37,7 +37,7 @@ def judge_account(facts: AccountFacts, policy: Policy, contact: str) -> tuple[No
     ]
     free = format_bytes(facts.free_bytes)
     summary = f"{facts.user}, home {facts.home} ({free} free), shell {Path(facts.shell).name}"
-    return (done(summary), *notes)
+    return (settled(summary), *notes)
 
 
 def _home_notes(facts: AccountFacts, policy: Policy) -> Iterator[Note]:

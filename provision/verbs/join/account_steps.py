@@ -16,7 +16,7 @@ from provision.core.atomic import atomic_write
 from provision.core.host import current_umask
 from provision.verbs.join.account import AccountFacts, judge_account
 from provision.verbs.join.join_run import JoinRun
-from provision.verbs.join.steps import Note, StepStatus, done, pending, unsettled
+from provision.verbs.join.steps import Note, StepStatus, pending, settled, unsettled
 from provision.workflow.lab_definition import Cluster
 from provision_runtime.report.findings.smoke import TMPDIR_LENGTH
 
@@ -83,10 +83,10 @@ def ssh(run: JoinRun) -> Iterator[Note]:
     folder = Path.home() / ".ssh"
     keys = openssh.private_keys(folder)
     yield from _doctor_notes(run, SSH_FINDINGS)
-    yield done(f"{_keys_text(keys)}; {_agent_text()}")
+    yield settled(f"{_keys_text(keys)}; {_agent_text()}")
     hosts = _login_hosts(run.lab.clusters)
     if not hosts:
-        yield done("the lab has no login hosts to reach")
+        yield settled("the lab has no login hosts to reach")
         return
     yield from _probe(run, hosts, keys)
 
@@ -117,7 +117,7 @@ def _probe(run: JoinRun, hosts: Sequence[str], keys: Sequence[Path]) -> Iterator
     outputs = clustershell.run(hosts, f"echo {MARK}", connect_s=CONNECT_S, timeout_s=PROBE_S)
     reached = [output.node for output in outputs if MARK in output.stdout.decode(errors="replace")]
     if reached:
-        yield done(f"{clustershell.fold(reached)}: ssh lets you in")
+        yield settled(f"{clustershell.fold(reached)}: ssh lets you in")
     for output in outputs:
         if output.node in reached:
             continue
@@ -162,11 +162,11 @@ def folders(run: JoinRun) -> Iterator[Note]:
         assert folder is not None
         yield from _folder(run, key, *folder)
     if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-        yield done(f"{path} is as the lab says")
+        yield settled(f"{path} is as the lab says")
     elif run.act:
         atomic_write(path, text)
         run.changed = True
-        yield done(f"wrote {path}")
+        yield settled(f"wrote {path}")
     else:
         yield pending(f"would write {path}")
     if run.act:
@@ -203,7 +203,7 @@ def _folder(run: JoinRun, key: str, folder: Path, origin: str) -> Iterator[Note]
         yield unsettled(f"{key}: {folder}: {problem}", advice=f"Ask {run.lab.contact}.")
     else:
         suffix = f" (by {origin})" if origin else ""
-        yield done(f"{key}: {folder}{suffix}")
+        yield settled(f"{key}: {folder}{suffix}")
 
 
 # Shell
@@ -213,4 +213,4 @@ def shell(run: JoinRun) -> Iterator[Note]:
     notes = list(_doctor_notes(run, SHELL_FINDINGS))
     yield from notes
     if not notes:
-        yield done("nothing gets in the way")
+        yield settled("nothing gets in the way")

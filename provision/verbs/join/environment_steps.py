@@ -27,7 +27,7 @@ from provision.environment import passport as passports
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.verbs.join.join_run import JoinRun, guarded, notes_of
-from provision.verbs.join.steps import Note, done, pending, unsettled, warning
+from provision.verbs.join.steps import Note, pending, settled, unsettled, warning
 from provision.workflow import installed, kernel
 from provision.workflow.image.registry import pull_image
 from provision.workflow.installed import tree_digests
@@ -49,7 +49,7 @@ STARTING_SHARE = 0.4
 
 def environments(run: JoinRun) -> Iterator[Note]:
     if not run.lab.environments:
-        yield done("lab.yml names no environments")
+        yield settled("lab.yml names no environments")
     for environment in run.lab.environments:
         install = _image if environment.source == "image" else _prefix
         yield from guarded(_bound(install, run, environment), environment.name)
@@ -104,7 +104,7 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
 
 def _installed(name: str, prefix: Prefix, how: str) -> Note:
     text = f"{name} {how}: {prefix.path} (lock {prefix.lock_sha256[:12]})"
-    return done(text)
+    return settled(text)
 
 
 def _install_path(run: JoinRun, plan: Plan) -> Path | None:
@@ -186,13 +186,13 @@ def _image(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         client = images.connect_engine()[0]
         if client is None:
             text = f"{name}: {reference} is in its registry; no container engine answers here"
-            yield done(text)
+            yield settled(text)
         elif images.has_image(client, remote.config_digest):
-            yield done(f"{name}: {reference} is in the engine here")
+            yield settled(f"{name}: {reference} is in the engine here")
         elif run.act:
             pull_image(run.context, reference)
             run.changed = True
-            yield done(f"{name}: pulled {reference}")
+            yield settled(f"{name}: pulled {reference}")
         else:
             yield pending(f"{name}: would pull {reference}")
     except ProvisionError as error:
@@ -233,14 +233,14 @@ def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         if environment.source == "lock":
             yield pending(f"{name}: waits for its environment")
         else:
-            yield done(f"{name} runs in its image, without a kernel")
+            yield settled(f"{name} runs in its image, without a kernel")
         return
     if not kernels.has_launcher(prefix):
-        yield done(f"{name} has no {kernels.LAUNCHER}, so no kernel")
+        yield settled(f"{name} has no {kernels.LAUNCHER}, so no kernel")
         return
     title = run.kernel_name(environment)
     if kernels.is_current(prefix, title):
-        yield done(f"{name} is in Jupyter's menu as {title}")
+        yield settled(f"{name} is in Jupyter's menu as {title}")
         return
     kernels.check_name(name)
     if not run.act:
@@ -248,7 +248,7 @@ def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         return
     kernel.add_kernel(run.context, BuildRequest(name=name))
     run.changed = True
-    yield done(f"{name} is now in Jupyter's menu as {title}")
+    yield settled(f"{name} is now in Jupyter's menu as {title}")
 
 
 # The first job
@@ -258,7 +258,7 @@ def first_job(run: JoinRun) -> Iterator[Note]:
     """The first environment of lab.yml, here and on one node of each cluster."""
     environment, prefix = _tested_environment(run)
     if environment is None:
-        yield done("no environment runs in a prefix, so nothing was tested")
+        yield settled("no environment runs in a prefix, so nothing was tested")
         return
     if prefix is None:
         yield pending(f"waits for the environment {environment.name}")
@@ -317,7 +317,7 @@ def _passed(run: JoinRun, test: str, prefix: Prefix, report: Path) -> None:
 
 def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Iterator[Note]:
     if _is_tested_here(run, prefix):
-        yield done(f"{environment.name} passed the smoke test here")
+        yield settled(f"{environment.name} passed the smoke test here")
         return
     if not run.act:
         yield pending(f"would run `provision smoke {environment.name}` here")
@@ -328,7 +328,7 @@ def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Ite
     report = result.evidence / smoke_runner.REPORT
     if model.succeeded(result.verdict):
         run.changed = True
-        yield done(f"{environment.name}: the smoke test here: {result.verdict}")
+        yield settled(f"{environment.name}: the smoke test here: {result.verdict}")
         return
     sentences = smoke_runner.failures([result])
     yield unsettled(
@@ -347,7 +347,7 @@ def _test_on(
         yield kubernetes_note(environment, cluster)
         return
     if _is_tested(run, test, prefix):
-        yield done(f"{environment.name} passed a job on {cluster.name}")
+        yield settled(f"{environment.name} passed a job on {cluster.name}")
         return
     if cluster.engine == "slurm" and shutil.which("sinfo") is None:
         hosts = ", ".join(cluster.login) or "a login host"
@@ -426,7 +426,7 @@ def _judge_job(
         _passed(run, f"{name} on {cluster.name}", prefix, report)
         job = f", job {result.job}" if result.job else ""
         text = f"{name}: the smoke test on {cluster.name} ({tested}{job}): {result.verdict}"
-        yield done(text)
+        yield settled(text)
         return
     for node, failure in result.failures.items():
         yield unsettled(

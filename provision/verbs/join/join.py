@@ -26,7 +26,7 @@ from provision.verbs.join import record as records
 from provision.verbs.join.account import SIZES_ADVICE
 from provision.verbs.join.join_run import JoinRun, guarded
 from provision.verbs.join.record import JoinRecord
-from provision.verbs.join.steps import STEPS, Note, StepName, StepResult, done, pending, warning
+from provision.verbs.join.steps import STEPS, Note, StepName, StepResult, pending, settled, warning
 from provision.workflow.lab_definition import Lab, read_lab
 
 Step = Callable[[JoinRun], Iterator[Note]]
@@ -195,7 +195,7 @@ def _read_repository(
     """The lab, what to say of its repository, and whether it was fetched now."""
     if not git.is_url(source):
         lab = read_lab(Path(source))
-        return lab, [done(f"{lab.name}, from {source}")], False
+        return lab, [settled(f"{lab.name}, from {source}")], False
     clone = folder / records.REPOSITORY
     if clone.is_dir():
         return _refresh_clone(source, clone, request)
@@ -211,7 +211,7 @@ def _read_repository(
     read_lab(staging_path(clone))  # a clone without a usable lab.yml does not stay
     replace_directory(clone)
     lab = read_lab(clone)
-    return lab, [done(f"{lab.name}, cloned from {source} to {clone}")], True
+    return lab, [settled(f"{lab.name}, cloned from {source} to {clone}")], True
 
 
 def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab, list[Note], bool]:
@@ -230,7 +230,7 @@ def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab,
         notes.append(warning(message.rstrip("."), advice=error.advice))
     lab = read_lab(clone)
     state = "updated" if changed else "in"
-    notes.insert(0, done(f"{lab.name}, {state} {clone}"))
+    notes.insert(0, settled(f"{lab.name}, {state} {clone}"))
     return lab, notes, changed
 
 

@@ -36,7 +36,7 @@ class Note:
     advice: str = ""
 
 
-def done(message: str) -> Note:
+def settled(message: str) -> Note:
     return Note(status="done", message=message)
 
 
