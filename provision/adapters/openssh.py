@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from provision.core import process
-from provision.core.errors import ProvisionError, ToolMissing
+from provision.core.errors import ProvisionError
 
 KEY = "id_ed25519"
 HOST_KEYS = Path("/etc/ssh")
@@ -34,20 +34,6 @@ def agent_state() -> AgentState:
     if answer.returncode == 0:
         return "keys"
     return "empty" if answer.returncode == 1 else "none"
-
-
-def make_key(folder: Path, comment: str) -> Path:
-    """Make a key without a passphrase, where there is none of its name. Raises ToolMissing."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / KEY
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
-    try:
-        process.run(command, timeout_s=ANSWER_TIMEOUT_S)
-    except ToolMissing as error:
-        raise ToolMissing(
-            "There is no `ssh-keygen` on this machine.", advice="Install OpenSSH's client."
-        ) from error
-    return path
 
 
 def host_keys(folder: Path = HOST_KEYS) -> list[str]:

@@ -57,7 +57,7 @@ def _advice_lines(states: Any) -> list[str]:
     from provision.cluster.failures import REASONS
 
     reasons = dict.fromkeys(state.failure.reason for state in states if state.failure)
-    return [f"{each}: {REASONS[each].meaning}. {REASONS[each].advice}" for each in reasons]
+    return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 
 def _note_lines(notes: Mapping[str, str]) -> list[str]:
@@ -116,10 +116,10 @@ def _sent_text(report: ShipReport) -> str:
     return text
 
 
-def ship_json(report: ShipReport) -> dict[str, Any]:
+def ship_json(report: ShipReport) -> dict[str, object]:
     nodes = {}
     for name, state in report.states.items():
-        row: dict[str, Any] = {"state": state.state, "way": report.ways.get(name)}
+        row: dict[str, object] = {"state": state.state, "way": report.ways.get(name)}
         if state.failure is not None:
             row["stage"] = state.failure.stage
             row["reason"] = state.failure.reason

@@ -59,7 +59,7 @@ REASONS: dict[str, FailureReason] = {
     ),
     "connect-timeout": FailureReason(
         meaning="the host did not answer within the time for connecting",
-        advice="It is down, or a firewall drops packets. --connect-timeout gives it longer.",
+        advice="It is down, or a firewall drops packets. `connect_s` of nodes.yml gives it longer.",
     ),
     "hung": FailureReason(
         meaning="the host takes connections, but its sshd says nothing",
@@ -71,7 +71,7 @@ REASONS: dict[str, FailureReason] = {
     ),
     "connection-closed": FailureReason(
         meaning="the host closed the connection before the login",
-        advice="sshd may have too many logins at once (MaxStartups): try a smaller --fanout.",
+        advice="sshd may have too many logins at once (MaxStartups): try a smaller `fanout` in nodes.yml.",
     ),
     "host-key-unknown": FailureReason(
         meaning="ssh does not know the host's key",
@@ -114,7 +114,7 @@ REASONS: dict[str, FailureReason] = {
     "timed-out": FailureReason(
         meaning="the node was still at it when its time was up; its state is unknown",
         advice="It is slow or hangs (often a network file system). Try it alone. If many are late, "
-        "this machine may be the slow one: try a smaller --fanout.",
+        "this machine may be the slow one: try a smaller `fanout` in nodes.yml.",
     ),
     "killed": FailureReason(
         meaning="a signal ended the program on the node",
@@ -299,7 +299,7 @@ REASONS: dict[str, FailureReason] = {
     ),
     "peer-unreachable": FailureReason(
         meaning="the node could not connect to the node that serves the image",
-        advice="If a firewall keeps nodes apart: `--tree 0` sends each its copy from here, or use "
+        advice="If a firewall keeps nodes apart: `--set tree=0` sends each its copy from here, or use "
         "`--to shared` or `--to registry:...`.",
     ),
     "peer-failed": FailureReason(
@@ -313,7 +313,7 @@ REASONS: dict[str, FailureReason] = {
     "no-server": FailureReason(
         meaning="three nodes got the image from here, or ten failed while they received it, and no "
         "node can serve it to others",
-        advice="If a firewall keeps nodes apart: `--tree 0` sends each its copy from here, or use "
+        advice="If a firewall keeps nodes apart: `--set tree=0` sends each its copy from here, or use "
         "`--to shared` or `--to registry:...`.",
     ),
     "no-previous": FailureReason(

@@ -213,11 +213,7 @@ def read_inventory(path: Path) -> Inventory:
     if trusted and readers not in ("all", f"group:{trusted}"):
         line = lines.line(("defaults", "readers"))
         mistakes.append((line, f"`readers: {readers}` leaves out members of `trusted_group`."))
-    keys = lines.keys(("groups",))
-    last_lines = dict(keys)
-    for name, line in keys:
-        if line != last_lines[name]:
-            mistakes.append((line, f"the group `{name}` is repeated."))
+    mistakes += lines.repeated_keys()
     if mistakes:
         sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]
         raise InvalidSpec(" ".join(sentences), advice=_ADVICE)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import dry_run_option, option_group, verb
+from provision.cli.options import dry_run_option, option_group
+from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

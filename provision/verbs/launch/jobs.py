@@ -89,7 +89,7 @@ def _ask_hosts(
     nodes: Sequence[Node] | None = None,
 ) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str]]:
     """The result of each host, and for each without one, why."""
-    answers = run_action(
+    responses = run_action(
         nodes or selection.nodes,
         action,
         arguments,
@@ -98,11 +98,11 @@ def _ask_hosts(
         defaults=selection.defaults,
     )
     results, problems = [], []
-    for answer in answers:
-        if answer.result is not None:
-            results.append((answer.node.name, answer.result))
-        elif answer.failure is not None:
-            problems.append(f"{answer.node.name}: {answer.failure.message}")
+    for response in responses:
+        if response.result is not None:
+            results.append((response.node.name, response.result))
+        elif response.failure is not None:
+            problems.append(f"{response.node.name}: {response.failure.message}")
     return results, problems
 
 

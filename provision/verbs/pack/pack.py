@@ -46,8 +46,8 @@ class PackOptions:
             )
         if self.fast and self.format != "squashfs":
             raise InvalidSpec(
-                "--fast compresses with lz4, which is for squashfs only.",
-                advice="Leave out --fast or --format tar.",
+                "--compression lz4 is for squashfs only.",
+                advice="Leave out --compression or --format tar.",
             )
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import (
-    cluster_options,
-    connect_timeout_option,
-    fanout_option,
-    inventory_option,
-    selection_of,
-)
-from provision.cli.options import (
-    context_of,
-    dry_run_option,
-    no_wait_option,
-    option_group,
-    verb,
-)
+from provision.cli.cluster_options import cluster_options, inventory_option, selection_of
+from provision.cli.options import dry_run_option, no_wait_option, option_group
+from provision.cli.set_option import set_option, setting
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,9 +27,7 @@ on_or_resume_option = click.option(
         "`ssh:HOST,...` or `local`. Required without --resume."
     ),
 )
-ship_cluster_options = option_group(
-    on_or_resume_option, inventory_option, fanout_option, connect_timeout_option
-)
+ship_cluster_options = option_group(on_or_resume_option, inventory_option, section="Nodes")
 STORES = ("local", "shared")
 REGISTRY = "registry:"
 to_option = click.option(
@@ -56,35 +45,45 @@ store_option = click.option(
     help="local: every node has a store of its own. shared: all nodes see one store.  [default: "
     "local, or as nodes.yml says]",
 )
-stage_options = option_group(
-    click.option(
-        "--min",
-        "minimum",
-        default="all",
-        show_default=True,
-        metavar="NODES",
-        help="How many nodes must be ready before any is activated: `all`, `95%` or a number.",
-    ),
-    click.option(
-        "--retry",
-        "retries",
-        type=click.IntRange(0),
-        default=2,
-        show_default=True,
-        metavar="N",
-        help="Tries after a failure that may pass, in each stage on each node.",
-    ),
-    click.option(
-        "--deadline",
-        "deadline_s",
-        type=click.FloatRange(min=1),
-        default=120.0,
-        show_default=True,
-        metavar="S",
-        help="Time limit of a stage on a node, in seconds. Large files get more time, and "
-        "so do nodes that are up to three times as slow as most.",
-    ),
+minimum_option = click.option(
+    "--min",
+    "minimum",
+    default="all",
+    show_default=True,
+    metavar="NODES",
+    help="How many nodes must be ready before any is activated: `all`, `95%` or a number.",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchSettings:
+    """Of StageOptions."""
+
+    retries: int = setting(
+        click.IntRange(0),
+        "Tries after a failure that may pass, in each stage on each node.  [default: 2]",
+        default=2,
+    )
+    deadline: float = setting(
+        click.FloatRange(min=1),
+        "Time limit of a stage on a node, in seconds. Large files get more time, and so do nodes "
+        "that are up to three times as slow as most.  [default: 120]",
+        default=120.0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShipSettings(SwitchSettings):
+    """Of ShipOptions."""
+
+    tree: int = setting(
+        click.IntRange(0),
+        "How many nodes fetch the image from one node at the same time. 0: each node gets its copy "
+        "from this machine.  [default: 2]",
+        default=2,
+    )
+
+
 key_option = click.option(
     "--key", metavar="KEY", help="The environment to activate, as `envs/KEY` on the nodes."
 )
@@ -94,16 +93,8 @@ key_option = click.option(
 @click.argument("name")
 @ship_cluster_options
 @to_option
-@stage_options
-@click.option(
-    "--tree",
-    type=click.IntRange(0),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="How many nodes fetch the image from one node at the same time. 0: each node gets its "
-    "copy from this machine.",
-)
+@minimum_option
+@set_option(ShipSettings)
 @click.option(
     "--stage-only", is_flag=True, help="Send, verify and install the pack, but do not activate it."
 )
@@ -151,10 +142,10 @@ def ship(
     selection = selection_of(envs, options)
     ship_options = ShipOptions(
         minimum=options["minimum"],
-        retries=options["retries"],
-        deadline_s=options["deadline_s"],
+        retries=options["settings"].retries,
+        deadline_s=options["settings"].deadline,
         shared=_is_shared(options, selection),
-        tree=options["tree"],
+        tree=options["settings"].tree,
         stage_only=options["stage_only"],
     )
     if target.startswith(REGISTRY):
@@ -194,7 +185,8 @@ class OnNodes(click.Command):
 @click.argument("name")
 @cluster_options
 @store_option
-@stage_options
+@minimum_option
+@set_option(SwitchSettings)
 @key_option
 @dry_run_option
 @no_wait_option
@@ -215,7 +207,8 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
 @click.argument("name")
 @cluster_options
 @store_option
-@stage_options
+@minimum_option
+@set_option(SwitchSettings)
 @key_option
 @dry_run_option
 @no_wait_option
@@ -241,8 +234,8 @@ def _switch(
     selection = selection_of(envs, options)
     stage_options = StageOptions(
         minimum=options["minimum"],
-        retries=options["retries"],
-        deadline_s=options["deadline_s"],
+        retries=options["settings"].retries,
+        deadline_s=options["settings"].deadline,
         shared=_is_shared(options, selection),
     )
     context = context_of(console, envs, options)

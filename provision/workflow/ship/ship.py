@@ -360,7 +360,7 @@ def _check_path(pack: Pack, selection: NodeSelection) -> None:
         raise InvalidSpec(
             f"{pack.key} was packed for {pack.install_path.parents[1]}, and the nodes' path is "
             f"{path}.",
-            advice=f"`provision pack {pack.name} --install-path {path}`, or `path:` in nodes.yml.",
+            advice=f"Write `path: {path}` under `defaults:` in nodes.yml, and `provision pack {pack.name}`; or correct `path:` there.",
         )
 
 

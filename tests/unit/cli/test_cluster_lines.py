@@ -55,7 +55,7 @@ def test_what_only_its_owner_can_start_is_said_with_the_next_step() -> None:
     [line] = [line for line in lines if note in line]
     assert line.startswith(f"n[1,4]: no other user can start it: {note}. ")
     assert "user_allow_other" in line and "`readers: all`" in line
-    document = ship_json(shipped(notes={"n1": note}))
+    document: Any = ship_json(shipped(notes={"n1": note}))
     assert [row.get("note") for row in document["nodes"].values()] == [note, None, None]
 
 

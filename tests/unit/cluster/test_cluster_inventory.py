@@ -235,7 +235,7 @@ def test_empty_group_lists_the_others(inventory: Path) -> None:
         ("schema: 1\ngroups: {a: [\n", ":3: this is not YAML"),
         (
             "schema: 1\ngroups:\n  a: {from: ssh, hosts: x}\n  a: {from: ssh, hosts: y}\n",
-            ":3: the group `a` is repeated.",
+            ":4: `a` is repeated.",
         ),
         (
             "schema: 1\ngroups:\n  a: {from: slurm, partition: --help}\n",
