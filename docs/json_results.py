@@ -16,7 +16,7 @@ from provision.adapters.slurm.jobs import SlurmJob
 from provision.channel.host_python import HostPython, HostPythonChannel
 from provision.cluster.failures import NodeFailure
 from provision.cluster.fitness import NodeVerdict
-from provision.cluster.inventory import Engine, NodeNames
+from provision.cluster.inventory import Engine
 from provision.core.types import BuildResult, EnvironmentOutcome, Image, Kernel, Prefix, SmokeResult
 from provision.environment.drift import Drift
 from provision.image.registry.push import PushResult
@@ -44,7 +44,7 @@ from provision.verbs.status.status import MachineStatus
 from provision.workflow.environments import Environment
 from provision.workflow.image.registry import ImageSummary, PulledImage
 from provision.workflow.lock import LockPreview
-from provision.workflow.ship.ship import Verb
+from provision.workflow.ship.journal import Verb
 from provision.workflow.ship.states import State
 from provision_runtime.checkpoint.inspection.audit import Audit
 from provision_runtime.checkpoint.inspection.contents import Contents
@@ -81,7 +81,7 @@ def _result(name: str, verbs: str, holds: str, *shapes: Shape) -> PrintedResult:
 DOCTOR = (Diagnosis, {"kind": Literal["doctor"], "verdict": str})
 NODE = {
     "name": str,
-    "names": NodeNames,
+    "host": str,
     "engine": Engine,
     "address": str,
     "state": str,
@@ -98,11 +98,11 @@ NODE_CHECK = {
 }
 SHIPPED_NODE = {
     "state": State,
-    "way": str | None,
+    "method": str | None,
     "stage?": str,
     "reason?": str,
     "message?": str,
-    "note?": str,
+    "note": str,
     "removed": list[str],
     "in_use": list[str],
 }

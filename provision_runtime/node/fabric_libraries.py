@@ -7,15 +7,14 @@ read, never loaded. Two builds of one version differ by their build id.
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import shared_library
+from .commands import read_text, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +56,6 @@ LINKED_NCCL = rb"NCCL version (\d+\.\d+\.\d+\+cuda[\d.]*\d)"
 BARE_VERSION = rb"\0(\d+\.\d+\.\d+(?:[a-z]\w*(?:\.\d+)*)?)(?=\0)"
 PACKAGE_QUERY_S = 5.0
 BUILD_DIGITS = 8
-BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -150,14 +148,14 @@ def _configured_folders(root: Path, file: Path, depth: int) -> Iterator[Path]:
     except OSError:
         return
     for line in lines:
-        words = line.partition("#")[0].split()
-        if words[:1] == ["include"] and depth > 0:
-            for pattern in words[1:]:
+        fields = line.partition("#")[0].split()
+        if fields[:1] == ["include"] and depth > 0:
+            for pattern in fields[1:]:
                 start = root if os.path.isabs(pattern) else file.parent
                 for included in _matching(start, (pattern.lstrip("/"),)):
                     yield from _configured_folders(root, included, depth - 1)
-        elif words and os.path.isabs(words[0]):
-            yield _below(root, words[0])
+        elif fields and os.path.isabs(fields[0]):
+            yield _below(root, fields[0])
 
 
 def _below(root: Path, path: str) -> Path:
@@ -170,7 +168,7 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
             yield Path(name)
 
 
-def _libraries(folders: list[Path], root: Path, shown_root: str) -> list[LibraryFile]:
+def _libraries(folders: list[Path], root: Path, printed_root: str) -> list[LibraryFile]:
     """Each library of these folders once, however many links name it, sorted by path."""
     real_root = os.path.realpath(root)
     libraries = {}
@@ -181,27 +179,24 @@ def _libraries(folders: list[Path], root: Path, shown_root: str) -> list[Library
             continue
         for name in names:
             kinds = [kind for kind in KINDS if re.match(kind.files, name)]
-            if not kinds:
-                continue
             path = Path(os.path.realpath(os.path.join(folder, name)))
-            if path not in libraries and path.is_file():
-                shown = shown_root + os.path.relpath(path, real_root)
-                libraries[path] = _library(path, kinds, shown)
+            if kinds and path not in libraries and path.is_file():
+                printed = printed_root + os.path.relpath(path, real_root)
+                libraries[path] = _library(path, kinds, printed)
     readable = [library for library in libraries.values() if library is not None]
     return sorted(readable, key=lambda library: library.path)
 
 
-def _library(path: Path, kinds: list[LibraryKind], shown: str) -> LibraryFile | None:
+def _library(path: Path, kinds: list[LibraryKind], printed: str) -> LibraryFile | None:
     """None for a file that is no library (a linker script), or none of these kinds."""
     try:
         content = shared_library.read_library(path)
-        build = content.build_id or _file_digest(path)
     except (shared_library.NotALibrary, OSError):
         return None
     for kind in kinds:
         if re.search(kind.mark, content.constants):
             version = _version(kind, path, content)
-            return LibraryFile(kind.name, shown, version, build[:BUILD_DIGITS])
+            return LibraryFile(kind.name, printed, version, content.build[:BUILD_DIGITS])
     return None
 
 
@@ -223,11 +218,8 @@ def _version(kind: LibraryKind, path: Path, content: SharedLibrary) -> str | Non
 
 
 def _pkg_config_version(folder: Path, package: str) -> str | None:
-    for place in (folder / "pkgconfig", folder.parent / "pkgconfig"):
-        try:
-            text = (place / f"{package}.pc").read_text(errors="replace")
-        except OSError:
-            continue
+    for parent in (folder, folder.parent):
+        text = read_text(parent / "pkgconfig" / f"{package}.pc") or ""
         match = re.search(r"^Version:\s*(\S+)", text, re.MULTILINE)
         if match:
             return match[1]
@@ -236,33 +228,10 @@ def _pkg_config_version(folder: Path, package: str) -> str | None:
 
 def _installed_version(path: Path) -> str | None:
     """The version of the Debian package or RPM that a file of this system belongs to."""
-    owner = _output(["dpkg-query", "--search", str(path)])
-    if owner:
+    query = ["rpm", "-qf", "--qf", "%{VERSION}-%{RELEASE}", str(path)]
+    status, owner = run_command(["dpkg-query", "--search", str(path)], PACKAGE_QUERY_S)
+    if status == 0:
         package = owner.partition(": ")[0].partition(",")[0]
-        return _output(["dpkg-query", "--show", "--showformat=${Version}", package])
-    return _output(["rpm", "-qf", "--qf", "%{VERSION}-%{RELEASE}", str(path)])
-
-
-def _output(command: list[str]) -> str | None:
-    """What a command prints; None if it does not exist, fails, or takes too long."""
-    try:
-        process = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PACKAGE_QUERY_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if process.returncode:
-        return None
-    return process.stdout.decode(errors="replace").strip() or None
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest()
+        query = ["dpkg-query", "--show", "--showformat=${Version}", package]
+    status, version = run_command(query, PACKAGE_QUERY_S)
+    return version or None if status == 0 else None

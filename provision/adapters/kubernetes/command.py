@@ -11,7 +11,7 @@ from provision.core.json_text import map_texts, parse_json
 from provision.core.schema import first_schema_error
 from provision_runtime.report.text import escape_line
 
-ANSWER_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 # A node of a cluster takes some 20 KiB in JSON.
 MOST_BYTES = 256 << 20
 # kubectl's own log, which repeats what its last line says.
@@ -39,11 +39,11 @@ def run_kubectl(
         command += ["--context", context]
     if namespace:
         command += ["--namespace", namespace]
-    command += [*arguments, f"--request-timeout={ANSWER_TIMEOUT_S:.0f}s"]
+    command += [*arguments, f"--request-timeout={COMMAND_TIMEOUT_S:.0f}s"]
     try:
         return process.run(
             command,
-            timeout_s=ANSWER_TIMEOUT_S + 5,
+            timeout_s=COMMAND_TIMEOUT_S + 5,
             most_bytes=MOST_BYTES,
             feed=lambda descriptor: process.write_all(descriptor, stdin.encode()),
         ).stdout
@@ -54,7 +54,7 @@ def run_kubectl(
         ) from error
     except TimedOut as error:
         raise Unreachable(
-            f"kubectl did not answer within {ANSWER_TIMEOUT_S:.0f} s.",
+            f"kubectl did not answer within {COMMAND_TIMEOUT_S:.0f} s.",
             advice="`kubectl cluster-info` says whether the API server is up.",
         ) from error
     except ToolFailed as error:
@@ -81,10 +81,10 @@ def ask_kubectl(
 
     Raises Unreachable for another answer, and what `run_kubectl` raises.
     """
-    return parse_answer(kind, run_kubectl(arguments, context, namespace, advice=advice))
+    return parse_document(kind, run_kubectl(arguments, context, namespace, advice=advice))
 
 
-def parse_answer(kind: str, text: str) -> Any:
+def parse_document(kind: str, text: str) -> Any:
     """The document in what kubectl printed: texts of kubelets are lines in it. Raises
     Unreachable."""
     try:

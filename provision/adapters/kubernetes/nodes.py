@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.adapters.kubernetes.command import ask_kubectl, parse_answer
+from provision.adapters.kubernetes.command import ask_kubectl, parse_document
 
 GPU_RESOURCE = "nvidia.com/gpu"
 # Labels of NVIDIA's GPU feature discovery.
@@ -51,14 +51,14 @@ def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
 
 def parse_nodes(text: str) -> list[KubernetesNode]:
     """The nodes in the output of `kubectl get nodes -o json`."""
-    return [_node(item) for item in parse_answer("nodes", text)["items"]]
+    return [_node(item) for item in parse_document("nodes", text)["items"]]
 
 
 def _node(item: Mapping[str, Any]) -> KubernetesNode:
     metadata, status = item["metadata"], item.get("status", {})
     labels = metadata.get("labels", {})
     info = status.get("nodeInfo", {})
-    conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    conditions = {row["type"]: row["status"] for row in status.get("conditions") or ()}
     state = {"True": "Ready", "False": "NotReady"}.get(conditions.get("Ready", ""), "Unknown")
     if item.get("spec", {}).get("unschedulable"):
         state += ",SchedulingDisabled"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from provision.core import process
 from provision.core.errors import ProvisionError, TimedOut, ToolFailed, ToolMissing, Unreachable
 
-ANSWER_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 # A node or job takes some 200 bytes.
 MOST_BYTES = 64 << 20
 _NO_CONTROLLER = re.compile(
@@ -45,7 +45,7 @@ def run_slurm(
     """
     try:
         return process.run(
-            command, env=env, timeout_s=ANSWER_TIMEOUT_S, most_bytes=MOST_BYTES
+            command, env=env, timeout_s=COMMAND_TIMEOUT_S, most_bytes=MOST_BYTES
         ).stdout
     except ToolMissing as error:
         raise ToolMissing(
@@ -54,7 +54,7 @@ def run_slurm(
         ) from error
     except TimedOut as error:
         raise Unreachable(
-            f"Slurm's controller did not answer `{command[0]}` within {ANSWER_TIMEOUT_S:.0f} s.",
+            f"Slurm's controller did not answer `{command[0]}` within {COMMAND_TIMEOUT_S:.0f} s.",
             advice="`scontrol ping` says whether it is up.",
         ) from error
     except ToolFailed as error:

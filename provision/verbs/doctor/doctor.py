@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.remote import merge_same_nodes, run_action
@@ -94,12 +95,13 @@ def examine_nodes(
     }
     with context.progress.meter("examining nodes", len(selection.nodes)) as meter:
         answers = run_action(
-            selection,
-            "doctor",
+            selection.nodes,
+            actions.DOCTOR,
             arguments,
             stage="check",
             timeout_s=request.timeout_s,
-            on_answer=lambda _: meter.advance(1),
+            defaults=selection.defaults,
+            on_reply=lambda _: meter.advance(1),
         )
     documents = {}
     failures = {}

@@ -220,14 +220,14 @@ def compare(
 
 def _definitions(names: Mapping[str, None]) -> list[FactDefinition]:
     """Those of the table, then settings, then distributions, each by name."""
-    known = {definition.name for definition in DEFINITIONS}
+    defined = {definition.name for definition in DEFINITIONS}
     definitions = list(DEFINITIONS)
     for prefix, group, absent in (
         (SETTING, SETTINGS, "not set"),
         (DISTRIBUTION, DISTRIBUTIONS, NOT_INSTALLED),
     ):
         for name in sorted(names):
-            if name.startswith(prefix) and name not in known:
+            if name.startswith(prefix) and name not in defined:
                 definitions.append(
                     FactDefinition(
                         name=name, title=name.removeprefix(prefix), group=group, absent=absent
