@@ -22,7 +22,7 @@ from provision.core.platforms import PLATFORM
 from provision_runtime.facts.digests import prefix_digests
 from provision_runtime.node import activation, install, transfer
 from provision_runtime.node.errors import NodeError
-from provision_runtime.node.results import Activation, Transfer
+from provision_runtime.node.results import Activation
 from provision_runtime.node.store import Store, StoredPack, parse_pack
 
 # Folders of tests are closed to other users.
@@ -129,7 +129,7 @@ def receive(
     data: bytes | None = None,
     offset: int = 0,
     run: Mapping[str, str] = RUN,
-) -> Transfer:
+) -> dict[str, str | int | None]:
     """Send an image, or other data, to the store."""
     stdin = SimpleNamespace(buffer=io.BytesIO(toy.image[offset:] if data is None else data))
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -194,20 +194,6 @@ def fold(nodes: Collection[str]) -> str:
     return str(NodeSet.fromlist(list(nodes), resolver=RESOLVER_NOGROUP))
 
 
-def group(text: str) -> list[str]:
-    """The nodes of a group (`@rack7`, `@source:group`) of the user's ClusterShell configuration.
-
-    Raises InvalidSpec if there is no such group, or if it is empty.
-    """
-    names = expand(text if text.startswith("@") else f"@{text}")
-    if not names:
-        raise InvalidSpec(
-            f"`{text}` is no group of your ClusterShell configuration, or has no nodes.",
-            advice="`nodeset -L` lists your groups.",
-        )
-    return names
-
-
 def _refuse_huge_sets(text: str) -> None:
     """Raise InvalidSpec if the operands of a node set name too many nodes together."""
     total = 0

@@ -28,7 +28,7 @@ ResultT = TypeVar("ResultT", bound=FitnessFacts)
 # name of a node that is judged already.
 NodeVerdict = Literal["fit", "unfit", "unknown", "same"]
 STAGE = "check"
-ARCHITECTURES: dict[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+PLATFORMS: dict[str, Platform] = {"x86_64": "linux-64", "aarch64": "linux-aarch64"}
 # Nodes with working NTP differ by milliseconds. With seconds, files seem to come from the future,
 # and Munge and Kerberos refuse at 300.
 MOST_CLOCK_SKEW_S = 5.0
@@ -151,7 +151,7 @@ def _judge_kubernetes(
     for condition in conditions:
         problems.append(_problem("not-ready", f"Kubernetes says {condition}"))
     if needs and facts.driver:
-        problems += _driver_problems(needs, facts.driver, _platform(facts.arch))
+        problems += _driver_problems(needs, facts.driver, PLATFORMS.get(facts.arch))
     parts = [facts.arch]
     if facts.driver:
         parts.append(f"driver {facts.driver}")
@@ -183,8 +183,8 @@ def _system_problems(
 def _arch_problems(arch: str, needs: EnvironmentNeeds | None) -> Iterator[NodeFailure]:
     if needs is None:
         return
-    built_for = [ARCHITECTURES[platform] for platform in needs.platforms]
-    if arch not in built_for:
+    if PLATFORMS.get(arch) not in needs.platforms:
+        built_for = [name for name, platform in PLATFORMS.items() if platform in needs.platforms]
         yield _problem("wrong-arch", f"{arch}; the environment is for {', '.join(built_for)}")
 
 
@@ -270,13 +270,6 @@ def _warnings(
         yield _problem("no-mount", "no way to mount an image")
     if limits and limits["infiniband"]["adapters"] and limits["memlock"] is not None:
         yield _problem("memlock", f"locked memory is limited to {format_bytes(limits['memlock'])}")
-
-
-def _platform(arch: str) -> Platform | None:
-    for platform, name in ARCHITECTURES.items():
-        if name == arch:
-            return platform
-    return None
 
 
 def _problem(reason: str, message: str) -> NodeFailure:

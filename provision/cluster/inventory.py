@@ -242,7 +242,7 @@ def _nodes_of_prefix(text: str) -> list[Node] | None:
     if not colon:
         return None
     if prefix == "ssh":
-        return [_ssh_node(name) for name in clustershell.expand(rest)]
+        return _ssh_nodes(rest)
     if prefix == "exec":
         return [Node(name=name, engine="exec", address=name) for name in clustershell.expand(rest)]
     if prefix == "k8s":
@@ -274,7 +274,7 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
                 advice=_groups_advice(lab),
             )
         elif operand.startswith("@"):
-            nodes = [_ssh_node(name) for name in clustershell.expand(operand)]
+            nodes = _ssh_nodes(operand)
         else:
             return operand
         if not nodes:
@@ -287,7 +287,7 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
     if not names:
         raise InvalidSpec(f"--on `{text}` selects no node.", advice=_groups_advice(lab))
     by_name = _nodes_by_all_names(nodes_by_name.values())
-    return [by_name.get(name) or _ssh_node(name) for name in names]
+    return [by_name.get(name) or Node(name=name, engine="ssh", address=name) for name in names]
 
 
 def _nodes_by_all_names(nodes: Collection[Node]) -> dict[str, Node]:
@@ -315,8 +315,8 @@ def _nodes_of_group(group: Group) -> list[Node]:
     if group["from"] == "kubernetes":
         return _kubernetes_nodes(group.get("selector", ""), group.get("context", ""))
     if group["from"] == "clustershell":
-        return [_ssh_node(host) for host in clustershell.group(group["group"])]
-    return [_ssh_node(host) for host in clustershell.expand(group["hosts"])]
+        return _ssh_nodes("@" + group["group"].removeprefix("@"))
+    return _ssh_nodes(group["hosts"])
 
 
 def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
@@ -361,8 +361,8 @@ def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
     return nodes
 
 
-def _ssh_node(name: str) -> Node:
-    return Node(name=name, engine="ssh", address=name)
+def _ssh_nodes(text: str) -> list[Node]:
+    return [Node(name=name, engine="ssh", address=name) for name in clustershell.expand(text)]
 
 
 def _groups_advice(lab: Inventory) -> str:

@@ -208,15 +208,20 @@ class _RemoteRun(Generic[ResultT]):
         by_transport: dict[str, list[Node]] = {}
         for node in nodes:
             by_transport.setdefault(transport(node, self.defaults), []).append(node)
-        runs = {
-            "ssh": self.over_ssh,
-            "exec": self.simulated,
-            "local": self.locally,
-            "srun": self.over_srun,
-            "kubernetes": self.refuse_kubernetes,
-        }
+        quoted = self.command.replace("%", "%%")
         for name, members in by_transport.items():
-            runs[name](members)
+            if name == "ssh":
+                self.over_ssh(members)
+            elif name == "exec":
+                command = f"{SIMULATED_NAME}=%h exec {self.command}"
+                self._run_commands({node.address: node for node in members}, command, "exec")
+            elif name == "local":
+                self._run_commands({node.name: node for node in members}, f"exec {quoted}", "exec")
+            elif name == "srun":
+                self.over_srun(members)
+            else:
+                for node in members:
+                    self._fail(node, "not-run", REASONS["not-run"].meaning)
         return [self.replies[node.name] for node in nodes]
 
     def over_ssh(self, nodes: Sequence[Node]) -> None:
@@ -228,14 +233,6 @@ class _RemoteRun(Generic[ResultT]):
                 by_address.setdefault(node.address, node)
             remaining = [node for node in remaining if by_address[node.address] is not node]
             self._run_commands(by_address, self.command, "ssh")
-
-    def simulated(self, nodes: Sequence[Node]) -> None:
-        command = f"{SIMULATED_NAME}=%h exec {self.command}"
-        self._run_commands({node.address: node for node in nodes}, command, "exec")
-
-    def locally(self, nodes: Sequence[Node]) -> None:
-        command = f"exec {self.command}".replace("%", "%%")
-        self._run_commands({node.name: node for node in nodes}, command, "exec")
 
     def _run_commands(
         self, nodes: Mapping[str, Node], command: str, worker: clustershell.Worker
@@ -290,12 +287,15 @@ class _RemoteRun(Generic[ResultT]):
                     self._add(_reply_of_document(node, documents[name], output, self.stage))
                 elif causes and name not in causes:
                     continue
-                elif name in messages:
-                    self._fail(node, *_srun_failure(messages[name]), output)
-                else:
+                elif name not in messages:
                     # The status of the step is that of a task which is named.
                     status = 0 if messages else output.status
                     self._fail(node, *classify(status, "", _step_error(output.stderr)), output)
+                elif messages[name].status is None:
+                    self._fail(node, "no-slurmd", messages[name].text, output)
+                else:
+                    message = messages[name]
+                    self._fail(node, *classify(message.status, "", message.text), output)
                 del remaining[name]
 
     def _srun_step(self, nodes: Mapping[str, Node], program: bytes) -> NodeOutput:
@@ -324,10 +324,6 @@ class _RemoteRun(Generic[ResultT]):
             is_labeled=True,
         )
         return output
-
-    def refuse_kubernetes(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            self._fail(node, "not-run", REASONS["not-run"].meaning)
 
     def _fail(
         self, node: Node, reason: str, message: str, output: NodeOutput | None = None
@@ -423,12 +419,6 @@ def step_causes(messages: Mapping[str, SrunMessage], stderr: str) -> set[str]:
     if _SRUN_ABORTED.search(stderr):
         return {name for name, message in messages.items() if not message.by_signal}
     return {name for name, message in messages.items() if message.status is None}
-
-
-def _srun_failure(message: SrunMessage) -> tuple[str, str]:
-    if message.status is None:
-        return "no-slurmd", message.text
-    return classify(message.status, "", message.text)
 
 
 def _step_error(stderr: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .fabric_libraries import LibraryFile
     from .results import Distributions, DriftFacts
 
-    FactReaders = dict[str, Callable[[], object]]
+    FactReader = Callable[[Path], object]
 
 # Of libfabric, aws-ofi-nccl, SHARP and UCX: they change what NCCL's plug-ins do.
 TRANSPORT_PREFIXES = ("FI_", "OFI_NCCL_", "SHARP_COLL_", "UCX_")
@@ -62,12 +62,11 @@ def node_facts(
     started = time.time()
     top, folder = Path(root), _environment_folder(path, name, prefix)
     is_installed = (folder / "bin").is_dir()
-    readers = host_facts(top)
+    readers = {fact: partial(_or_none, read, top) for fact, read in HOST_FACTS.items()}
     if is_installed:
-        readers |= environment_facts(folder)
-    values, unread = read_within(
-        {fact: partial(_or_none, read) for fact, read in readers.items()}, FACT_DEADLINE_S
-    )
+        for fact, read in ENVIRONMENT_FACTS.items():
+            readers[fact] = partial(_or_none, read, folder)
+    values, unread = read_within(readers, FACT_DEADLINE_S)
     values.update(values.pop(HOST_LIBRARIES, {}))
     if HOST_LIBRARIES in unread:
         reason = unread.pop(HOST_LIBRARIES)
@@ -90,10 +89,10 @@ def node_facts(
     }
 
 
-def _or_none(read: Callable[[], object]) -> object:
+def _or_none(read: FactReader, folder: Path) -> object:
     """None if the node lacks what the fact is about."""
     try:
-        return read()
+        return read(folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -111,15 +110,6 @@ def distributions(path: str, name: str, prefix: str = "", deep: bool = False) ->
 
 def _environment_folder(path: str, name: str, prefix: str) -> Path:
     return Path(prefix) if prefix else Path(path) / name
-
-
-def environment_facts(folder: Path) -> FactReaders:
-    return {
-        "environment": partial(_key, folder),
-        "lock": partial(_lock_sha256, folder),
-        "mounted_as": partial(_mount_type, folder),
-        "nccl": partial(_nccl_version, folder),
-    }
 
 
 def _key(folder: Path) -> str:
@@ -147,26 +137,16 @@ def _nccl_version(folder: Path) -> str | None:
     return "; ".join(_describe_version(file) for file in files if file.kind == "nccl") or None
 
 
-def host_facts(root: Path) -> FactReaders:
-    governor = root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
-    return {
-        "driver": partial(_driver, root),
-        "gpus": partial(_gpu_property, root, "Model"),
-        "vbios": partial(_gpu_property, root, "Video BIOS"),
-        "iommu": partial(_iommu, root),
-        "adapters": partial(_adapters, root),
-        "ports": partial(_ports, root),
-        "kernel_modules": partial(_kernel_modules, root),
-        "cpus": partial(_cpus, root),
-        "memory": partial(_memory, root),
-        "governor": partial(read_text, governor),
-        "huge_pages": partial(_huge_pages, root),
-        HOST_LIBRARIES: partial(host_library_facts, root),
-    }
-
-
 def _driver(root: Path) -> str | None:
     return libraries.parse_driver((root / "proc/driver/nvidia/version").read_text(errors="replace"))
+
+
+def _gpus(root: Path) -> str | None:
+    return _gpu_property(root, "Model")
+
+
+def _vbios(root: Path) -> str | None:
+    return _gpu_property(root, "Video BIOS")
 
 
 def _gpu_property(root: Path, name: str) -> str | None:
@@ -238,6 +218,10 @@ def _huge_pages(root: Path) -> str | None:
     return _match(r"\[(\w+)\]", root / "sys/kernel/mm/transparent_hugepage/enabled")
 
 
+def _governor(root: Path) -> str | None:
+    return read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
 def limit_facts() -> dict[str, str | int | None]:
     """Those of this session. A job of Slurm has the submitter's limits, or PropagateResourceLimits."""
     facts: dict[str, str | int | None] = {}
@@ -284,3 +268,26 @@ def _counted(values: list[str]) -> str | None:
 def _match(pattern: str, path: Path) -> str | None:
     match = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
     return match[1] if match else None
+
+
+# By fact: what reads it below the folder above /proc and /sys, or in the environment's folder.
+HOST_FACTS: Mapping[str, FactReader] = {
+    "driver": _driver,
+    "gpus": _gpus,
+    "vbios": _vbios,
+    "iommu": _iommu,
+    "adapters": _adapters,
+    "ports": _ports,
+    "kernel_modules": _kernel_modules,
+    "cpus": _cpus,
+    "memory": _memory,
+    "governor": _governor,
+    "huge_pages": _huge_pages,
+    HOST_LIBRARIES: host_library_facts,
+}
+ENVIRONMENT_FACTS: Mapping[str, FactReader] = {
+    "environment": _key,
+    "lock": _lock_sha256,
+    "mounted_as": _mount_type,
+    "nccl": _nccl_version,
+}

@@ -16,7 +16,7 @@ from ..comm import processes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .results import Cancellation, HostJob, HostJobs, HostLog, HostLogs
+    from .results import HostJob, HostJobs, HostLog, HostLogs
 
 LOG, PROCESS, STATUS = "log", "process.json", "status"
 # The end of a log that `job-log` returns.
@@ -73,7 +73,7 @@ def read_logs(id: str) -> HostLogs:
     return {"logs": logs}
 
 
-def cancel(id: str) -> Cancellation:
+def cancel(id: str) -> dict[str, list[str]]:
     """Send SIGTERM to every part of a job that runs on this host."""
     signaled = []
     for part in _parts(id):

@@ -16,7 +16,7 @@ from .store_lock import locked, release
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .results import ImageActivation, Installation
+    from .results import Installation
 
 # Engines that can be asked which digest an image has.
 ENGINES = ("podman", "docker", "nerdctl")
@@ -46,7 +46,7 @@ def pull(
     return {"method": os.path.basename(engine), "is_new": is_new}
 
 
-def activate(path: str, name: str, reference: str, run: Mapping[str, str]) -> ImageActivation:
+def activate(path: str, name: str, reference: str, run: Mapping[str, str]) -> dict[str, str]:
     """Write the reference to `NAME.image`, by one rename."""
     store = Store(path, run)
     with locked(store, name, run):

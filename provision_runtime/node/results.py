@@ -101,32 +101,12 @@ class StoreStatus(FitnessFacts):
     addresses: list[str]
 
 
-class Probe(TypedDict):
-    """What the shell script of provision/workflow/ship/probe.py prints."""
-
-    active: bool
-
-
 class History(TypedDict):
     """Keys of environments."""
 
     active: str | None
     previous: str | None
     installed: list[str]
-
-
-class Transfer(TypedDict):
-    """received: bytes; source: the node that sent them, or `caller`."""
-
-    received: int
-    source: str | None
-
-
-class Service(TypedDict):
-    """sent: bytes. not_served: how many nodes did not get the image."""
-
-    sent: int
-    not_served: int
 
 
 class Installation(TypedDict, total=False):
@@ -144,10 +124,6 @@ class Activation(TypedDict):
     previous: str | None
     removed: list[str]
     in_use: list[str]
-
-
-class ImageActivation(TypedDict):
-    active: str
 
 
 class DriftFacts(TypedDict):
@@ -168,13 +144,10 @@ class Distributions(TypedDict):
     distributions: dict[str, list[str]]
 
 
-class EnvironmentPython(TypedDict):
+class Prepared(TypedDict):
+    """The Python of the environment, how other nodes reach this one, and what its ranks may use."""
+
     python: str
-
-
-class Prepared(EnvironmentPython):
-    """How other nodes reach this one, and what its ranks may use."""
-
     host: str
     address: str
     port: int
@@ -238,7 +211,3 @@ class HostLog(TypedDict):
 
 class HostLogs(TypedDict):
     logs: list[HostLog]
-
-
-class Cancellation(TypedDict):
-    signaled: list[str]

@@ -28,7 +28,7 @@ from .store_files import read_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .results import EnvironmentPython, LastState, Prepared, RanksResult
+    from .results import LastState, Prepared, RanksResult
 
 # Variables of the step that runs this program, which would mislead a rank.
 STEP_VARIABLES = ("SLURM_STEP", "PMI", "OMPI_", "TORCHELASTIC_")
@@ -60,7 +60,7 @@ class Assignment(TypedDict):
     port: int
 
 
-def find_python(environments: list[str], rules: Mapping[str, str]) -> EnvironmentPython:
+def find_python(environments: list[str], rules: Mapping[str, str]) -> dict[str, str]:
     """The Python of an environment on this node.
 
     environments: folders that may hold it; the first that has a Python is taken. rules: of nodes.yml.
@@ -213,7 +213,11 @@ def _address() -> str:
     address = addresses.own_address()
     if address is not None and not addresses.is_loopback(address):
         return address
-    for interface in _default_interfaces():
+    # The interfaces of default routes, as /proc/net/route lists them.
+    with open("/proc/net/route") as file:
+        routes = [line.split() for line in file.readlines()[1:]]
+    default_interfaces = [route[0] for route in routes if route[1] == "00000000"]
+    for interface in default_interfaces:
         address = addresses.address_of(interface)
         if address is not None:
             return address
@@ -224,13 +228,6 @@ def _address() -> str:
     raise NodeError(
         "no-address", f"{socket.gethostname()} has no address that other nodes could reach"
     )
-
-
-def _default_interfaces() -> list[str]:
-    """The interfaces of default routes, as /proc/net/route lists them."""
-    with open("/proc/net/route") as file:
-        rows = [line.split() for line in file.readlines()[1:]]
-    return [row[0] for row in rows if row[1] == "00000000"]
 
 
 def _interface_to(address: str) -> str | None:

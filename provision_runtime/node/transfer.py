@@ -32,8 +32,8 @@ from .store_lock import locked, require_caller
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .results import Service
-    from .results import Transfer as TransferResult
+    # How many bytes came, and from which node; or how many were sent, and who did not get them.
+    Transfer = dict[str, str | int | None]
 
 CHUNK = 1 << 20
 SEND_BYTES = 16 << 20
@@ -54,9 +54,7 @@ class _Peer:
     port: int
 
 
-def receive(
-    path: str, pack: Mapping[str, object], run: Mapping[str, str], offset: int
-) -> TransferResult:
+def receive(path: str, pack: Mapping[str, object], run: Mapping[str, str], offset: int) -> Transfer:
     """Append what follows on standard input to the part of an image, from `offset` on, and verify
     the image once it is whole.
 
@@ -78,7 +76,7 @@ def fetch(
     run: Mapping[str, str],
     server: Mapping[str, object],
     token: str,
-) -> TransferResult:
+) -> Transfer:
     """Fetch the rest of an image from a node that serves it, and verify it.
 
     server: `node`, as messages name it; `addresses`, to be tried in turn; `port`. Raises NodeError
@@ -173,7 +171,7 @@ def _append(
         os.close(descriptor)
 
 
-def verify(path: str, pack: Mapping[str, object], run: Mapping[str, str]) -> TransferResult:
+def verify(path: str, pack: Mapping[str, object], run: Mapping[str, str]) -> Transfer:
     """Verify an image that is here already: one that has arrived wholly, or one in `images/` that
     was copied there by other means. Raises NodeError (not-here, wrong-bytes)."""
     store, packed = Store(path, run), parse_pack(pack)
@@ -241,7 +239,7 @@ def serve(
     tokens: Sequence[str],
     idle_s: float,
     run: Mapping[str, str],
-) -> Service:
+) -> Transfer:
     """Serve a verified image to other nodes, once to the holder of each token.
 
     Ends when all have it, when nobody has read anything for `idle_s`, or when the caller is gone.
@@ -267,7 +265,7 @@ def serve(
     return {"sent": server.sent, "not_served": len(server.open_tokens)}
 
 
-def exchange(role: str, **arguments: object) -> TransferResult | Service:
+def exchange(role: str, **arguments: object) -> Transfer:
     """Serve or fetch: in one round of a shipment some nodes do this and others that."""
     action = serve if role == "serve" else fetch
     return action(**arguments)  # type: ignore[arg-type]

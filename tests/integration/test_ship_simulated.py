@@ -289,7 +289,6 @@ def test_a_resumed_run_does_not_ask_finished_nodes(
         "on": "",
         "inventory": None,
         "nodes": [],
-        "options": {},
     }
     journal = ship_journal.create(tmp_path / "journals", SOURCE.id, header)
     image = write_image(tmp_path, toy)

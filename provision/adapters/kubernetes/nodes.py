@@ -14,6 +14,8 @@ GPU_RESOURCE = "nvidia.com/gpu"
 GPU_PRODUCT = "nvidia.com/gpu.product"
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.rev")
 HOST_NAME = "kubernetes.io/hostname"
+# Go's names of architectures as the kernel has them.
+ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9})*")
 
 
@@ -62,26 +64,21 @@ def _node(item: Mapping[str, Any]) -> KubernetesNode:
     state = {"True": "Ready", "False": "NotReady"}.get(conditions.get("Ready", ""), "Unknown")
     if item.get("spec", {}).get("unschedulable"):
         state += ",SchedulingDisabled"
+    arch = info.get("architecture", "")
+    versions = [labels.get(name, "") for name in DRIVER_LABELS]
     return KubernetesNode(
         name=metadata["name"],
         host=labels.get(HOST_NAME, metadata["name"]),
         state=state,
-        arch=_arch(info.get("architecture", "")),
+        arch=ARCHITECTURES.get(arch, arch),
         kernel=info.get("kernelVersion", ""),
         os_image=info.get("osImage", ""),
         container_runtime=info.get("containerRuntimeVersion", ""),
         kubelet=info.get("kubeletVersion", ""),
         gpus=int(status.get("allocatable", {}).get(GPU_RESOURCE, 0)),
         gpu_type=labels.get(GPU_PRODUCT, ""),
-        driver=next(
-            filter(_VERSION.fullmatch, (labels.get(name, "") for name in DRIVER_LABELS)), None
-        ),
+        driver=next(filter(_VERSION.fullmatch, versions), None),
         pressure=tuple(
             name for name, value in conditions.items() if name != "Ready" and value == "True"
         ),
     )
-
-
-def _arch(name: str) -> str:
-    """Go's name of an architecture as the kernel has it."""
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)

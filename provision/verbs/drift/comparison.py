@@ -155,9 +155,9 @@ DEFINITIONS: tuple[FactDefinition, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """What one node answered. unread: the reason for each fact that could not be read."""
+    """What one node has. unread: the reason for each fact that could not be read."""
 
-    values: Mapping[str, Value]
+    values: dict[str, Value]
     unread: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -100,10 +100,11 @@ def survey(
     for digest, members in groups.items():
         if len(groups) > 1 and digest not in details:
             unexplained += members
-    nodes = _with_distributions(nodes, groups, details, expectation)
+    _add_distributions(nodes, groups, details, expectation)
     if details and not unexplained:
-        # The distributions say the same in detail, and each has a majority of its own.
-        nodes = {name: _without(FILES, facts) for name, facts in nodes.items()}
+        # The distributions tell the same in detail, and each has a majority of its own.
+        for facts in nodes.values():
+            facts.values.pop(FILES, None)
     clocks = [clock for facts in nodes.values() if isinstance(clock := facts.values[CLOCK], float)]
     return DriftSurvey(
         request=request,
@@ -117,11 +118,6 @@ def survey(
         has_files=has_files,
         clock_s=statistics.median(clocks) if clocks else None,
     )
-
-
-def _without(fact: str, facts: NodeFacts) -> NodeFacts:
-    values = {name: value for name, value in facts.values.items() if name != fact}
-    return NodeFacts(values=values, unread=facts.unread)
 
 
 def _is_shared(selection: NodeSelection, request: DriftRequest) -> bool:
@@ -232,13 +228,13 @@ def describe_distribution(version: str, digest: str) -> str:
     return f"{version} (files {digest[:DIGEST_DIGITS]})".lstrip()
 
 
-def _with_distributions(
+def _add_distributions(
     nodes: Mapping[str, NodeFacts],
     groups: Mapping[str, Sequence[str]],
     details: Mapping[str, Distributions],
     expectation: Expectation | None,
-) -> dict[str, NodeFacts]:
-    """The facts of each node, with those distributions that are not the same everywhere."""
+) -> None:
+    """Add those distributions that are not the same everywhere to the facts of each node."""
     expected = expectation.exact if expectation else {}
     names = {name for rows in details.values() for name in rows}
     names |= {name.removeprefix(DISTRIBUTION) for name in expected if name.startswith(DISTRIBUTION)}
@@ -249,11 +245,7 @@ def _with_distributions(
             values.add(expected[DISTRIBUTION + name])
         if len(values) > 1:
             differing.append(name)
-    described = dict(nodes)
     for digest, rows in details.items():
         for node in groups[digest]:
-            values_of_node = dict(nodes[node].values)
             for name in differing:
-                values_of_node[DISTRIBUTION + name] = rows.get(name)
-            described[node] = NodeFacts(values=values_of_node, unread=nodes[node].unread)
-    return described
+                nodes[node].values[DISTRIBUTION + name] = rows.get(name)

@@ -36,7 +36,6 @@ class JournalHeader(TypedDict, total=False):
     on: str
     inventory: str | None
     nodes: list[str]
-    options: dict[str, object]
 
 
 class JournalEvent(TypedDict, total=False):

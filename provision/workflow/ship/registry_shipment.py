@@ -13,25 +13,22 @@ class RegistryShipment(StageRun):
 
     def ship(self, reference: str, size: int) -> None:
         """reference: with its digest. size: of all layers."""
+        nodes = self.in_state("pending")
+        self._leased.update(node.name for node in nodes)
+        common = {**self._common, "reference": reference}
+        timeout_s = self._options.deadline_s + size / SLOWEST_BYTES_PER_S
+        pull = {**common, "timeout_s": timeout_s}
         try:
-            self._pull(reference, size)
+            pulled = self.ask(nodes, actions.IMAGE_PULL, pull, stage="ship", extra_s=timeout_s)
+            for name, installation in pulled.items():
+                self.details[name].method = installation["method"]
+                self.record(name, NodeState(state="passed"))
+            self.sync()
             if not self._options.stage_only and self.may_activate():
-                arguments = {**self._common, "reference": reference}
                 nodes = self.in_state("passed")
-                for name in self.ask(nodes, actions.IMAGE_ACTIVATE, arguments, stage="activate"):
+                for name in self.ask(nodes, actions.IMAGE_ACTIVATE, common, stage="activate"):
                     self._leased.discard(name)
                     self.record(name, NodeState(state="active"))
         finally:
             self.sync()
         self.release()
-
-    def _pull(self, reference: str, size: int) -> None:
-        nodes = self.in_state("pending")
-        self._leased.update(node.name for node in nodes)
-        timeout_s = self._options.deadline_s + size / SLOWEST_BYTES_PER_S
-        arguments = {**self._common, "reference": reference, "timeout_s": timeout_s}
-        pulled = self.ask(nodes, actions.IMAGE_PULL, arguments, stage="ship", extra_s=timeout_s)
-        for name, installation in pulled.items():
-            self.details[name].method = installation["method"]
-            self.record(name, NodeState(state="passed"))
-        self.sync()

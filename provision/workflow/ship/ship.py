@@ -207,7 +207,13 @@ def _recorded_run(context: Context, verb: Verb, request: ShipRequest, key: str) 
     meanwhile."""
     lock = f"{request.name}.ship"
     with environment_lock(context.folders, lock, context.progress, wait=context.wait):
-        recorded = _recorded(context, request.name, key) if request.resume else None
+        recorded = _latest_ship(context, request.name) if request.resume else None
+        if recorded is not None and recorded.header["key"] != key:
+            raise InvalidSpec(
+                f"The last ship of {request.name} was of {recorded.header['key']}, and the pack is "
+                f"{key} now.",
+                advice="Leave out --resume: nothing is sent twice either way.",
+            )
         journal = None
         if recorded is not None and not request.dry_run:
             journal = ship_journal.reopen(recorded)
@@ -219,15 +225,16 @@ def _recorded_run(context: Context, verb: Verb, request: ShipRequest, key: str) 
                 "on": request.selection.text,
                 "inventory": str(request.inventory.absolute()) if request.inventory else None,
                 "nodes": [node.name for node in request.selection.nodes],
-                "options": {},
             }
             run_id = ship_journal.new_run_id()
             journal = ship_journal.create(_journals(context, request.name), run_id, header)
+        states = recorded.states if recorded else {}
+        names = [node.name for node in request.selection.nodes if node.name in states]
         try:
             yield _Run(
                 identity=_identity(context, journal),
                 journal=journal,
-                finished=_finished_nodes(recorded, request.selection),
+                finished=[name for name in names if states[name].state == "active"],
             )
         except KeyboardInterrupt:
             if journal is not None:
@@ -271,23 +278,6 @@ def _latest_ship(context: Context, name: str) -> RecordedShipment:
             f"No ship of {name} from here can be resumed.", advice="Leave out --resume."
         )
     return recorded
-
-
-def _recorded(context: Context, name: str, key: str) -> RecordedShipment:
-    """The latest run of this environment. Raises InvalidSpec if it was of another pack."""
-    recorded = _latest_ship(context, name)
-    if recorded.header["key"] != key:
-        raise InvalidSpec(
-            f"The last ship of {name} was of {recorded.header['key']}, and the pack is {key} now.",
-            advice="Leave out --resume: nothing is sent twice either way.",
-        )
-    return recorded
-
-
-def _finished_nodes(recorded: RecordedShipment | None, selection: NodeSelection) -> list[str]:
-    states = recorded.states if recorded else {}
-    names = [node.name for node in selection.nodes if node.name in states]
-    return [name for name in names if states[name].state == "active"]
 
 
 def _check_path(pack: Pack, selection: NodeSelection) -> None:

@@ -11,7 +11,6 @@ from provision.cluster import actions
 from provision.cluster.inventory import NodeDefaults, select_nodes
 from provision.cluster.remote import NodeReply, run_with_data
 from provision.core import process
-from provision_runtime.node.results import Transfer
 from provision_runtime.node.store import Store
 from tests.node_stores import RUN, PackedToy, pack_toy
 
@@ -61,7 +60,7 @@ def test_output_that_nobody_ends_has_no_status(straggler_factor: float) -> None:
     assert output.stdout == b"begun"
 
 
-def send(toy: PackedToy, data: bytes, path: Path) -> NodeReply[Transfer]:
+def send(toy: PackedToy, data: bytes, path: Path) -> NodeReply[object]:
     [node] = select_nodes("exec:n1").nodes
     arguments = {"path": str(path), "pack": toy.pack, "run": RUN, "offset": 0}
     return run_with_data(

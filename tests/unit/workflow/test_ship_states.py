@@ -146,7 +146,6 @@ HEADER: ship_journal.JournalHeader = {
     "on": "n[1-3]",
     "inventory": None,
     "nodes": ["n1", "n2", "n3"],
-    "options": {},
 }
 
 

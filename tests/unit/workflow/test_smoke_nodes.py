@@ -63,7 +63,7 @@ def failing_report(id: str, ranks: list[int]) -> dict[str, Any]:
 
 
 def answer(name: str, report: Any = None, status: int = 0, **fields: Any) -> NodeReply[RanksResult]:
-    result = {
+    result: Any = {
         "statuses": {str(rank): status for rank in RANKS[name]},
         "ended_because": "",
         "report": report,
