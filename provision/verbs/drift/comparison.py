@@ -20,9 +20,6 @@ Key = TypeVar("Key", str, tuple[str, bool])
 NodeVerdict = Literal["same", "drift", "unknown"]
 Unit = Literal["", "bytes", "seconds", "digest"]
 Basis = Literal["majority", "expectation", "none"]
-BASIS_MAJORITY: Basis = "majority"
-BASIS_EXPECTATION: Basis = "expectation"
-BASIS_NONE: Basis = "none"
 
 SETTING, DISTRIBUTION = "setting:", "distribution:"
 CLOCK, FILES = "clock", "files"
@@ -256,15 +253,15 @@ def _compare_fact(
         return None
     expected = expectation.exact if expectation else {}
     minimum = expectation.minimum.get(name) if expectation else None
+    basis, reference = _majority_reference(definition, values)
     if name in expected:
-        basis, reference = BASIS_EXPECTATION, expected[name]
-    else:
-        basis, reference = _majority_reference(definition, values)
+        basis, reference = "expectation", expected[name]
     agreeing: list[str] = []
     deviating: dict[tuple[str, bool], list[str]] = {}
     for node, value in values.items():
-        agrees = basis != BASIS_NONE and _agrees(definition, value, reference)
-        is_below = minimum is not None and not _reaches(value, minimum)
+        agrees = basis != "none" and _agrees(definition, value, reference)
+        release = _release(value) if isinstance(value, str) else ()
+        is_below = minimum is not None and release < _release(minimum)
         if agrees and not is_below:
             agreeing.append(node)
         else:
@@ -281,7 +278,7 @@ def _compare_fact(
         name=name,
         title=definition.title,
         group=definition.group,
-        reference=None if basis == BASIS_NONE else format_value(definition, reference),
+        reference=None if basis == "none" else format_value(definition, reference),
         basis=basis,
         minimum=minimum,
         agreeing=tuple(agreeing),
@@ -295,7 +292,7 @@ def _majority_reference(
 ) -> tuple[Basis, Value]:
     numbers = [value for value in values.values() if isinstance(value, int | float)]
     if 2 * len(numbers) > len(values):
-        return BASIS_MAJORITY, statistics.median(numbers)
+        return "majority", statistics.median(numbers)
     # None is a value too: most nodes may lack what others have.
     counted = majority(
         {
@@ -305,8 +302,8 @@ def _majority_reference(
         }
     )
     if counted is None:
-        return BASIS_NONE, None
-    return BASIS_MAJORITY, counted[0]
+        return "none", None
+    return "majority", counted[0]
 
 
 def _agrees(definition: FactDefinition, value: Value, reference: Value) -> bool:
@@ -314,10 +311,6 @@ def _agrees(definition: FactDefinition, value: Value, reference: Value) -> bool:
         return value == reference
     tolerance = definition.tolerance * (abs(reference) if definition.relative else 1.0)
     return abs(value - reference) <= tolerance
-
-
-def _reaches(value: Value, minimum: str) -> bool:
-    return isinstance(value, str) and _release(value) >= _release(minimum)
 
 
 def _release(version: str) -> tuple[int, ...]:
