@@ -25,7 +25,7 @@ def public_key(key: Path) -> Path:
 
 
 def agent_state() -> AgentState:
-    """Whether an agent answers, and has keys (ssh-add(1): status 1 without keys, 2 without an
+    """Whether an agent responds, and has keys (ssh-add(1): status 1 without keys, 2 without an
     agent)."""
     try:
         listing = process.run(["ssh-add", "-l"], timeout_s=COMMAND_TIMEOUT_S, check=False)

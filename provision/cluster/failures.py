@@ -325,7 +325,7 @@ REASONS: dict[str, FailureReason] = {
     ),
 }
 
-# What ssh (OpenSSH 7 to 10) and what it prints for others say -> reason. First match wins.
+# What ssh (OpenSSH 7 to 10) and the programs that it starts print -> reason. First match wins.
 _SSH_TEXTS: tuple[tuple[str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \S+ key in|Host key for \S+ has changed",

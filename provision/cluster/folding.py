@@ -1,4 +1,4 @@
-"""Equal answers of many nodes as one line: `n[0001-0998]`."""
+"""Equal replies of many nodes as one line: `n[0001-0998]`."""
 
 from __future__ import annotations
 

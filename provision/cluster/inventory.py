@@ -95,7 +95,7 @@ class NodeDefaults:
 class NodeSelection:
     """What `--on` selects. text: as it was given.
 
-    is_assumed: the engine did not answer, so the nodes stand for some that nobody has seen.
+    is_assumed: the engine did not respond, so the nodes stand for unlisted ones.
     """
 
     text: str

@@ -61,6 +61,8 @@ def run_action(
     many times the median of the others, if that is more (not over srun). on_reply: called with each
     reply as it comes.
     """
+    if not nodes:
+        return []
     command = node_command(python=defaults.python)
     if isinstance(arguments, str):
         command = "sh -s"
@@ -394,7 +396,7 @@ class SrunMessage:
 
 
 def srun_messages(stderr: str) -> dict[str, SrunMessage]:
-    """What `srun --label` says about nodes whose task failed or could not be started.
+    """What `srun --label` prints of nodes whose task failed or could not be started.
 
     srun folds them: `srun: error: n[1,3]: tasks 0,2: Exited with exit code 2`.
     """
@@ -414,24 +416,24 @@ def srun_messages(stderr: str) -> dict[str, SrunMessage]:
 
 
 def step_causes(messages: Mapping[str, SrunMessage], stderr: str) -> set[str]:
-    """The nodes because of which srun ended a step for all; empty if it did not, or does not say
-    it."""
+    """The nodes because of which srun ended a step for all; empty if it did not, or does not
+    name them."""
     if _SRUN_ABORTED.search(stderr):
         return {name for name, message in messages.items() if not message.by_signal}
     return {name for name, message in messages.items() if message.status is None}
 
 
 def _step_error(stderr: str) -> str:
-    """What srun says about the step as a whole, not about single nodes."""
+    """What srun prints of the step as a whole, not about single nodes."""
     lines = [line for line in stderr.splitlines() if not _SRUN_EXIT.search(line)]
     return "\n".join(line for line in lines if line.startswith("srun: error"))
 
 
 def srun_documents(stdout: bytes, action: str) -> dict[str, Mapping[str, Any]]:
-    """The answers in what `srun --label` printed, by Slurm's name of the node. It breaks lines after
+    """The replies in what `srun --label` printed, by Slurm's name of the node. It breaks lines after
     1,024 bytes or so (22.05): `2: ` begins each piece of what task 2 printed.
 
-    Without answers that are not valid, and without those of a name that several tasks claim.
+    Without replies that are not valid, and without those of a name that several tasks claim.
     """
     pieces: dict[str, list[str]] = {}
     for task, text in _SRUN_LABEL.findall(stdout.decode(errors="replace")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-# The reason of a system error. provision/cluster/failures.py says what each reason means.
+# The reason of a system error. provision/cluster/failures.py explains the reasons.
 REASONS = {
     errno.ENOSPC: "disk-full",
     errno.EDQUOT: "disk-full",

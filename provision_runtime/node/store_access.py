@@ -21,7 +21,7 @@ def ensure_folders(store: Store) -> None:
     """Make what is missing, one folder after the other: no link of somebody else is followed.
 
     Who may read the store is decided by its top folder, and what is below is open to all. That folder
-    is left as somebody made it, unless the lab's rules say who works with it.
+    is left as somebody made it, unless the lab's rules name who works with it.
     """
     missing = []
     path = store.path
@@ -114,7 +114,7 @@ def _refuse(problem: str | None) -> None:
 
 
 def reader_note(store: Store, path: str) -> str:
-    """What keeps other users from something in the store, where the lab does not say who should read
+    """What keeps other users from something in the store, where the lab does not name who should read
     it: root ships for all, and another account for itself. Raises NodeError (not-readable) if it
     keeps those whom it is for."""
     readers = store.readers or "all"

@@ -1,4 +1,4 @@
-"""Runs kubectl, and says in our errors why it did not answer."""
+"""Runs kubectl; its failures become our errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provision_runtime.report.text import escape_line
 COMMAND_TIMEOUT_S = 60.0
 # A node of a cluster takes some 20 KiB in JSON.
 MOST_BYTES = 256 << 20
-# kubectl's own log, which repeats what its last line says.
+# kubectl's own log, which repeats its last line.
 _LOG_LINE = re.compile(r"[EW]\d{4} \d\d:\d\d:")
 _UNREACHABLE = re.compile(
     r"refused|no such host|timed? ?out|unable to connect|TLS handshake|was the connection", re.I
@@ -29,9 +29,9 @@ def run_kubectl(
     stdin: str = "",
     advice: str = "",
 ) -> str:
-    """What kubectl printed. stdin: what it reads. advice: for an answer that refuses.
+    """What kubectl printed. stdin: what it reads. advice: for a refusal.
 
-    Raises ToolMissing without kubectl, Unreachable if the API server does not answer, InvalidSpec
+    Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
     for what it refuses.
     """
     command = ["kubectl"]
@@ -79,7 +79,7 @@ def ask_kubectl(
 ) -> Any:
     """The document that kubectl printed (-o json), checked. kind: its name in kubectl.schema.json.
 
-    Raises Unreachable for another answer, and what `run_kubectl` raises.
+    Raises Unreachable for another document, and what `run_kubectl` raises.
     """
     return parse_document(kind, run_kubectl(arguments, context, namespace, advice=advice))
 

@@ -40,7 +40,7 @@ class KubernetesNode:
 def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
     """The nodes that a label selector matches, from kubectl's current context or another.
 
-    Raises ToolMissing without kubectl, Unreachable if the API server does not answer, InvalidSpec
+    Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
     if kubectl refuses the selector or context.
     """
     arguments = ["get", "nodes", "-o", "json"]

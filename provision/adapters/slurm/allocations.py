@@ -47,7 +47,7 @@ def allocate(request: AllocationRequest) -> Iterator[Allocation]:
     """The nodes, until the end of the block.
 
     Raises InvalidSpec if Slurm refuses the job, TimedOut if it does not start in time, ToolMissing
-    without Slurm's commands, Unreachable if its controller does not answer.
+    without Slurm's commands, Unreachable if its controller does not respond.
     """
     job = _submit(request)
     try:

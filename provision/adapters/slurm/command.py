@@ -1,4 +1,4 @@
-"""Runs one of Slurm's commands, and says in our errors why it did not answer."""
+"""Runs one of Slurm's commands; its failures become our errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_CONTROLLER = re.compile(
 )
 
 
-# Those of the variables that Slurm sets in a job which say which cluster is asked.
+# Those of the variables that Slurm sets in a job which name the cluster.
 CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
@@ -38,10 +38,10 @@ def run_slurm(
     refusal: Callable[[str], ProvisionError],
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """What the command printed. refusal: the error for what Slurm says where it refuses. env: its
+    """What the command printed. refusal: the error for the message with which Slurm refuses. env: its
     whole environment, ours by default.
 
-    Raises ToolMissing without the command, and Unreachable if the controller does not answer.
+    Raises ToolMissing without the command, and Unreachable if the controller does not respond.
     """
     try:
         return process.run(

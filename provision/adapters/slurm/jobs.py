@@ -93,7 +93,7 @@ def parse_jobs(text: str) -> list[SlurmJob]:
 
 
 def show_job(identity: str) -> dict[str, str]:
-    """What `scontrol show job` says. Raises InvalidSpec for a job that Slurm does not know."""
+    """The fields of `scontrol show job`. Raises InvalidSpec for a job that Slurm does not know."""
     return parse_job(_ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed"))
 
 

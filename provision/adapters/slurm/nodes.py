@@ -1,4 +1,4 @@
-"""Nodes, partitions and the current allocation: what sinfo and the variables of a job say, a node
+"""Nodes, partitions and the current allocation: as sinfo and the variables of a job have them, a node
 taken out of service, a file for all nodes of the allocation."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def list_nodes(partition: str | None = None) -> list[SlurmNode]:
 def partitions() -> list[str]:
     """The names of all partitions that this user may see.
 
-    Raises ToolMissing without sinfo, Unreachable if the controller does not answer.
+    Raises ToolMissing without sinfo, Unreachable if the controller does not respond.
     """
     names = _sinfo("-o", "%R").split()
     return list(dict.fromkeys(names))

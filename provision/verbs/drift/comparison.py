@@ -182,7 +182,7 @@ class Deviation:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFact:
-    """One fact over all nodes that answered.
+    """One fact over all nodes that replied.
 
     reference: the text of what they should have; None if there is no majority. basis: where the
     reference comes from. minimum: what they must have at least. deviations: those of most nodes
@@ -238,7 +238,7 @@ def _compare_fact(
     nodes: Mapping[str, NodeFacts],
     expectation: Expectation | None,
 ) -> ComparedFact | None:
-    """None if no node says anything about it."""
+    """None if no node has it, or failed to read it."""
     name = definition.name
     values: dict[str, Value] = {}
     unread: dict[str, str] = {}
@@ -337,7 +337,7 @@ def format_value(definition: FactDefinition, value: Value) -> str:
 def clock_offsets(intervals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """Each node's clock against ours in seconds, from the interval in which it must be.
 
-    An interval is as long as login and answer took, which is seconds on a busy machine. So the
+    An interval is as long as login and reply took, which is seconds on a busy machine. So the
     clocks are taken to agree on the offset that fits most intervals (Marzullo's algorithm, as NTP
     selects its servers), and a node that excludes it has the nearest offset that is possible.
     """

@@ -15,7 +15,7 @@ LINE_WIDTH = 80
 
 
 def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None) -> list[str]:
-    """Who deviates in what, who did not answer, and what to know. verbose: also what all have.
+    """Who deviates in what, who did not reply, and what to know. verbose: also what all have.
     width: of the terminal."""
     lines = []
     for line in _lines(record):

@@ -66,7 +66,7 @@ def _overall(counts: Mapping[str, int]) -> NodeVerdict:
 
 def _describe_nodes(survey: DriftSurvey, failures: Mapping[str, NodeFailure]) -> list[DriftNode]:
     """Every node with what it has instead of the reference, what could not be read or compared, and
-    why it did not answer."""
+    why it did not reply."""
     differing: dict[str, dict[str, str]] = {}
     unread: dict[str, dict[str, str]] = {}
     without: dict[str, list[str]] = {}

@@ -164,7 +164,7 @@ def _first_round(
 
 
 def _facts_of_node(values: Mapping[str, Value], *, digests: bool) -> list[str]:
-    """What a node must say, or say that it could not read it."""
+    """What a node must send, or list as unread."""
     left_out = [] if digests else [FILES]
     if INSTALLED in values and values[INSTALLED] is None:
         left_out += OF_INSTALLED

@@ -287,33 +287,6 @@ def test_bad_hosts_of_a_group(tmp_path: Path) -> None:
     assert "missing bracket" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "problem"),
-    [
-        ("-oProxyCommand=id", "cannot be a host name"),
-        ("n1;reboot", "cannot be a host name"),
-        ("$(reboot)", "cannot be a host name"),
-        ("n[1-999999999]", "more than 100,000 nodes"),
-    ],
-)
-def test_hosts_of_a_hostile_author(hosts: str, problem: str, tmp_path: Path) -> None:
-    path = tmp_path / "nodes.yml"
-    path.write_text(f"schema: 1\ngroups:\n  a: {{from: ssh, hosts: '{hosts}'}}\n")
-    with pytest.raises(InvalidSpec, match=problem):
-        select_nodes("a", path)
-
-
-def test_aliases_that_stand_for_too_much(tmp_path: Path) -> None:
-    """Nine levels of nine: 400 bytes for 387 million values."""
-    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    for number in range(1, 9):
-        aliases = ", ".join([f"*a{number - 1}"] * 9)
-        levels.append(f"a{number}: &a{number} [{aliases}]")
-    (tmp_path / "nodes.yml").write_text("schema: 1\ngroups:\n  " + "\n  ".join(levels) + "\n")
-    with pytest.raises(InvalidSpec, match="its aliases expand to too much data"):
-        read_inventory(tmp_path / "nodes.yml")
-
-
 def test_inventory_lies_next_to_the_envs(tmp_path: Path) -> None:
     assert find_inventory(tmp_path / "envs") is None
     (tmp_path / "nodes.yml").write_text(GROUPS)
