@@ -141,7 +141,7 @@ def test_two_runs_give_the_same_bytes(
 
 def test_pack_is_the_locked_environment_at_its_path(first: Pack, unpacked: Path) -> None:
     script = (unpacked / "bin" / "pip").read_text()
-    assert script.startswith(f"#!{first.install_path}/bin/python") or "exec" in script
+    assert script.startswith(f"#!{first.sidecar['install_path']}/bin/python") or "exec" in script
     code = "import sys, torch; print(torch.__version__, torch.__cached__, sep='\\n')"
     result = subprocess.run(
         [unpacked / "bin" / "python", "-I", "-c", code], capture_output=True, text=True, check=True

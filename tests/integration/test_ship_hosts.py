@@ -77,7 +77,7 @@ def test_ship_switch_and_roll_back_under_a_running_job(lab: Lab) -> None:
     first = write_pack(lab.data, NAME, "1", STORE)
     report = lab.report("ship", NAME, "--on", ON)
     assert set(states(report).values()) == {"active"}
-    assert {row["way"] for row in report["nodes"].values()} == {"kernel"}
+    assert {row["method"] for row in report["nodes"].values()} == {"kernel"}
     assert report["sent_bytes"] == first["size"]
     assert report["copies_between_nodes"] == 7
     assert set(lab.active().values()) == {f"envs/{first['key']}"}
@@ -123,7 +123,7 @@ def test_a_host_that_was_restarted_is_mounted_again_and_nothing_is_sent(lab: Lab
     report = lab.report("ship", NAME, "--on", TWO)
     assert report["succeeded"]
     assert report["sent_bytes"] == 0
-    assert report["nodes"]["h2"]["way"] == "kernel"
+    assert report["nodes"]["h2"]["method"] == "kernel"
     assert len(set(lab.active(TWO_HOSTS).values())) == 1
 
 

@@ -17,12 +17,12 @@ from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.adapters.slurm import nodes as slurm_nodes
-from provision.cluster.answers import ANSWER_BYTES
 from provision.cluster.failures import REASONS, message_line
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
 from provision.cluster.remote import node_argv
+from provision.cluster.replies import REPLY_BYTES
 from provision.core import process
 from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
@@ -332,7 +332,7 @@ def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
     if prefix == "k8s":
         nodes = launch.parse_selector(selector)
     else:
-        names = tuple(node.names.host or node.name for node in request.selection.nodes)
+        names = tuple(node.host or node.name for node in request.selection.nodes)
         term = launch.NodeRequirement(key="kubernetes.io/hostname", operator="In", values=names)
         nodes = (term,)
     settings = request.settings
@@ -425,7 +425,7 @@ def _start_problem(argv: Sequence[str], key: str) -> str:
             list(argv),
             env=os.environ,
             timeout_s=START_TIMEOUT_S,
-            most_bytes=ANSWER_BYTES,
+            most_bytes=REPLY_BYTES,
             feed=lambda descriptor: process.write_all(descriptor, f"{key}\n".encode()),
         )
     except ProvisionError as error:

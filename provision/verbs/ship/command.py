@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from provision.cli.console import Console
-    from provision.cluster.inventory import NodeSelection
+    from provision.workflow.ship.journal import Verb
+    from provision.workflow.ship.ship import ShipReport, ShipRequest
 
 on_or_resume_option = click.option(
     "--on",
@@ -104,9 +105,7 @@ key_option = click.option(
 @dry_run_option
 @no_wait_option
 @verb
-def ship(
-    console: Console, name: str, envs: Path | None, resume: bool, dry_run: bool, **options: Any
-) -> int:
+def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Send a packed environment to nodes, verify it, and activate it.
 
     Sends the pack that `provision pack NAME` made to one node; nodes that have it pass it on. It is
@@ -120,12 +119,9 @@ def ship(
     provision ship train --on slurm:gpu
     provision ship train --on 'n[001-128]' --min 95%
     """
-    from provision.cli.console import output_width
-    from provision.cli.ship_output import ship_json, ship_lines
     from provision.cluster.inventory import find_inventory
     from provision.core.errors import InvalidSpec
     from provision.workflow.ship import ship as command
-    from provision.workflow.ship.shipment import ShipOptions
 
     target = options["target"] or ""
     if target and target not in STORES and not target.startswith(REGISTRY):
@@ -136,36 +132,15 @@ def ship(
     context = context_of(console, envs, options)
     inventory = find_inventory(context.folders.envs, options["inventory"])
     if options["on"] is None:
-        if not resume:
+        if not options["resume"]:
             raise InvalidSpec("--on is missing.", advice="Name nodes, or --resume the last ship.")
         options["on"], options["inventory"] = command.recorded_nodes(context, name)
-    selection = selection_of(envs, options)
-    ship_options = ShipOptions(
-        minimum=options["minimum"],
-        retries=options["settings"].retries,
-        deadline_s=options["settings"].deadline,
-        shared=_is_shared(options, selection),
-        tree=options["settings"].tree,
-        stage_only=options["stage_only"],
-    )
+    request = _request(name, envs, options, inventory=inventory, resume=options["resume"])
     if target.startswith(REGISTRY):
-        place = target[len(REGISTRY) :]
-        report = command.ship_from_registry(
-            context, name, selection, place, ship_options, dry_run=dry_run
-        )
-        console.result("ship", ship_json(report), ship_lines(report, output_width()))
-        return 0 if report.succeeded else 1
-    report = command.ship(
-        context,
-        name,
-        selection,
-        ship_options,
-        inventory=inventory,
-        resume=resume,
-        dry_run=dry_run,
-    )
-    console.result("ship", ship_json(report), ship_lines(report, output_width()))
-    return 0 if report.succeeded else 1
+        report = command.ship_from_registry(context, request, target[len(REGISTRY) :])
+    else:
+        report = command.ship(context, request)
+    return _print(console, report)
 
 
 class OnNodes(click.Command):
@@ -198,9 +173,7 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
     environment there again. Without --key, it takes the latest pack that this machine made. Running
     jobs stay in the environment that they started in.
     """
-    from provision.workflow.ship import ship as command
-
-    return _switch(console, command.activate, name, envs, options)
+    return _switch(console, "activate", name, envs, options)
 
 
 @click.command()
@@ -219,30 +192,52 @@ def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> 
     Nodes keep the last three environments of a name. Nothing changes if fewer nodes than --min have
     the one before. A second rollback undoes the first.
     """
-    from provision.workflow.ship import ship as command
-
-    return _switch(console, command.rollback, name, envs, options)
+    return _switch(console, "rollback", name, envs, options)
 
 
 def _switch(
-    console: Console, switch: Any, name: str, envs: Path | None, options: dict[str, Any]
+    console: Console, verb: Verb, name: str, envs: Path | None, options: Mapping[str, Any]
 ) -> int:
-    from provision.cli.console import output_width
-    from provision.cli.ship_output import ship_json, ship_lines
-    from provision.workflow.ship.stages import StageOptions
+    from provision.workflow.ship import ship as command
+
+    context = context_of(console, envs, options)
+    request = _request(name, envs, options)
+    return _print(console, command.switch(context, verb, request, options["key"]))
+
+
+def _request(
+    name: str,
+    envs: Path | None,
+    options: Mapping[str, Any],
+    *,
+    inventory: Path | None = None,
+    resume: bool = False,
+) -> ShipRequest:
+    from provision.workflow.ship.ship import ShipRequest
+    from provision.workflow.ship.stages import ShipOptions
 
     selection = selection_of(envs, options)
-    stage_options = StageOptions(
+    ship_options = ShipOptions(
         minimum=options["minimum"],
         retries=options["settings"].retries,
         deadline_s=options["settings"].deadline,
-        shared=_is_shared(options, selection),
+        shared=(options["target"] or selection.defaults.store) == "shared",
+        tree=getattr(options["settings"], "tree", 0),
+        stage_only=options.get("stage_only", False),
     )
-    context = context_of(console, envs, options)
-    report = switch(context, name, selection, stage_options, options["key"], options["dry_run"])
+    return ShipRequest(
+        name=name,
+        selection=selection,
+        options=ship_options,
+        inventory=inventory,
+        resume=resume,
+        dry_run=options["dry_run"],
+    )
+
+
+def _print(console: Console, report: ShipReport) -> int:
+    from provision.cli.console import output_width
+    from provision.cli.ship_output import ship_json, ship_lines
+
     console.result("ship", ship_json(report), ship_lines(report, output_width()))
     return 0 if report.succeeded else 1
-
-
-def _is_shared(options: Mapping[str, Any], selection: NodeSelection) -> bool:
-    return (options["target"] or selection.defaults.store) == "shared"

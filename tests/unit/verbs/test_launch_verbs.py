@@ -337,7 +337,7 @@ def test_a_slurm_that_does_not_answer_is_said_to_be_unreachable(
 ) -> None:
     (kubectl / "squeue").write_text("#!/bin/sh\nexec sleep 30\n")
     (kubectl / "squeue").chmod(0o755)
-    monkeypatch.setattr("provision.adapters.slurm.command.ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("provision.adapters.slurm.command.COMMAND_TIMEOUT_S", 0.1)
     result = run("jobs", "list")
     assert result.exit_code == 8, result.output
     assert "Slurm's controller did not answer `squeue`" in result.stderr
