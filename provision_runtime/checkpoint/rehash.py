@@ -12,8 +12,8 @@ import json
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import catalog, copies, corrupt_files, verification
 from .errors import CheckpointError
@@ -26,18 +26,15 @@ MAX_AGE_S = 86400.0
 RECORD = "rehash.json"
 # The thread sleeps so that it takes at most this part of one processor's time.
 SHARE = 0.25
-DAMAGE = ("folder", "file", "sha256", "problem")
 
 
-@dataclass(frozen=True)
-class RehashRecord:
+class RehashRecord(NamedTuple):
     """turn: how many turns there were. time: of the last one, in seconds since 1970; 0 before the
-    first. damages: of files that could not be healed, with the fields of DAMAGE.
+    first.
     """
 
     turn: int = 0
     time: int = 0
-    damages: tuple[dict[str, str], ...] = ()
 
 
 class Rehash:
@@ -81,13 +78,12 @@ def rehash(backend: Backend, now: float, stop: threading.Event) -> list[str]:
     """Hashes what is due; a sentence for each damaged file.
 
     A file with an intact copy is healed; another is written again by the next save if that has its
-    content, and stays in the record.
+    content.
     """
     record = read_record(backend)
     due = (now - record.time) * TURNS / MAX_AGE_S if record.time else 1
     turns = {(record.turn + number) % TURNS for number in range(int(min(max(due, 1), TURNS)))}
     problems: list[str] = []
-    damages = [damage for damage in record.damages if _turn_of(damage["sha256"]) not in turns]
     block = memoryview(bytearray(backend.traits.block))
     folders = catalog.intact_newest_first(backend)
     linked = {}
@@ -112,20 +108,18 @@ def rehash(backend: Backend, now: float, stop: threading.Event) -> list[str]:
                 text += "it was replaced by its other copy"
             else:
                 text += "no intact copy of it could be found or written"
-                damages.append({"folder": home, "file": name, "sha256": sha256, "problem": problem})
             problems.append(text)
     if linked:
-        state = {"turn": record.turn + len(turns), "time": int(now), "damages": damages}
-        backend.replace(copies.FOLDER, RECORD, json.dumps(state).encode())
+        record = RehashRecord(record.turn + len(turns), int(now))
+        backend.replace(copies.FOLDER, RECORD, json.dumps(record._asdict()).encode())
     return problems
 
 
 def read_record(backend: Backend) -> RehashRecord:
     """What the last turns left; an empty record if there were none, or it cannot be read."""
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+    with suppress(OSError, ValueError, TypeError, KeyError):
         document = json.loads(backend.read(copies.FOLDER, RECORD))
-        damages = [{key: str(damage[key]) for key in DAMAGE} for damage in document["damages"]]
-        return RehashRecord(int(document["turn"]), int(document["time"]), tuple(damages))
+        return RehashRecord(int(document["turn"]), int(document["time"]))
     return RehashRecord()
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
-from .. import catalog, copies, disk_usage, layout, rehash, retention
+from .. import catalog, copies, disk_usage, layout, retention
 from ..errors import CheckpointError, OtherSchema
 from .root import IN_USE, INVALID, InspectionError
 
@@ -87,9 +87,7 @@ class Cleanup:
     removed: folders of checkpoints. unfinished: removed folders that dead writers left, or that the
     caller named. left: unfinished folders whose writer may be alive. unreadable: checkpoints that
     stay and do not count, since their manifest cannot be read. freed_bytes: of files whose last
-    name goes. copied_bytes: of second copies that were written. single_copy_bytes: of files that all
-    kept checkpoints share (0 if fewer than two are kept) and that have no second copy: damage to
-    such a file damages all of them. problems: a sentence for each folder that could not be removed,
+    name goes. copied_bytes: of second copies that were written. problems: a sentence for each folder that could not be removed,
     and for second copies that could not be written.
     """
 
@@ -101,7 +99,6 @@ class Cleanup:
     left: tuple[Unfinished, ...]
     unreadable: tuple[str, ...]
     freed_bytes: int
-    single_copy_bytes: int = 0
     copied_bytes: int = 0
     problems: tuple[str, ...] = ()
 
@@ -186,9 +183,6 @@ def _describe(
     own_bytes: int,
 ) -> Checkpoint:
     state, problem, content = _read_manifest(backend, str(name))
-    damaged = content and _recorded_damage(backend, content)
-    if damaged:
-        state, problem = "damaged", damaged
     if state == "committed" and is_replaced:
         state = "replaced"
     row = Checkpoint(
@@ -234,17 +228,6 @@ def _read_manifest(backend: Backend, folder: str) -> tuple[str, str, Manifest | 
         return "unreadable", f"{backend.root}/{folder}: {error.strerror or error}", None
 
 
-def _recorded_damage(backend: Backend, content: Manifest) -> str:
-    """What was found when files were hashed again, and could not be healed."""
-    needed = {entry.sha256 for entry in content.files}
-    problems = []
-    for damage in rehash.read_record(backend).damages:
-        if damage["sha256"] in needed:
-            path = f"{backend.root}/{damage['folder']}/{damage['file']}"
-            problems.append(f"{path} is damaged: {damage['problem']}")
-    return "; ".join(problems)
-
-
 # Pruning
 
 
@@ -273,10 +256,6 @@ def clean_up(
         lacking = copies.missing(backend, kept, keep == 1)[0].values()
         plan = replace(plan, copied_bytes=sum(content.entry.size for content in lacking))
     kept = [folder for folder in readable if folder not in plan.removed]
-    single = 0
-    for content in copies.survey(backend, kept).values():
-        if len(content.copies) < 2 <= len(kept) == len(content.folders):
-            single += content.entry.size
     return Cleanup(
         root=backend.root,
         dry_run=dry_run,
@@ -286,7 +265,6 @@ def clean_up(
         left=tuple(describe_unfinished(backend, name) for name in plan.unknown),
         unreadable=plan.unreadable,
         freed_bytes=disk_usage.freed_bytes(usages, (*plan.removed, *plan.leftovers)),
-        single_copy_bytes=single,
         copied_bytes=plan.copied_bytes,
         problems=plan.problems,
     )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
-import io
 import json
 import os
 import secrets
 import subprocess
 import sys
 import threading
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ def test_list_reports_contents_sharing_and_origin(root: Path) -> None:
     assert [row["own_bytes"] for row in rows] == [row["bytes"] - MIN_FILE_BYTES for row in rows]
     assert (output["latest"], output["unfinished"]) == (300, [])
     result = invoke("list", root).output
-    assert "3 checkpoints, latest step 300, 4.004 MiB on disk" in result
+    assert "3 checkpoints, latest step 300, 4.0" in result
     assert len([line for line in result.splitlines() if line.endswith("latest")]) == 1
 
 
@@ -416,19 +415,30 @@ def test_usage_error_changes_nothing(root: Path, arguments: list[str]) -> None:
 
 def test_missing_permission_reports_the_system_error(root: Path) -> None:
     # All modules are imported before we change the user, who may not read the interpreter's files.
-    assert [runtime("list", root)[0], runtime("list", root / "nosuch")[0]] == [0, 3]
+    assert [invoke("list", root).exit_code, invoke("list", root / "nosuch").exit_code] == [0, 3]
     is_root = os.geteuid() == 0
     root.chmod(0)
     try:
         if is_root:
             os.seteuid(65534)
-        code, answer = runtime("list", root)
+        result = invoke("list", root)
     finally:
         if is_root:
             os.seteuid(0)
         root.chmod(0o700)
-    assert (code, answer["error"]["kind"], answer["error"]["errno"]) == (3, "system", errno.EACCES)
-    assert answer["error"]["message"] == "Permission denied"
+    assert (result.exit_code, "Permission denied" in result.output) == (14, True)
+
+
+def test_runtime_command_reports_errors_in_one_line(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "latest").unlink()
+    (root / "latest").mkdir()
+    for path, message in ((root / "nosuch", "There is no folder"), (root, "Is a directory")):
+        assert runtime_cli(["checkpoint", "list", str(path)]) == 3
+        captured = capsys.readouterr()
+        assert (captured.out, len(captured.err.splitlines())) == ("", 1)
+        assert message in captured.err
 
 
 def test_system_error_is_one_line(root: Path) -> None:
@@ -440,14 +450,18 @@ def test_system_error_is_one_line(root: Path) -> None:
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_progress_is_json_lines(root: Path) -> None:
-    command = [sys.executable, "-m", "provision_runtime", "checkpoint", "verify", str(root)]
-    finished = subprocess.run([*command, "--all", "--json"], capture_output=True, text=True)
-    assert finished.returncode == 0
-    reports = [json.loads(line) for line in finished.stderr.splitlines()]
-    assert [list(report) for report in reports] == [["total"], *[["advance"]] * (len(reports) - 1)]
-    total = sum(report["advance"] for report in reports[1:])
-    assert reports[0]["total"] == total == json.loads(finished.stdout)["bytes_read"]
+def test_meter_reaches_its_total(root: Path) -> None:
+    totals: list[int] = []
+    counts: list[int] = []
+
+    @contextmanager
+    def meter(total: int) -> Iterator[Callable[[int], None]]:
+        totals.append(total)
+        yield counts.append
+
+    result = audit.audit(FileBackend(root), audit.ALL, meter)
+    assert totals == [sum(counts)] == [result.bytes_read]
+    assert len(counts) > 1
 
 
 class Restless(FileBackend):
@@ -472,22 +486,13 @@ class Restless(FileBackend):
             save(Path(self.root), 300, {"w": big("w"), "n": big(f"{self._saves}")})
 
 
-def runtime(*arguments: object) -> tuple[int, Any]:
-    """The runtime's command in this process: its exit code and answer."""
-    output = io.StringIO()
-    with redirect_stdout(output):
-        code = runtime_cli(["checkpoint", *map(str, arguments), "--json"])
-    return code, json.loads(output.getvalue())
-
-
 def test_object_store_is_addressed_by_url() -> None:
-    """In one process, which holds what is in memory://; the host starts another."""
     memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
     url = f"memory://{secrets.token_hex(8)}/run"
-    assert runtime("list", url)[1]["checkpoints"] == []
+    assert run_json("list", url)["checkpoints"] == []
     for step in (100, 200, 300):
         save(url, step, {"w": big("w"), "m": big(str(step)[0])})
-    output = runtime("list", url)[1]
+    output = run_json("list", url)
     assert [(row["step"], row["latest"], row["state"]) for row in output["checkpoints"]] == [
         (100, False, "committed"), (200, False, "committed"), (300, True, "committed"),
     ]  # fmt: skip
@@ -495,17 +500,15 @@ def test_object_store_is_addressed_by_url() -> None:
     assert (
         output["bytes"] == sum(row["own_bytes"] for row in output["checkpoints"]) + MIN_FILE_BYTES
     )
-    assert runtime("verify", url, "--all")[1]["bytes_read"] == 4 * MIN_FILE_BYTES
+    assert run_json("verify", url, "--all")["bytes_read"] == 4 * MIN_FILE_BYTES
     home = output["checkpoints"][0]["folder"]
-    assert {file["home"] for file in runtime("show", url)[1]["files"]} == {home, None}
+    assert {file["home"] for file in run_json("show", url)["files"]} == {home, None}
     before = memory.MemoryFileSystem().du(url)
-    pruned = runtime("prune", url, "--keep", 1)[1]
+    pruned = run_json("prune", url, "--keep", 1)
     freed = before - memory.MemoryFileSystem().du(url) + pruned["copied_bytes"]
     assert freed == pruned["freed_bytes"] > 2 * MIN_FILE_BYTES
     assert pruned["removed"] == [row["folder"] for row in output["checkpoints"][:2]]
-    assert [row["verdict"] for row in runtime("verify", url, "--all")[1]["checkpoints"]] == [
-        "whole"
-    ]
+    assert [row["verdict"] for row in run_json("verify", url, "--all")["checkpoints"]] == ["whole"]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -515,7 +518,7 @@ def test_checkpoint_replaced_during_listing_is_looked_up_again(root: Path, first
         assert folder is not None
         return folder
 
-    audited = audit.audit(Restless(root, first=first), 300, audit.ProgressHooks())
+    audited = audit.audit(Restless(root, first=first), 300)
     assert [
         (checkpoint.folder, checkpoint.verdict, checkpoint.damages)
         for checkpoint in audited.checkpoints
@@ -527,7 +530,7 @@ def test_checkpoint_replaced_during_listing_is_looked_up_again(root: Path, first
         (name, "committed") for name in (FIRST, SECOND, newest())
     ]
     assert listed.checkpoints[-1].latest
-    everything = audit.audit(Restless(root, first=first), "all", audit.ProgressHooks())
+    everything = audit.audit(Restless(root, first=first), "all")
     assert {checkpoint.verdict for checkpoint in everything.checkpoints} == {"whole"}
     assert {FIRST, SECOND} <= {checkpoint.folder for checkpoint in everything.checkpoints}
 
@@ -550,7 +553,7 @@ def test_file_unlinked_during_reading_is_read_by_its_other_link(root: Path) -> N
                 self.remove(FIRST)
             return super().size(folder, name)
 
-    audited = audit.audit(Pruned(root), "all", audit.ProgressHooks())
+    audited = audit.audit(Pruned(root), "all")
     assert [(checkpoint.folder, checkpoint.verdict) for checkpoint in audited.checkpoints] == [
         (SECOND, "whole"),
         (THIRD, "whole"),
