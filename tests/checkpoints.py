@@ -7,8 +7,7 @@ from typing import Any
 
 from provision_runtime.checkpoint.backends import Backend, open_root
 from provision_runtime.checkpoint.commit import Committed, commit
-from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
-from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item, SavePlan
 from provision_runtime.comm.ranks import Ranks, single_process
 
 

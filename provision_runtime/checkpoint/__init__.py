@@ -22,12 +22,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import catalog, layout, loader, retention, saver, verification
+from . import catalog, choice, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
+from .choice import LATEST, REFUSE
 from .commit import SaveProgress
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT
-from .loader import LATEST, REFUSE, LoadReport
+from .loader import LoadReport
 from .plain import read_plain
 from .retention import Pruned
 from .saver import SaveReport
@@ -124,16 +125,17 @@ def save(
             or the metadata are not what JSON can hold.
         TypeError: On the rank that was passed them, for storage_options of a folder.
     """
-    return saver.save(
+    request = saver.SaveRequest(
         state_dict,
         partial(open_root, root, storage_options),
         step,
         _default_ranks(ranks, deadline_s),
-        incremental=incremental,
-        for_dcp=for_dcp,
-        metadata=metadata,
-        progress=progress,
+        metadata,
+        incremental,
+        for_dcp,
+        progress,
     )
+    return saver.save(request)
 
 
 def save_async(
@@ -152,7 +154,7 @@ def save_async(
     background.
 
     Waits first for a save that is still running, and warns if that failed and its future was never
-    checked. The copy stays for the next save, which neither copies nor hashes what still equals it.
+    checked. The memory of the copy stays for the next save.
     The process does not end before the save is over.
 
     Args:
@@ -181,15 +183,16 @@ def save_async(
             "save_async cannot use ranks that exchange values by collectives: "
             "the training goes on meanwhile and needs them for itself"
         )
-    return saver.save_async(
+    request = saver.SaveRequest(
         state_dict,
         partial(open_root, root, storage_options),
         step,
         ranks,
-        incremental=incremental,
-        metadata=metadata,
+        metadata,
+        incremental,
         progress=progress,
     )
+    return saver.save_async(request)
 
 
 def load(
@@ -298,7 +301,7 @@ def path(
         OSError: If the store fails.
     """
     backend = open_root(root, storage_options)
-    return f"{backend.root}/{loader.folder_of(backend, step)}"
+    return f"{backend.root}/{choice.folder_of(backend, step)}"
 
 
 def list_steps(
@@ -375,7 +378,7 @@ def metadata(
 
 
 def _manifest(backend: Backend, step: int | str) -> Manifest:
-    return catalog.read_manifest(backend, loader.folder_of(backend, step))
+    return catalog.read_manifest(backend, choice.folder_of(backend, step))
 
 
 def verify(
@@ -400,7 +403,7 @@ def verify(
     """
     backend = open_root(root, storage_options)
     for _ in range(catalog.TRIES):
-        folder, latest_damage = loader.look_up(backend, step)
+        folder, latest_damage = choice.look_up(backend, step)
         damages = verification.check_folder(backend, folder)
         if latest_damage:
             damages.insert(0, Damage(".", layout.LATEST, latest_damage.problem))

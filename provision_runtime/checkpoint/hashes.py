@@ -10,7 +10,6 @@ release the interpreter's lock.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,14 +27,6 @@ def _import_xxh3_128() -> Any:
 
 
 XXH3_128 = _import_xxh3_128()
-
-
-@dataclass(frozen=True)
-class FileHashes:
-    """Hexadecimal digits. xxh128: None if xxhash is not installed, or the hash is not needed."""
-
-    sha256: str
-    xxh128: str | None
 
 
 def xxh128_of(parts: Iterable[memoryview | bytes]) -> str | None:

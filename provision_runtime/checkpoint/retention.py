@@ -53,17 +53,15 @@ def prune(
     keep: int,
     *,
     every: int | None = None,
-    protected: Sequence[int] = (),
     dry_run: bool = False,
 ) -> Pruned:
-    """Keeps the last `keep` committed steps, the multiples of `every`, the `protected` steps, and
-    what `latest` names.
+    """Keeps the last `keep` committed steps, the multiples of `every`, and what `latest` names.
 
     Steps that cannot be read do not count. The order of commits decides, so a run that resumed from
     an earlier step keeps its own checkpoints. Raises ValueError if `keep` is less than 1. Warns of
     each problem.
     """
-    plan = plan_pruning(backend, keep, every=every, protected=protected)
+    plan = plan_pruning(backend, keep, every=every)
     if dry_run:
         return plan
     pruned = carry_out(backend, plan, single_process(), keep)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, loader, retention, saver
+from . import catalog, choice, loader, retention, saver
 from .backends import open_root
 from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
-from .rehash import Rehash
 
 if TYPE_CHECKING:
     import os
@@ -24,16 +23,11 @@ if TYPE_CHECKING:
 
     from ..comm.ranks import Ranks
     from .backends import Backend
-    from .commit import SaveProgress
     from .saver import SaveReport
 
 # Signals by which schedulers announce the end: saves and stops, and saves and goes on.
 STOP, SAVE = "SIGTERM", "SIGUSR1"
 METRICS = "metrics"
-
-
-def _ignore(_: SaveProgress) -> None:
-    """No progress is reported."""
 
 
 class CheckpointManager:
@@ -107,7 +101,6 @@ class CheckpointManager:
         self._best, self._best_mode = best, best_mode
         self._background = background
         self._saving: Future[SaveReport] | None = None
-        self._rehash = Rehash()
         # The last prune left a checkpoint in place of second copies. The same on all ranks.
         self._is_late = False
         self._received: set[str] = set()
@@ -130,7 +123,6 @@ class CheckpointManager:
             if error is None:
                 self.finish()
         finally:
-            self._rehash.stop()
             self._stop_listening()
 
     def restore(self, *, strict: bool = True, allow_pickle: bool = False) -> int | None:
@@ -155,9 +147,9 @@ class CheckpointManager:
             report = loader.load(
                 self.state_dict,
                 self._open,
-                loader.LATEST,
+                choice.LATEST,
                 self._ranks,
-                on_damage=loader.PREVIOUS,
+                on_damage=choice.PREVIOUS,
                 allow_pickle=allow_pickle,
                 strict=strict,
             )
@@ -193,8 +185,6 @@ class CheckpointManager:
     def save(self, step: int, **metrics: float) -> None:
         """Saves this step now, and removes what need not be kept.
 
-        Warns (CheckpointWarning) of damage that was found in the background since the last save.
-
         Args:
             step: The number of the step.
             metrics: Numbers of this step, kept with its checkpoint. Rank 0's count.
@@ -204,21 +194,14 @@ class CheckpointManager:
             CheckpointError: If the state dict cannot be saved.
         """
         self.finish()
-        for problem in self._rehash.take_problems():
-            warnings.warn(problem, CheckpointWarning, stacklevel=2)
         if self._is_late:
             self._prune(with_copies=False)  # its space may be needed
-        metadata: Mapping[str, Any] = {METRICS: metrics} if metrics else {}
-        arguments = (self.state_dict, self._open, step, self._ranks)
-        options: dict[str, Any] = {
-            "incremental": True,
-            "metadata": metadata,
-            "progress": _ignore,
-        }
+        metadata = {METRICS: metrics} if metrics else None
+        request = saver.SaveRequest(self.state_dict, self._open, step, self._ranks, metadata)
         if self._background:
-            self._saving = saver.save_async(*arguments, **options, after=self._prune)
+            self._saving = saver.save_async(request, after=self._prune)
         else:
-            saver.save(*arguments, **options)
+            saver.save(request)
             self._prune()
 
     def finish(self) -> None:
@@ -274,7 +257,6 @@ class CheckpointManager:
         if self._ranks.rank == 0 and with_copies:
             for problem in problems:
                 warnings.warn(problem, CheckpointWarning, stacklevel=2)
-            self._rehash.start(backend)
 
     def _agree(self) -> set[str]:
         """The signals that came to any rank since they last agreed."""

@@ -13,7 +13,7 @@ from provision_runtime.checkpoint.inspection.inventory import (
     Cleanup,
     Unfinished,
 )
-from provision_runtime.report.text import escape_line, format_bytes
+from provision_runtime.report.text import escape_line, format_bytes, format_count
 
 # Letters shown of a file's name, which is its content's SHA-256.
 SHORT_NAME = 12
@@ -23,7 +23,7 @@ LIST_HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "own", "shar
 
 def list_lines(inventory: CheckpointInventory) -> list[str]:
     checkpoints, unfinished = inventory.checkpoints, inventory.unfinished
-    summary = f"{inventory.root}: {_count(len(checkpoints), 'checkpoint')}"
+    summary = f"{inventory.root}: {format_count(len(checkpoints), 'checkpoint')}"
     if inventory.latest is not None:
         summary += f", latest step {inventory.latest}"
     size = f"{format_bytes(inventory.bytes)} on disk"
@@ -47,15 +47,15 @@ def show_lines(contents: Contents, *, width: int | None) -> list[str]:
     """What a checkpoint holds. width: of the terminal."""
     tensors, objects, files = contents.tensors, contents.objects, contents.files
     parent = f" after {contents.parent}" if contents.parent else ""
-    ranks = _count(contents.world_size, "rank")
+    ranks = format_count(contents.world_size, "rank")
     title = (
         f"step {contents.step} ({contents.folder}): commit {contents.sequence}{parent}, "
         f"{ranks}, torch {contents.torch or 'unknown'}"
     )
     lines = [
         *wrap(title, width),
-        f"{_count(len(tensors), 'tensor')}, {_count(len(objects), 'object')}, "
-        f"{format_bytes(contents.bytes)} in {_count(len(files), 'file')}",
+        f"{format_count(len(tensors), 'tensor')}, {format_count(len(objects), 'object')}, "
+        f"{format_bytes(contents.bytes)} in {format_count(len(files), 'file')}",
     ]
     if tensors:
         rows = []
@@ -94,7 +94,7 @@ def verify_lines(audit: Audit) -> list[str]:
         lines.append(f"{row.folder}: {_verdict(row)}")
     whole = sum(row.verdict == "whole" for row in checkpoints)
     lines.append(
-        f"{whole} of {_count(len(checkpoints), 'checkpoint')} whole; "
+        f"{whole} of {format_count(len(checkpoints), 'checkpoint')} whole; "
         f"{format_bytes(audit.bytes_read)} read"
     )
     return lines
@@ -109,7 +109,7 @@ def prune_lines(cleanup: Cleanup) -> list[str]:
     for row in cleanup.left:
         lines.append(f"left {escape_line(row.name)} (unfinished): {_writer(row)}")
     lines += [escape_line(problem) for problem in cleanup.problems]
-    summary = f"{cleanup.root}: {_count(len(cleanup.kept), 'checkpoint')} kept"
+    summary = f"{cleanup.root}: {format_count(len(cleanup.kept), 'checkpoint')} kept"
     if cleanup.copied_bytes:
         action = "would copy" if cleanup.dry_run else "copied"
         lines.append(f"{action} {format_bytes(cleanup.copied_bytes)} that existed once")
@@ -130,7 +130,7 @@ def _list_row(row: Checkpoint) -> tuple[str, ...]:
     facts = []
     for fact in (row.sequence, row.world_size, row.torch, row.tensors):
         facts.append("?" if fact is None else str(fact))
-    sizes = map(format_bytes, (row.bytes, row.own_bytes, row.shared_bytes))
+    sizes = map(format_bytes, (row.bytes, row.own_bytes, row.bytes - row.own_bytes))
     notes = []
     if row.latest:
         notes.append("latest")
@@ -151,13 +151,10 @@ def _verdict(row: CheckpointVerdict) -> str:
         return f"unknown: {row.problem}"
     verdict = row.verdict
     if row.damages:
-        verdict = f"damaged, {_count(len(row.damages), 'file')} not as committed"
+        verdict = f"damaged, {format_count(len(row.damages), 'file')} not as committed"
     if not row.files:
         return verdict
-    size = f"{format_bytes(row.bytes)} in {_count(row.files, 'file')}"
-    if row.copies:
-        size += f", {row.copies} of them in two copies"
-    return f"{verdict} ({size})"
+    return f"{verdict} ({format_bytes(row.bytes)} in {format_count(row.files, 'file')})"
 
 
 def _file_names(names: Sequence[str]) -> str:
@@ -168,7 +165,3 @@ def _some(names: Sequence[str]) -> str:
     text = ", ".join(escape_line(name) for name in names[:MAX_NAMES])
     more = len(names) - MAX_NAMES
     return f"{text} and {more} more" if more > 0 else text
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

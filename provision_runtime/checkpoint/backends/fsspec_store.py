@@ -47,18 +47,14 @@ class FsspecStore:
         self._root = path.rstrip("/")
         self._lock: ContextManager[object] = nullcontext() if self.is_shared else _memory_lock
 
-    def get(self, name: str) -> bytes:
-        content: bytes = self._request(name, self._files.cat_file)
-        return content
-
-    def get_range(self, name: str, begin: int, end: int) -> bytes:
+    def get(self, name: str, begin: int | None = None, end: int | None = None) -> bytes:
         """Fewer bytes if the object ends before."""
 
-        def fetch(path: str) -> Any:
-            return self._files.cat_file(path, start=begin, end=end)
+        def fetch(path: str) -> bytes:
+            content: bytes = self._files.cat_file(path, start=begin, end=end)
+            return content
 
-        content: bytes = self._request(name, fetch)
-        return content
+        return self._request(name, fetch)
 
     def put(self, name: str, content: bytes) -> None:
         """Others see either the whole new object or the old one, as object stores promise."""
@@ -108,7 +104,7 @@ class FsspecStore:
                 objects.append(name)
         return objects, folders
 
-    def _request(self, name: str, action: Callable[[str], Any]) -> Any:
+    def _request(self, name: str, action: Callable[[str], T]) -> T:
         address = f"{self.url}/{name}" if name else self.url
         path = f"{self._root}/{name}"
         with self._lock, as_os_errors(address, path):

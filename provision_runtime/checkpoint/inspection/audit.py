@@ -29,8 +29,7 @@ StartMeter = Callable[[int], ContextManager[Callable[[int], None]]]
 @dataclass(frozen=True)
 class CheckpointVerdict:
     """verdict: "whole", "damaged", or "unknown" if it could not be checked (no permission, a newer
-    schema, a failing disk); `problem` is then the reason. copies: how many of its files have another
-    physical copy in the root.
+    schema, a failing disk); `problem` is then the reason.
     """
 
     step: int
@@ -40,7 +39,6 @@ class CheckpointVerdict:
     files: int
     bytes: int
     damages: tuple[Damage, ...]
-    copies: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,6 @@ class _AuditPass:
                 self._manifests[folder] = error
         # What is wrong with each file that was read, by its key.
         self._problems: dict[Hashable, str | None] = {}
-        contents = copies.survey(backend, [str(name) for name in catalog.committed(backend)])
-        self._doubled = {sha256 for sha256, content in contents.items() if len(content.copies) > 1}
 
     def check_all(self, start_meter: StartMeter) -> list[CheckpointVerdict]:
         sizes = {}
@@ -122,9 +118,7 @@ class _AuditPass:
             damages = self._find_damages(folder, content)
         except OSError as error:
             return _verdict(folder, UNKNOWN, content, problem=_text(error))
-        doubled = sum(entry.sha256 in self._doubled for entry in content.files)
-        verdict = _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
-        return replace(verdict, copies=doubled)
+        return _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
 
     def check_copies(self) -> list[CheckpointVerdict]:
         """One verdict on all second copies, if one of them is damaged."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..backends import Backend
-    from ..layout import CheckpointName
     from ..manifest import Manifest
 
 # How often to list again when a job changes the root meanwhile.
@@ -29,8 +28,8 @@ TRIES = 5
 class Checkpoint:
     """A committed checkpoint, from its manifest; its files are not read.
 
-    bytes: of all its files. own_bytes: of files that no other checkpoint has. shared_bytes: of the
-    other files (hard links or references). state: "committed"; "replaced" by a newer generation
+    bytes: of all its files. own_bytes: of files that no other checkpoint has, by hard links or
+    references. state: "committed"; "replaced" by a newer generation
     that exists too; "damaged", "other schema" or "unreadable" if its manifest cannot be used:
     `problem` is then the reason, and the fields from the manifest are None.
     """
@@ -41,16 +40,15 @@ class Checkpoint:
     state: str
     problem: str
     latest: bool
-    sequence: int | None
-    parent: str | None
-    world_size: int | None
-    torch: str | None
-    tensors: int | None
-    objects: int | None
     files: int
     bytes: int
     own_bytes: int
-    shared_bytes: int
+    sequence: int | None = None
+    parent: str | None = None
+    world_size: int | None = None
+    torch: str | None = None
+    tensors: int | None = None
+    objects: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,21 +135,35 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
     usages = {str(name): disk_usage.usage(backend, str(name)) for name in names}
     latest_folder = catalog.latest(backend)
     own_bytes = disk_usage.own_bytes(usages)
-    newest_generation = {name.step: name.generation for name in names}
+    newest = {name.step: name for name in names}
     rows = []
     for name in names:
         folder = str(name)
-        rows.append(
-            _describe(
-                backend,
-                name,
-                is_latest=folder == latest_folder,
-                is_replaced=name.generation < newest_generation[name.step],
-                files=len(usages[folder]),
-                all_bytes=disk_usage.folder_bytes(usages[folder]),
-                own_bytes=own_bytes[folder],
-            )
+        state, problem, content = _read_manifest(backend, folder)
+        if state == "committed" and newest[name.step] != name:
+            state = "replaced"
+        row = Checkpoint(
+            step=name.step,
+            generation=name.generation,
+            folder=folder,
+            state=state,
+            problem=problem,
+            latest=folder == latest_folder,
+            files=len(usages[folder]),
+            bytes=disk_usage.folder_bytes(usages[folder]),
+            own_bytes=own_bytes[folder],
         )
+        if content is not None:
+            row = replace(
+                row,
+                sequence=content.sequence,
+                parent=content.parent,
+                world_size=content.world_size,
+                torch=content.torch,
+                tensors=len(content.tensors),
+                objects=len(content.objects),
+            )
+        rows.append(row)
     # What vanished meanwhile is not damaged.
     present = set(backend.folders())
     checkpoints = tuple(row for row in rows if row.folder in present)
@@ -169,50 +181,6 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
         checkpoints=checkpoints,
         unfinished=tuple(unfinished),
         copies_bytes=disk_usage.folder_bytes(second_copies),
-    )
-
-
-def _describe(
-    backend: Backend,
-    name: CheckpointName,
-    *,
-    is_latest: bool,
-    is_replaced: bool,
-    files: int,
-    all_bytes: int,
-    own_bytes: int,
-) -> Checkpoint:
-    state, problem, content = _read_manifest(backend, str(name))
-    if state == "committed" and is_replaced:
-        state = "replaced"
-    row = Checkpoint(
-        step=name.step,
-        generation=name.generation,
-        folder=str(name),
-        state=state,
-        problem=problem,
-        latest=is_latest,
-        sequence=None,
-        parent=None,
-        world_size=None,
-        torch=None,
-        tensors=None,
-        objects=None,
-        files=files,
-        bytes=all_bytes,
-        own_bytes=own_bytes,
-        shared_bytes=all_bytes - own_bytes,
-    )
-    if content is None:
-        return row
-    return replace(
-        row,
-        sequence=content.sequence,
-        parent=content.parent,
-        world_size=content.world_size,
-        torch=content.torch,
-        tensors=len(content.tensors),
-        objects=len(content.objects),
     )
 
 
