@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item, Sav
 from provision_runtime.comm.ranks import Ranks, single_process
 
 
-def plan(contents: dict[str, bytes]) -> SavePlan:
+def plan(contents: Mapping[str, object]) -> SavePlan:
     return SavePlan(
         tuple(Item(name, OBJECT, content) for name, content in contents.items()),
         {name: (name,) for name in contents},
@@ -21,7 +22,7 @@ def plan(contents: dict[str, bytes]) -> SavePlan:
 def save(
     root: Path | str | Backend,
     step: int,
-    contents: dict[str, bytes],
+    contents: Mapping[str, object],
     ranks: Ranks | None = None,
     **options: Any,
 ) -> Committed:

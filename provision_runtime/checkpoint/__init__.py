@@ -74,17 +74,17 @@ DEADLINE_S = 120.0
 
 
 def save(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     root: str | os.PathLike[str] | Backend,
     *,
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
     for_dcp: bool = True,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> SaveReport:
     """Commits the state dict as checkpoint `step`; all ranks call it.
 
@@ -139,16 +139,16 @@ def save(
 
 
 def save_async(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     root: str | os.PathLike[str] | Backend,
     *,
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> Future[SaveReport]:
     """Like save, but returns once the state is copied to host memory; the rest runs in the
     background.
@@ -205,7 +205,7 @@ def load(
     allow_pickle: bool = False,
     strict: bool = True,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> LoadReport:
     """Reads a checkpoint into the tensors of the state dict, in place, and its other values; all
     ranks call it.
@@ -260,7 +260,7 @@ def load(
 
 
 def latest(
-    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, Any] | None = None
+    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, object] | None = None
 ) -> int | None:
     """The step that was committed last, which need not be the highest.
 
@@ -283,7 +283,7 @@ def path(
     root: str | os.PathLike[str] | Backend,
     *,
     step: int | str = LATEST,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> str:
     """The folder of a checkpoint, for other readers: `dcp.load(state_dict, checkpoint_id=path(root))`.
 
@@ -305,7 +305,7 @@ def path(
 
 
 def list_steps(
-    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, Any] | None = None
+    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, object] | None = None
 ) -> list[int]:
     """The committed steps, without unfinished ones.
 
@@ -326,7 +326,7 @@ def contents(
     root: str | os.PathLike[str] | Backend,
     *,
     step: int | str = LATEST,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The names in a checkpoint, with their types and shapes. Reads only the manifest.
 
@@ -357,7 +357,7 @@ def metadata(
     root: str | os.PathLike[str] | Backend,
     *,
     step: int | str = LATEST,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """The metadata that `save` was given.
 
@@ -385,7 +385,7 @@ def verify(
     root: str | os.PathLike[str] | Backend,
     *,
     step: int | str = LATEST,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> list[Damage]:
     """Hashes every byte of a checkpoint, with SHA-256. Changes nothing, and needs no torch.
 
@@ -419,7 +419,7 @@ def prune(
     keep: int,
     every: int | None = None,
     dry_run: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> Pruned:
     """Removes old checkpoints, and unfinished ones whose writers died. One process calls it.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .items import Item, Place, SavePlan
+    from .items import BoxKey, Item, SavePlan
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class HostSnapshot:
     """Call `take` only when no save reads the copy."""
 
     def __init__(self) -> None:
-        self._memory: dict[Place, torch.Tensor] = {}
+        self._memory: dict[BoxKey, torch.Tensor] = {}
 
     def take(self, plan: SavePlan) -> SavePlan:
         """The same plan, on the copy.
@@ -114,33 +114,35 @@ class HostSnapshot:
         """
         import torch
 
-        tensors = {item.place: item for item in plan.items if not item.is_object}
+        tensors = {item.box_key: item for item in plan.items if not item.is_object}
         devices = streams.devices_of(item.data for item in tensors.values())
         self._make_room(tensors)
-        copies = {place: replace(item, data=self._memory[place]) for place, item in tensors.items()}
+        copies = {
+            box_key: replace(item, data=self._memory[box_key]) for box_key, item in tensors.items()
+        }
         streams.wait_for(devices)
         sources: list[Item] = []
         targets: list[Item] = []
         with torch.no_grad():
-            for place, item in tensors.items():
+            for box_key, item in tensors.items():
                 if is_plain(item.data):
                     sources += pieces(item)
-                    targets += pieces(copies[place])
+                    targets += pieces(copies[box_key])
                 else:
-                    copies[place].data.copy_(item.data, non_blocking=True)
+                    copies[box_key].data.copy_(item.data, non_blocking=True)
         with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
             list(pool.map(_copy_memory, sources, targets))
         streams.wait_for(devices)
-        return replace(plan, items=tuple(copies.get(item.place, item) for item in plan.items))
+        return replace(plan, items=tuple(copies.get(item.box_key, item) for item in plan.items))
 
-    def _make_room(self, tensors: Mapping[Place, Item]) -> None:
+    def _make_room(self, tensors: Mapping[BoxKey, Item]) -> None:
         """Frees memory that does not fit, and allocates what is missing."""
-        for place, memory in tuple(self._memory.items()):
-            if place not in tensors or not _fits(memory, tensors[place]):
-                del self._memory[place]
-        for place, item in tensors.items():
-            if place not in self._memory:
-                self._memory[place] = _allocate(item)
+        for box_key, memory in tuple(self._memory.items()):
+            if box_key not in tensors or not _fits(memory, tensors[box_key]):
+                del self._memory[box_key]
+        for box_key, item in tensors.items():
+            if box_key not in self._memory:
+                self._memory[box_key] = _allocate(item)
 
 
 def _fits(memory: torch.Tensor, item: Item) -> bool:

@@ -22,7 +22,7 @@ PLAIN_ADDRESS: Address = "{}/{}".format
 
 
 def metadata_bytes(
-    content: Manifest, paths: dict[str, tuple[Any, ...]], address: Address
+    content: Manifest, paths: dict[str, tuple[object, ...]], address: Address
 ) -> bytes | None:
     """None if this torch has no distributed checkpoints (1.13). paths: of each name in the nested
     state dict.
@@ -34,7 +34,7 @@ def metadata_bytes(
 def metadata(
     content: Manifest,
     tensors: Iterable[str],
-    paths: dict[str, tuple[Any, ...]] | None = None,
+    paths: dict[str, tuple[object, ...]] | None = None,
     address: Address = PLAIN_ADDRESS,
 ) -> Any:
     """torch.distributed.checkpoint.metadata.Metadata of these tensors of a checkpoint, or None.
@@ -55,7 +55,7 @@ def metadata(
     for entry in content.files:
         file_paths[entry.name] = address(entry.home, entry.name) if entry.home else entry.name
     storage = {}
-    described: dict[str, Any] = {}
+    described: dict[str, object] = {}
     for name in tensors:
         tensor = content.tensors[name]
         described[name] = _describe(tensor)

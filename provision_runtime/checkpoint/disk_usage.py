@@ -76,16 +76,16 @@ def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
     return sum(sizes[file_key] for file_key, count in names_left.items() if count <= 0)
 
 
-def own_bytes(usages: Mapping[str, Usage]) -> dict[str, int]:
+def exclusive_bytes(usages: Mapping[str, Usage]) -> dict[str, int]:
     """What removing each folder alone would free."""
     folders = _count_folders(usages)
-    own = {}
+    exclusive = {}
     for folder, files in usages.items():
-        own[folder] = 0
+        exclusive[folder] = 0
         for file_key, stat in files.items():
             if max(stat.names, folders[file_key]) == 1:
-                own[folder] += stat.size
-    return own
+                exclusive[folder] += stat.size
+    return exclusive
 
 
 def _count_folders(usages: Mapping[str, Usage]) -> dict[Hashable, int]:

@@ -18,7 +18,7 @@ MIN_FILE_BYTES = 1 << 20
 # piece is a new pack.
 PACK_BYTES = 4 << 20
 # A box's name and where in the tensor it begins.
-Place = Tuple[str, Tuple[int, ...]]
+BoxKey = Tuple[str, Tuple[int, ...]]
 OBJECT = "object"
 
 
@@ -42,7 +42,7 @@ class Item:
         return self.dtype == OBJECT
 
     @property
-    def place(self) -> Place:
+    def box_key(self) -> BoxKey:
         return self.name, self.offsets
 
     @property
@@ -61,8 +61,8 @@ class SavePlan:
     """
 
     items: tuple[Item, ...]
-    paths: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    paths: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
 
 
 def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:

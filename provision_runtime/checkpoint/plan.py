@@ -14,7 +14,7 @@ import json
 import warnings
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Sequence
 
 from ..comm.store import RanksMissing, StoreLost
 from . import streams
@@ -36,7 +36,7 @@ CONSEQUENCE = "nothing was saved"
 
 
 def plan_save(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     ranks: Ranks,
     for_dcp: bool = True,
     problem: Exception | None = None,
@@ -49,7 +49,7 @@ def plan_save(
     hold different boxes at one place of a tensor, or different shapes of one tensor.
     """
     items: list[Item] = []
-    paths: dict[str, tuple[Any, ...]] = {}
+    paths: dict[str, tuple[object, ...]] = {}
     if problem is None:
         try:
             items, paths = local_items(state_dict)
@@ -184,7 +184,9 @@ def _pickle(item: Item) -> bytes:
 # The items of one rank
 
 
-def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+def local_items(
+    state_dict: Mapping[str, object],
+) -> tuple[list[Item], dict[str, tuple[object, ...]]]:
     """The items of this rank, and each name's path; objects are not pickled yet."""
     expansion = Expansion(state_dict)
     leaves = list(values(expansion.tree, as_before_2_4=_is_before_2_4(), copies=expansion.copies))
@@ -211,7 +213,7 @@ def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tu
     return storable, paths
 
 
-def _plan_by_torch(named: dict[str, Any]) -> list[Item] | None:
+def _plan_by_torch(named: Mapping[str, object]) -> list[Item] | None:
     """None if torch has no distributed checkpoints."""
     try:
         from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -246,7 +248,7 @@ def _plan_by_torch(named: dict[str, Any]) -> list[Item] | None:
     return items
 
 
-def _plan_plain(named: dict[str, Any]) -> list[Item]:
+def _plan_plain(named: Mapping[str, object]) -> list[Item]:
     import torch
 
     items: list[Item] = []

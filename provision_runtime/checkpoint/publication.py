@@ -11,7 +11,7 @@ import hashlib
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Mapping, NamedTuple
 
 from . import catalog, dcp, layout, manifest
 from .errors import CheckpointError
@@ -93,7 +93,7 @@ def publish(
     """Makes the folder a checkpoint, when all ranks' files are durable. Returns its new name."""
     folder = opened.folder
     parts = []
-    paths: dict[str, tuple[Any, ...]] = {}
+    paths: dict[str, tuple[object, ...]] = {}
     for rank in range(world_size):
         name = _part_name(rank)
         path = f"{backend.root}/{folder}/{name}"
@@ -155,7 +155,7 @@ def _join_boxes(boxes: Iterable[tuple[str, str, tuple[int, ...], Record]]) -> di
 
 
 def _add_dcp_metadata(
-    backend: Backend, folder: str, content: Manifest, paths: dict[str, tuple[Any, ...]]
+    backend: Backend, folder: str, content: Manifest, paths: dict[str, tuple[object, ...]]
 ) -> Manifest:
     pickled = dcp.metadata_bytes(content, paths, backend.address)
     if pickled is None:

@@ -99,8 +99,8 @@ class Reader:
             elements = bytes(memory_of(loaded.contiguous()))
         except Exception as error:  # whatever torch raises for what it did not write
             raise self._damaged(record, f"{name} in it cannot be read: {error}") from error
-        has_place = record.data is None or content.startswith(elements, begin)
-        if not is_same or not has_place:
+        has_elements = record.data is None or content.startswith(elements, begin)
+        if not is_same or not has_elements:
             raise self._damaged(record, f"{name} in it is not what the manifest says")
         self._kinds[head] = kind
 

@@ -112,10 +112,10 @@ def carry_out(
     removed, problems, copied, lacks_copies = list(plan.removed), [], 0, False
 
     def copy() -> int:
-        kept = own_kept(backend, plan.removed)[: 2 if keep is None else None]
-        if not kept:
+        remaining = remaining_folders(backend, plan.removed)[: 2 if keep is None else None]
+        if not remaining:
             return 0
-        return copies.make(backend, kept, keep == 1, ranks.rank, ranks.world_size)
+        return copies.make(backend, remaining, keep == 1, ranks.rank, ranks.world_size)
 
     if with_copies:
         copying = collective.run_with_heartbeat("checkpoint/copy", ranks, copy)
@@ -144,7 +144,7 @@ def carry_out(
     )
 
 
-def own_kept(backend: Backend, removed: Sequence[str]) -> list[str]:
+def remaining_folders(backend: Backend, removed: Sequence[str]) -> list[str]:
     """What stays, the newest first, without links: where these lead may be elsewhere tomorrow."""
     left_out = {*removed, *backend.linked()}
     return [folder for folder in catalog.intact_newest_first(backend) if folder not in left_out]
@@ -181,13 +181,13 @@ def _select(
         if name is not None:
             by_age.append(name)
     linked = backend.linked()
-    own = [name for name in by_age if str(name) not in linked]
+    local = [name for name in by_age if str(name) not in linked]
     protected = {layout.parse(catalog.latest(backend) or ""), *by_age[:1]}
     protected.update(map(layout.parse, (*linked, *linked.values())))
     last_of_step: dict[int, layout.CheckpointName] = {}
-    for name in own:
+    for name in local:
         last_of_step.setdefault(name.step, name)
-    last_commits = [name for name in own if last_of_step[name.step] == name]
+    last_commits = [name for name in local if last_of_step[name.step] == name]
     retained = set(last_commits[:keep])
     retained.update(name for name in last_commits if name.step in protected_steps)
     if every:

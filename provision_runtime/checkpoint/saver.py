@@ -6,7 +6,7 @@ import json
 import operator
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 from . import manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
@@ -60,7 +60,7 @@ class SaveReport:
 class SaveRequest:
     """What `checkpoint.save` was called with. open_backend: opens the root."""
 
-    state_dict: Mapping[str, Any]
+    state_dict: Mapping[str, object]
     open_backend: Callable[[], Backend]
     step: int
     ranks: Ranks
@@ -145,7 +145,7 @@ def _prepare(request: SaveRequest, copies: bool) -> Callable[[], SaveReport]:
     return write
 
 
-def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
+def _check_metadata(metadata: Mapping[str, object] | None) -> None:
     """Raises ValueError unless reading it back gives the same."""
     try:
         manifest.check_depth(metadata)

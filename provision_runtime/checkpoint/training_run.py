@@ -77,7 +77,7 @@ class CheckpointManager:
         agree_every: int = 10,
         ranks: Ranks | None = None,
         deadline_s: float = 120.0,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
     ) -> None:
         counts = {"every": every, "agree_every": agree_every, "keep": 1 if keep is None else keep}
         for name, count in counts.items():
@@ -102,7 +102,7 @@ class CheckpointManager:
         self._background = background
         self._saving: Future[SaveReport] | None = None
         # The last prune left a checkpoint in place of second copies. The same on all ranks.
-        self._is_late = False
+        self._lacks_copies = False
         self._received: set[str] = set()
         self._stopping = False
         self._handlers: dict[int, Any] = {}
@@ -194,7 +194,7 @@ class CheckpointManager:
             CheckpointError: If the state dict cannot be saved.
         """
         self.finish()
-        if self._is_late:
+        if self._lacks_copies:
             self._prune(with_copies=False)  # its space may be needed
         metadata = {METRICS: metrics} if metrics else None
         request = saver.SaveRequest(self.state_dict, self._open, step, self._ranks, metadata)
@@ -242,16 +242,16 @@ class CheckpointManager:
         """A failure is a warning: the checkpoints are whole, there are only too many."""
         backend = self._open()
 
-        def plan() -> dict[str, Any]:
+        def plan() -> dict[str, object]:
             best = self.best_step()
             protected = () if best is None else (best,)
             return asdict(retention.plan_pruning(backend, self._keep, protected=protected))
 
-        self._is_late = False
+        self._lacks_copies = False
         try:
             chosen = retention.Pruned(**collective.broadcast("checkpoint/plan", self._ranks, plan))
             pruned = retention.carry_out(backend, chosen, self._ranks, self._keep, with_copies)
-            problems, self._is_late = pruned.problems, pruned.lacks_copies
+            problems, self._lacks_copies = pruned.problems, pruned.lacks_copies
         except (OSError, CheckpointError, RanksMissing, StoreLost) as error:
             problems = (f"old checkpoints were not removed: {error}",)
         if self._ranks.rank == 0 and with_copies:
@@ -262,9 +262,9 @@ class CheckpointManager:
         """The signals that came to any rank since they last agreed."""
         if self._signal_ranks is self._ranks:
             self.finish()  # the caller's ranks exchange values in one thread at a time
-        own, self._received = self._received, set()
+        received, self._received = self._received, set()
         requested: set[str] = set()
-        for names in self._signal_ranks.exchange("checkpoint/signals", sorted(own)):
+        for names in self._signal_ranks.exchange("checkpoint/signals", sorted(received)):
             requested.update(names)
         return requested
 

@@ -65,10 +65,12 @@ def check_folder(backend: Backend, folder: str) -> list[Damage]:
 
 def find_foreign_files(backend: Backend, folder: str, content: Manifest) -> list[Damage]:
     """Files that are not in the manifest: something else wrote into the folder."""
-    own_names = {manifest.NAME} | {entry.name for entry in content.files if entry.home is None}
+    committed_names = {manifest.NAME} | {
+        entry.name for entry in content.files if entry.home is None
+    }
     damages = []
     for name in sorted(backend.files(folder)):
-        if name not in own_names:
+        if name not in committed_names:
             damages.append(Damage(folder, name, "it is not in the manifest"))
     return damages
 

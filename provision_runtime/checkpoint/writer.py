@@ -199,13 +199,13 @@ class Writer:
 
         If the parent's file of these boxes has the same XXH128, the SHA-256 come from its manifest.
         """
-        root, place = self._backend.root, pack[0].place
+        root, box_key = self._backend.root, pack[0].box_key
         self._staging.clear()
         archives = [serialize(piece, self._staging) for piece in pack]
         before = self._parent.file_of(pack)
-        known = known_crcs.find(root, place, before.entry.sha256) if before else None
-        if known is not None:
-            parts = _join(archives, known)
+        saved_crcs = known_crcs.find(root, box_key, before.entry.sha256) if before else None
+        if saved_crcs is not None:
+            parts = _join(archives, saved_crcs)
             content = _unchanged(parts, self._xxh128(parts), before)
             if content is not None:
                 return content
@@ -219,7 +219,7 @@ class Writer:
         if content is None:
             sha256, records = self._sha256(pack, archives, parts)
             content = _FileContent(parts, sha256, xxh128, records)
-        known_crcs.add(root, place, content.sha256, crcs)
+        known_crcs.add(root, box_key, content.sha256, crcs)
         return content
 
     def _xxh128(self, parts: Sequence[memoryview]) -> str | None:

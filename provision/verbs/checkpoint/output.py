@@ -18,7 +18,7 @@ from provision_runtime.report.text import escape_line, format_bytes, format_coun
 # Letters shown of a file's name, which is its content's SHA-256.
 SHORT_NAME = 12
 MAX_NAMES = 3
-LIST_HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "own", "shared", "")
+LIST_HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "exclusive", "shared", "")
 
 
 def list_lines(inventory: CheckpointInventory) -> list[str]:
@@ -109,7 +109,7 @@ def prune_lines(cleanup: Cleanup) -> list[str]:
     for row in cleanup.left:
         lines.append(f"left {escape_line(row.name)} (unfinished): {_writer(row)}")
     lines += [escape_line(problem) for problem in cleanup.problems]
-    summary = f"{cleanup.root}: {format_count(len(cleanup.kept), 'checkpoint')} kept"
+    summary = f"{cleanup.root}: {format_count(len(cleanup.remaining), 'checkpoint')} kept"
     if cleanup.copied_bytes:
         action = "would copy" if cleanup.dry_run else "copied"
         lines.append(f"{action} {format_bytes(cleanup.copied_bytes)} that existed once")
@@ -130,7 +130,7 @@ def _list_row(row: Checkpoint) -> tuple[str, ...]:
     facts = []
     for fact in (row.sequence, row.world_size, row.torch, row.tensors):
         facts.append("?" if fact is None else str(fact))
-    sizes = map(format_bytes, (row.bytes, row.own_bytes, row.bytes - row.own_bytes))
+    sizes = map(format_bytes, (row.bytes, row.exclusive_bytes, row.bytes - row.exclusive_bytes))
     notes = []
     if row.latest:
         notes.append("latest")

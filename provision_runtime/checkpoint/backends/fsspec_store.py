@@ -94,13 +94,13 @@ class FsspecStore:
             entries = self._request(folder, list_path)
         except FileNotFoundError:
             return [], []
-        own_name = last_part(folder or self._root)
+        folder_name = last_part(folder or self._root)
         objects, folders = [], []
         for entry in entries:
             name = last_part(entry["name"])
             if entry["type"] == "directory":
                 folders.append(name)
-            elif name != own_name:
+            elif name != folder_name:
                 objects.append(name)
         return objects, folders
 
@@ -111,7 +111,7 @@ class FsspecStore:
             return action(path if name else self._root)
 
 
-def open_store(url: str, options: Mapping[str, Any]) -> FsspecStore:
+def open_store(url: str, options: Mapping[str, object]) -> FsspecStore:
     """Raises CheckpointError if a package is missing, or the kind of store is unknown to fsspec."""
     kind = url.partition("://")[0]
     if "::" in url:

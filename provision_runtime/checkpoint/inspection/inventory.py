@@ -28,7 +28,7 @@ TRIES = 5
 class Checkpoint:
     """A committed checkpoint, from its manifest; its files are not read.
 
-    bytes: of all its files. own_bytes: of files that no other checkpoint has, by hard links or
+    bytes: of all its files. exclusive_bytes: of files that no other checkpoint has, by hard links or
     references. state: "committed"; "replaced" by a newer generation
     that exists too; "damaged", "other schema" or "unreadable" if its manifest cannot be used:
     `problem` is then the reason, and the fields from the manifest are None.
@@ -42,7 +42,7 @@ class Checkpoint:
     latest: bool
     files: int
     bytes: int
-    own_bytes: int
+    exclusive_bytes: int
     sequence: int | None = None
     parent: str | None = None
     world_size: int | None = None
@@ -91,7 +91,7 @@ class Cleanup:
 
     root: str
     dry_run: bool
-    kept: tuple[str, ...]
+    remaining: tuple[str, ...]
     removed: tuple[str, ...]
     unfinished: tuple[str, ...]
     left: tuple[Unfinished, ...]
@@ -134,7 +134,7 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
     names = catalog.committed(backend)
     usages = {str(name): disk_usage.usage(backend, str(name)) for name in names}
     latest_folder = catalog.latest(backend)
-    own_bytes = disk_usage.own_bytes(usages)
+    exclusive_bytes = disk_usage.exclusive_bytes(usages)
     newest = {name.step: name for name in names}
     rows = []
     for name in names:
@@ -151,7 +151,7 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
             latest=folder == latest_folder,
             files=len(usages[folder]),
             bytes=disk_usage.folder_bytes(usages[folder]),
-            own_bytes=own_bytes[folder],
+            exclusive_bytes=exclusive_bytes[folder],
         )
         if content is not None:
             row = replace(
@@ -217,17 +217,17 @@ def clean_up(
     folders = {*backend.folders(), *plan.removed, *plan.leftovers}
     usages = {folder: disk_usage.usage(backend, folder) for folder in folders}
     readable = catalog.intact_newest_first(backend)
-    kept = retention.own_kept(backend, plan.removed)
+    remaining = retention.remaining_folders(backend, plan.removed)
     if not dry_run:
         plan = retention.carry_out(backend, plan, single_process(), keep, keep is not None)
-    elif kept and keep is not None:
-        lacking = copies.missing(backend, kept, keep == 1)[0].values()
+    elif remaining and keep is not None:
+        lacking = copies.missing(backend, remaining, keep == 1)[0].values()
         plan = replace(plan, copied_bytes=sum(content.entry.size for content in lacking))
-    kept = [folder for folder in readable if folder not in plan.removed]
+    remaining = [folder for folder in readable if folder not in plan.removed]
     return Cleanup(
         root=backend.root,
         dry_run=dry_run,
-        kept=tuple(sorted(kept)),
+        remaining=tuple(sorted(remaining)),
         removed=plan.removed,
         unfinished=plan.leftovers,
         left=tuple(describe_unfinished(backend, name) for name in plan.unknown),

@@ -90,8 +90,8 @@ def _foreign_folder(path: Path, names: list[str]) -> InspectionError:
     roots = [str(path / name) for name in sorted(names) if _holds_checkpoints(path / name)]
     advice = NAME_THE_ROOT
     if roots:
-        others = " and others" if len(roots) > MAX_FOLDERS_IN_TEXT else ""
-        advice = f"There are some in {', '.join(roots[:MAX_FOLDERS_IN_TEXT])}{others}."
+        more = " and others" if len(roots) > MAX_FOLDERS_IN_TEXT else ""
+        advice = f"There are some in {', '.join(roots[:MAX_FOLDERS_IN_TEXT])}{more}."
     return InspectionError(INVALID, f"{path} holds no checkpoints.", advice)
 
 

@@ -95,7 +95,9 @@ def test_list_reports_contents_sharing_and_origin(root: Path) -> None:
     } == {("committed", 1, 3, 0)}
     on_disk = {(path.stat().st_ino, path.stat().st_size) for path in root.glob("step-*/*")}
     assert output["bytes"] == sum(length for _, length in on_disk)
-    assert [row["own_bytes"] for row in rows] == [row["bytes"] - MIN_FILE_BYTES for row in rows]
+    assert [row["exclusive_bytes"] for row in rows] == [
+        row["bytes"] - MIN_FILE_BYTES for row in rows
+    ]
     assert (output["latest"], output["unfinished"]) == (300, [])
     result = invoke("list", root).output
     assert "3 checkpoints, latest step 300, 4.0" in result
@@ -296,7 +298,7 @@ def test_element_size_comes_from_the_dtype_name(dtype: str, width: int) -> None:
 def test_prune_reports_removals_and_freed_bytes(root: Path) -> None:
     before = used(root)
     preview = run_json("prune", root, "--keep", 1, "--dry-run")
-    assert (preview["removed"], preview["kept"], preview["dry_run"]) == (
+    assert (preview["removed"], preview["remaining"], preview["dry_run"]) == (
         [FIRST, SECOND],
         [THIRD],
         True,
@@ -325,7 +327,7 @@ def used(root: Path) -> int:
 def test_prune_keeps_every_kth_and_the_unreadable(root: Path) -> None:
     rewrite(root / THIRD, schema=99)
     output = run_json("prune", root, "--keep", 1, "--every", 100, "--dry-run")
-    assert (output["removed"], output["kept"], output["unreadable"]) == (
+    assert (output["removed"], output["remaining"], output["unreadable"]) == (
         [],
         [FIRST, SECOND],
         [THIRD],
@@ -493,11 +495,12 @@ def test_object_store_is_addressed_by_url() -> None:
     assert [(row["step"], row["latest"], row["state"]) for row in output["checkpoints"]] == [
         (100, False, "committed"), (200, False, "committed"), (300, True, "committed"),
     ]  # fmt: skip
-    assert [row["bytes"] - row["own_bytes"] for row in output["checkpoints"]] == [
+    assert [row["bytes"] - row["exclusive_bytes"] for row in output["checkpoints"]] == [
         MIN_FILE_BYTES
     ] * 3
     assert (
-        output["bytes"] == sum(row["own_bytes"] for row in output["checkpoints"]) + MIN_FILE_BYTES
+        output["bytes"]
+        == sum(row["exclusive_bytes"] for row in output["checkpoints"]) + MIN_FILE_BYTES
     )
     assert run_json("verify", url, "--all")["bytes_read"] == 4 * MIN_FILE_BYTES
     home = output["checkpoints"][0]["folder"]

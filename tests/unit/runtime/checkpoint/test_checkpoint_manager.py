@@ -31,8 +31,7 @@ def plans_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning needs torch; all that follows is real."""
 
     def save(request: saver.SaveRequest) -> None:
-        contents = dict(request.state_dict)
-        checkpoints.save(request.open_backend(), request.step, contents, request.ranks)
+        checkpoints.save(request.open_backend(), request.step, request.state_dict, request.ranks)
 
     monkeypatch.setattr(saver, "save", save)
 
