@@ -74,7 +74,7 @@ def checkpoint() -> None:
 def list_(console: Console, root: str, store_options: dict[str, object]) -> None:
     """List checkpoints and unfinished saves, with their sizes.
 
-    Shows own bytes and bytes shared with other checkpoints. Reads only manifests; `checkpoint
+    Shows exclusive bytes and bytes shared with other checkpoints. Reads only manifests; `checkpoint
     verify` reads the files.
     """
     from provision.verbs.checkpoint.checkpoint import provision_errors

@@ -50,7 +50,7 @@ from provision_runtime.checkpoint.saver import check_step
 from provision_runtime.checkpoint.writer import MAX_LINKS
 from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks, single_process
-from tests.checkpoints import big, plan, save
+from tests.checkpoints import big, flip, manifest_of, plan, save
 from tests.rank_threads import RankThreads
 
 
@@ -77,7 +77,7 @@ def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
     assert [commit_of_rank.folder for commit_of_rank in commits] == ["step-000000000007"] * 2
     assert names(tmp_path) == ["latest", "step-000000000007"]
     assert contents(tmp_path / "step-000000000007") == {**shards[0], **shards[1]}
-    assert catalog.read_manifest(open_root(tmp_path), "step-000000000007").world_size == 2
+    assert manifest_of(tmp_path, 7).world_size == 2
 
 
 def test_unchanged_content_is_linked_and_survives_prune(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_unchanged_content_is_linked_and_survives_prune(tmp_path: Path) -> None:
         MIN_FILE_BYTES,
         MIN_FILE_BYTES,
     )
-    file_name = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["a"].file
+    file_name = manifest_of(tmp_path, 2).objects["a"].file
     assert (tmp_path / "step-000000000002" / file_name).stat().st_nlink == 2
     assert prune(tmp_path, keep=1).removed == ("step-000000000001",)
     assert verify(tmp_path) == []
@@ -267,7 +267,7 @@ def test_every_flipped_bit_of_latest_is_detected(tmp_path: Path) -> None:
     assert verify(tmp_path, step=200) == []  # by its number it is found all the same
     assert catalog.latest(backend) == "step-000000000300"
     assert save(tmp_path, 400, {"a": b"400"}).folder == Path(checkpoint_path(tmp_path)).name
-    assert catalog.read_manifest(backend, "step-000000000400").parent == "step-000000000300"
+    assert manifest_of(backend, 400).parent == "step-000000000300"
 
 
 def test_unreadable_manifest_is_not_skipped(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_prune_ignores_unreadable_checkpoints(
 def test_only_the_last_link_frees_bytes(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     save(tmp_path, 2, {"a": big("a"), "b": big("c")})
-    unshared = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["b"].file
+    unshared = manifest_of(tmp_path, 1).objects["b"].file
     (tmp_path / "copy").hardlink_to(tmp_path / "step-000000000001" / unshared)
     backend = open_root(tmp_path)
     usages = {
@@ -629,7 +629,7 @@ def test_one_rotten_bit_damages_a_bounded_number_of_checkpoints(tmp_path: Path, 
         save(tmp_path, step, {"frozen": frozen, "trained": b"%d" % step * MIN_FILE_BYTES})
     folder = tmp_path / "step-000000000001"
     objects = catalog.read_manifest(open_root(tmp_path), folder.name).objects
-    flip_bit(folder / objects["frozen"].file)
+    flip(folder / objects["frozen"].file)
     for step in range(4, 41):
         save(tmp_path, step, {"frozen": frozen, "trained": b"%d" % step * MIN_FILE_BYTES})
     damaged = [step for step in range(1, 41) if verify(tmp_path, step=step)]
@@ -638,15 +638,9 @@ def test_one_rotten_bit_damages_a_bounded_number_of_checkpoints(tmp_path: Path, 
     assert MAX_LINKS // 2 <= len(damaged) <= MAX_LINKS + 1
 
 
-def flip_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
 def test_failed_save_does_not_clear_known_damage(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a")})
-    file_name = catalog.read_manifest(open_root(tmp_path), "step-000000000001").objects["a"].file
+    file_name = manifest_of(tmp_path, 1).objects["a"].file
     (tmp_path / "step-000000000001" / file_name).write_bytes(big("a")[:-1] + b"x")
     assert [damage.file for damage in verify(tmp_path)] == [file_name]
 

@@ -25,7 +25,7 @@ from provision_runtime.checkpoint.inspection import audit, contents, inventory
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.checkpoint.manifest import element_bytes
 from provision_runtime.cli import main as runtime_cli
-from tests.checkpoints import big, save
+from tests.checkpoints import big, flip, save
 from tests.paths import ROOT
 
 FIRST, SECOND, THIRD = (f"step-{step:012d}" for step in (100, 200, 300))
@@ -52,15 +52,6 @@ def root(tmp_path: Path) -> Path:
 def file_of(root: Path, folder: str, name: str) -> Path:
     manifest_of_step = manifest.loads((root / folder / manifest.NAME).read_bytes(), folder)
     return root / folder / manifest_of_step.objects[name].file
-
-
-def flip(path: Path) -> None:
-    """In place: its other names see it too."""
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
 
 
 def rewrite(folder: Path, **body: Any) -> None:
@@ -322,18 +313,6 @@ def used(root: Path) -> int:
             (path.stat().st_ino, path.stat().st_size) for path in root.glob("step-*/*")
         }
     )
-
-
-def test_prune_keeps_every_kth_and_the_unreadable(root: Path) -> None:
-    rewrite(root / THIRD, schema=99)
-    output = run_json("prune", root, "--keep", 1, "--every", 100, "--dry-run")
-    assert (output["removed"], output["remaining"], output["unreadable"]) == (
-        [],
-        [FIRST, SECOND],
-        [THIRD],
-    )
-    assert run_json("prune", root, "--keep", 1)["removed"] == [FIRST]
-    assert sorted(path.name for path in root.glob("step-*")) == [SECOND, THIRD]
 
 
 def test_prune_removes_leftovers_of_dead_writers_and_named_ones(root: Path) -> None:

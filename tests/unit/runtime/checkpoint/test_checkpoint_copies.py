@@ -29,7 +29,7 @@ from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.inspection import audit
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import single_process
-from tests.checkpoints import big, save
+from tests.checkpoints import big, flip, manifest_of, save
 from tests.rank_threads import RankThreads
 
 
@@ -43,12 +43,6 @@ def run(root: Path, saves: int, keep: int) -> None:
     for step in range(1, saves + 1):
         save(root, step, contents(step))
         prune(root, keep=keep)
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
 
 
 def restore(root: Path) -> int:
@@ -113,7 +107,7 @@ def test_any_damaged_file_leaves_a_whole_checkpoint(tmp_path: Path, keep: int) -
 
 def test_missing_and_truncated_files_are_healed(tmp_path: Path) -> None:
     run(tmp_path, 3, keep=3)
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    frozen = manifest_of(tmp_path, 3).objects["frozen"].file
     path = tmp_path / "step-000000000003" / frozen
     path.unlink()
     with pytest.warns(CheckpointWarning, match="it is missing .*; it was replaced"):
@@ -126,7 +120,7 @@ def test_missing_and_truncated_files_are_healed(tmp_path: Path) -> None:
 
 def test_healing_replaces_the_file_in_every_checkpoint(tmp_path: Path) -> None:
     run(tmp_path, 3, keep=3)
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    frozen = manifest_of(tmp_path, 3).objects["frozen"].file
     flip(tmp_path / "step-000000000001" / frozen)
     with pytest.warns(CheckpointWarning):
         assert restore(tmp_path) == 3
@@ -139,7 +133,7 @@ def test_healing_replaces_the_file_in_every_checkpoint(tmp_path: Path) -> None:
 
 def test_two_damaged_copies_are_not_taken_for_good(tmp_path: Path) -> None:
     run(tmp_path, 3, keep=3)
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    frozen = manifest_of(tmp_path, 3).objects["frozen"].file
     for folder in ("step-000000000003", "copies"):
         flip(tmp_path / folder / frozen)
     with pytest.raises(AssertionError, match="nothing can be restored"):
@@ -215,7 +209,7 @@ def test_copying_that_fails_midway_leaves_whole_copies_only(
 def test_damage_found_while_copying_keeps_the_checkpoint_before(tmp_path: Path) -> None:
     for step in (1, 2):
         save(tmp_path, step, contents(step))
-    trained = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["trained"]
+    trained = manifest_of(tmp_path, 2).objects["trained"]
     flip(tmp_path / "step-000000000002" / trained.file)
     with pytest.warns(CheckpointWarning, match="is damaged"):
         prune(tmp_path, keep=1)
@@ -288,7 +282,7 @@ def test_file_system_without_links_needs_copies_of_an_only_checkpoint_alone(
     for step in (1, 2, 3):
         save(tmp_path, step, contents(step))
     assert prune(tmp_path, keep=2).copied_bytes == 0
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    frozen = manifest_of(tmp_path, 3).objects["frozen"].file
     flip(tmp_path / "step-000000000003" / frozen)
     with pytest.warns(CheckpointWarning):
         assert restore(tmp_path) == 3
@@ -340,7 +334,7 @@ def test_verify_reports_damaged_copies(shared: Path) -> None:
     backend = open_root(shared)
     result = audit.audit(backend, audit.ALL)
     assert [(row.verdict, row.files) for row in result.checkpoints] == [("whole", 11)] * 3
-    frozen = catalog.read_manifest(backend, "step-000000000002").objects["e"].file
+    frozen = manifest_of(backend, 2).objects["e"].file
     flip(shared / "copies" / frozen)
     result = audit.audit(backend, audit.ALL)
     assert [row.folder for row in result.checkpoints if row.verdict == "damaged"] == ["copies"]

@@ -16,7 +16,6 @@ import pytest
 from provision_runtime.checkpoint import (
     CheckpointWarning,
     DamagedFile,
-    catalog,
     choice,
     corrupt_files,
     latest,
@@ -29,7 +28,7 @@ from provision_runtime.checkpoint import (
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.inspection import audit, inventory
 from provision_runtime.comm.ranks import single_process
-from tests.checkpoints import big, save
+from tests.checkpoints import big, manifest_of, save
 from tests.conftest import ROOT
 
 STEPS = {step: f"step-{step:012d}" for step in range(1, 10)}
@@ -79,7 +78,7 @@ def test_linked_steps_do_not_count_among_those_that_are_kept(root: Path) -> None
     assert latest(root) == 4
     # A save goes on from the linked one.
     assert save(root, 5, {"frozen": big("f")}).progress.linked
-    assert catalog.read_manifest(open_root(root), STEPS[5]).parent == STEPS[4]
+    assert manifest_of(root, 5).parent == STEPS[4]
 
 
 @pytest.mark.parametrize("kind", ["dangling", "file", "loop", "empty"])
@@ -158,14 +157,10 @@ def test_latest_as_a_link_to_a_step_is_not_read(root: Path) -> None:
 
 def test_damage_behind_a_link_is_not_written_over(root: Path) -> None:
     target = archive(root, 4)
-    [file] = {
-        entry.file
-        for entry in catalog.read_manifest(open_root(root), STEPS[4]).objects.values()
-        if entry.size > 9
-    }
+    [file] = {entry.file for entry in manifest_of(root, 4).objects.values() if entry.size > 9}
     (target / file).unlink()
     corrupt_files.forget(str(root), [file])
-    content = catalog.read_manifest(open_root(root), STEPS[4])
+    content = manifest_of(root, 4)
     with pytest.raises(DamagedFile, match="it is missing"):
         loader._verify_share(open_root(root), STEPS[4], content, [], single_process())
     assert not (target / file).exists()

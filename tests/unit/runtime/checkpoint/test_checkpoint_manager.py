@@ -47,12 +47,6 @@ def save(made: CheckpointManager, step: int) -> None:
     made.save(step)
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
 @pytest.mark.parametrize("keep", [1, 3, None])
 def test_shared_files_are_there_twice_from_the_first_save_on(
     tmp_path: Path, keep: int | None
