@@ -84,7 +84,15 @@ def test_full_disk_keeps_one_more_until_the_next_save(
         sizes = {path.stat().st_ino: path.stat().st_size for path in tmp_path.glob("*/*")}
         return limit - sum(sizes.values())
 
+    begin = FileBackend.begin
+    steps_at_begin: list[int] = []
+
+    def count_steps(self: FileBackend, step: int, parent: str | None) -> str:
+        steps_at_begin.append(len(list_steps(tmp_path)))
+        return begin(self, step, parent)
+
     monkeypatch.setattr(FileBackend, "free", free)
+    monkeypatch.setattr(FileBackend, "begin", count_steps)
     made = manager(tmp_path, 1)
     made.state_dict["frozen"] = b""
     made.state_dict["more"] = b""
@@ -96,6 +104,7 @@ def test_full_disk_keeps_one_more_until_the_next_save(
         with pytest.warns(CheckpointWarning, match="stays in their place"):
             save(made, step)
         assert list_steps(tmp_path) == [step - 1, step]
+    assert steps_at_begin == [0, 1, 1, 1, 1], "a save needs the space of the other one"
     limit *= 2
     save(made, 6)
     assert list_steps(tmp_path) == [6]
