@@ -204,17 +204,13 @@ def heal(backend: Backend, home: str, name: str, entry: FileEntry) -> bool:
 
 def heal_manifest(backend: Backend, folder: str) -> bool:
     """The same for a damaged manifest. Its digest, or what remains of it, finds its copy."""
-    try:
-        damaged = backend.read(folder, manifest.NAME)
-    except OSError:
-        return False
-    for digest in manifest.possible_digests(damaged):
-        entry = manifest.FileEntry(manifest.NAME, 0, digest)
-        content = None
-        if NAMED_BY_CONTENT.fullmatch(name_of(entry)):
-            content = _read_intact(backend, FOLDER, name_of(entry), entry)
-        if content is not None and folder not in backend.linked():
-            with suppress(OSError):
+    with suppress(OSError):
+        for digest in manifest.possible_digests(backend.read(folder, manifest.NAME)):
+            entry = manifest.FileEntry(manifest.NAME, 0, digest)
+            content = None
+            if NAMED_BY_CONTENT.fullmatch(name_of(entry)):
+                content = _read_intact(backend, FOLDER, name_of(entry), entry)
+            if content is not None and folder not in backend.linked():
                 backend.replace(folder, manifest.NAME, content)
                 backend.flush(folder)
                 return True

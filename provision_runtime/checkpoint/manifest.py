@@ -28,6 +28,7 @@ NAME = "manifest.json"
 HEAD = b'{"sha256": "'
 AFTER = b'",\n'
 DIGITS = 64
+BODY_AT = len(HEAD) + DIGITS + len(AFTER)
 SHA256, XXH128 = "[0-9a-f]{64}", "[0-9a-f]{32}"
 DTYPE = r"torch\.[a-z0-9_]+"
 # Of a manifest; 550 bytes for a piece of 32 MiB. A value takes 80 bytes of memory at most, and the
@@ -125,7 +126,7 @@ class Manifest:
 def dumps(manifest: Manifest) -> bytes:
     """Raises CheckpointError if no reader would accept it."""
     body = _body(manifest)
-    content = HEAD + hashlib.sha256(body).hexdigest().encode() + AFTER + body
+    content = _head(body) + body
     try:
         check_size(content)
     except ValueError as error:
@@ -140,17 +141,18 @@ def _body(manifest: Manifest) -> bytes:
     return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
 
 
+def _head(body: bytes | memoryview) -> bytes:
+    return HEAD + hashlib.sha256(body).hexdigest().encode() + AFTER
+
+
 def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
     """Raises DamagedFile if `dumps` did not write this content, OtherSchema if another version
     wrote it.
 
     is_part: the records of a tensor need not cover it.
     """
-    begin = len(HEAD) + DIGITS + len(AFTER)
-    digest = content[len(HEAD) : len(HEAD) + DIGITS]
-    body = memoryview(content)[begin:]
-    is_framed = content.startswith(HEAD) and content[len(HEAD) + DIGITS : begin] == AFTER
-    if not is_framed or hashlib.sha256(body).hexdigest().encode() != digest:
+    body = memoryview(content)[BODY_AT:]
+    if content[:BODY_AT] != _head(body):
         raise DamagedFile(path, "its digest does not match its content")
     try:
         check_size(content)
@@ -176,17 +178,23 @@ def check_size(content: bytes) -> None:
         raise ValueError(f"it has up to {count} values, at most {MAX_VALUES} are read")
 
 
-def check_depth(metadata: Any) -> None:
-    """Raises ValueError if it is nested so deeply that some call of a reader could fail."""
+def check_metadata(metadata: object) -> None:
+    """Raises ValueError unless JSON can hold it, and every reader can follow how it is nested."""
     level = [metadata]
     for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
+        inner: list[object] = []
         for value in level:
-            if isinstance(value, (dict, list)):
+            if isinstance(value, list) or (isinstance(value, dict) and all(map(_is_text, value))):
                 inner += value.values() if isinstance(value, dict) else value
+            elif not isinstance(value, (str, int, float, type(None))):
+                raise ValueError(f"metadata must be what JSON can hold, not {value!r:.80}")
         level = inner
     if level:
         raise ValueError(f"metadata is nested more than {MAX_DEPTH} deep")
+
+
+def _is_text(key: object) -> bool:
+    return isinstance(key, str)
 
 
 def element_bytes(dtype: str) -> int:
@@ -202,7 +210,7 @@ def possible_digests(content: bytes) -> tuple[str, str]:
     one of them right after a single error.
     """
     stated = content[len(HEAD) : len(HEAD) + DIGITS].decode(errors="replace")
-    return stated, hashlib.sha256(content[len(HEAD) + DIGITS + len(AFTER) :]).hexdigest()
+    return stated, hashlib.sha256(content[BODY_AT:]).hexdigest()
 
 
 def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
@@ -345,7 +353,7 @@ def _from_json(fields: _Fields, is_part: bool) -> Manifest:
         torch=fields.get("torch", str),
         metadata=fields.get("metadata", dict),
     )
-    check_depth(content.metadata)
+    check_metadata(content.metadata)
     _check_ranges(content)
     return content
 

@@ -175,19 +175,15 @@ def _select(
     """
     present = catalog.committed(backend)
     # The last commit first.
-    by_age = []
-    for folder in catalog.intact_newest_first(backend, present):
-        name = layout.parse(folder)
-        if name is not None:
-            by_age.append(name)
+    by_age = list(map(layout.parse, catalog.intact_newest_first(backend, present)))
     linked = backend.linked()
-    local = [name for name in by_age if str(name) not in linked]
     protected = {layout.parse(catalog.latest(backend) or ""), *by_age[:1]}
     protected.update(map(layout.parse, (*linked, *linked.values())))
     last_of_step: dict[int, layout.CheckpointName] = {}
-    for name in local:
-        last_of_step.setdefault(name.step, name)
-    last_commits = [name for name in local if last_of_step[name.step] == name]
+    for name in by_age:
+        if name is not None and str(name) not in linked:
+            last_of_step.setdefault(name.step, name)
+    last_commits = list(last_of_step.values())
     retained = set(last_commits[:keep])
     retained.update(name for name in last_commits if name.step in protected_steps)
     if every:

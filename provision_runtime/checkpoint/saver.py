@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import time
 from dataclasses import dataclass, replace
@@ -100,7 +99,7 @@ def _prepare(request: SaveRequest, copies: bool) -> Callable[[], SaveReport]:
     step, backend, problem = 0, None, None
     try:
         step = check_step(request.step)
-        _check_metadata(request.metadata)
+        manifest.check_metadata(request.metadata)
         backend = request.open_backend()
     except Exception as error:
         # It is raised at the first exchange of the ranks: raised here, it would leave the others
@@ -143,18 +142,6 @@ def _prepare(request: SaveRequest, copies: bool) -> Callable[[], SaveReport]:
         )
 
     return write
-
-
-def _check_metadata(metadata: Mapping[str, object] | None) -> None:
-    """Raises ValueError unless reading it back gives the same."""
-    try:
-        manifest.check_depth(metadata)
-        is_unchanged = json.loads(json.dumps(metadata, allow_nan=True)) == metadata
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"metadata must be what JSON can hold: {error}") from None
-    has_nan = is_unchanged is False and "NaN" in json.dumps(metadata)
-    if not is_unchanged and not has_nan:
-        raise ValueError("metadata must be what JSON can hold: names as text, lists, no tuples")
 
 
 def check_step(step: int) -> int:

@@ -83,15 +83,11 @@ class ParentIndex:
 
     def __init__(self, folder: str | None, parent: Manifest | None) -> None:
         self.folder = folder
-        self.by_sha256: dict[str, FileEntry] = {}
-        self._by_name: dict[str, FileEntry] = {}
+        files = parent.files if parent else ()
+        self.by_sha256 = {entry.sha256: entry for entry in files}
+        self._by_name = {entry.name: entry for entry in files}
         self._records: dict[object, Record] = {}
-        if parent is None:
-            return
-        for entry in parent.files:
-            self.by_sha256[entry.sha256] = entry
-            self._by_name[entry.name] = entry
-        for name, record in parent.records():
+        for name, record in parent.records() if parent else ():
             self._records[(name, record.offsets, record.sizes)] = record
 
     def file_of(self, pack: Sequence[Item]) -> ParentFile | None:

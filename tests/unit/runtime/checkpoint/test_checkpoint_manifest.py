@@ -15,7 +15,6 @@ import pytest
 
 from provision_runtime.checkpoint import catalog, errors, manifest, verify
 from provision_runtime.checkpoint.backends import FileBackend
-from provision_runtime.checkpoint.saver import _check_metadata
 from tests.checkpoints import save
 
 PACK, BIG, OTHER = "a" * 64, "b" * 64, "c" * 64
@@ -238,4 +237,7 @@ def test_no_save_writes_what_no_reader_accepts(
     for _ in range(150):
         deep = {"a": deep}
     with pytest.raises(ValueError, match="nested more than 100 deep"):
-        _check_metadata(deep)
+        manifest.check_metadata(deep)
+    for wrong in ({"a": (1, 2)}, {1: "a"}, {"a": [{"b": b"c"}]}, {"a": {2}}):
+        with pytest.raises(ValueError, match="must be what JSON can hold"):
+            manifest.check_metadata(wrong)
