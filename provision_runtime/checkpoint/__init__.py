@@ -10,11 +10,11 @@ A save writes to a temporary folder, syncs it, and renames it into place. Plain
 
 From the state dict to the disk: nested.py (live objects in it), plan.py (which rank writes what),
 serialize.py (one piece as bytes), writer.py (hashing, writing, linking), commit.py (the order of
-the steps), backends/ (kinds of stores), manifest.py and layout.py (what is on the disk). Back:
-catalog.py, verification.py, loader.py (the order), match.py (what a state dict needs), reader.py
-(into memory). inspection/ is the command `checkpoint`. path, latest, list_steps, contents,
-metadata, verify and prune work without torch. training_run.py is CheckpointManager, plain.py reads
-torch's own checkpoints.
+the steps), publication.py (rank 0's part), backends/ (kinds of stores), manifest.py and layout.py
+(what is on the disk). Back: catalog.py, choice.py, verification.py, loader.py (the order), match.py
+(what a state dict needs), reader.py (into memory). inspection/ is the command `checkpoint`. path,
+latest, list_steps, contents, metadata, verify and prune work without torch. training_run.py is
+CheckpointManager, plain.py reads torch's own checkpoints.
 """
 
 from __future__ import annotations

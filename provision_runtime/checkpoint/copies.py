@@ -14,12 +14,12 @@ import hashlib
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, Hashable, Tuple
 
 from . import catalog, corrupt_files, disk_usage, manifest
 from .errors import DamagedFile
-from .hashes import fastest_of
+from .hashes import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,6 +246,6 @@ def _read_intact(backend: Backend, folder: str, name: str, entry: FileEntry) -> 
             return content if is_intact(name_of(entry), content) else None
     except OSError:
         return None
-    _, digest, committed = fastest_of(replace(entry, name=name))
+    _, digest, committed = digest_of(entry)
     digest.update(content)
     return content if digest.hexdigest() == committed else None

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 NAME = ".metadata"
 # From the folder that holds a file, and its name, to the path by which another folder refers to it.
 Address = Callable[[str, str], str]
-PLAIN_ADDRESS: Address = "{}/{}".format
 
 
 def metadata_bytes(
@@ -35,7 +34,7 @@ def metadata(
     content: Manifest,
     tensors: Iterable[str],
     paths: dict[str, tuple[object, ...]] | None = None,
-    address: Address = PLAIN_ADDRESS,
+    address: Address = "{}/{}".format,
 ) -> Any:
     """torch.distributed.checkpoint.metadata.Metadata of these tensors of a checkpoint, or None.
 

@@ -242,8 +242,8 @@ class _Load:
             unused.difference_update(names)
         if unused:
             raise CheckpointError(
-                f"what is here has no place for {', '.join(sorted(unused))} of the checkpoint: "
-                "pass strict=False to leave that out"
+                f"the state dict has no value for {', '.join(sorted(unused))} of the checkpoint: "
+                "pass strict=False to leave them out"
             )
 
     def _fill(self, folder: str, prepared: _Prepared) -> None:

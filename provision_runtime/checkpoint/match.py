@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 ONE_OBJECT = (
-    "{} is one object in the checkpoint, which cannot be put into what is here: load it with None "
-    "in its place, and take the values from it"
+    "{} is one object in the checkpoint, which cannot fill the value here: load it with None "
+    "instead of the value, and take the values from it"
 )
 
 

@@ -53,7 +53,7 @@ def plan_save(
     if problem is None:
         try:
             items, paths = local_items(state_dict)
-        except Exception as error:  # whatever it is, the other ranks wait for an answer
+        except Exception as error:  # whatever it is, the other ranks wait for the exchange
             problem = error
     try:
         items = _pickle_objects(_rank_share(items, problem, ranks), ranks)
@@ -151,7 +151,7 @@ def _pickle_objects(items: Sequence[Item], ranks: Ranks) -> list[Item]:
         streams.wait_for(streams.devices_of(streams.tensors_in(objects)))
         for item in items:
             pickled.append(replace(item, data=_pickle(item)) if item.is_object else item)
-    except Exception as error:  # whatever it is, the other ranks wait for an answer
+    except Exception as error:  # whatever it is, the other ranks wait for the exchange
         problem = error
     exchange_or_fail("checkpoint/pickled", ranks, None, problem, CONSEQUENCE)
     return pickled

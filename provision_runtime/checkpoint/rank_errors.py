@@ -51,12 +51,13 @@ def run_together(name: str, ranks: Ranks, action: Callable[[], T]) -> T:
 
     A failure on one is raised on all; damage as the same damage.
     """
-    future = run_with_heartbeat(f"{name}/busy", ranks, action)
-    error = future.exception()
-    if isinstance(error, (RanksMissing, StoreLost)) or not isinstance(
-        error, (Exception, type(None))
-    ):
-        raise error
+    error = None
+    try:
+        result = run_with_heartbeat(f"{name}/busy", ranks, action).result()
+    except (RanksMissing, StoreLost):
+        raise
+    except Exception as failure:  # whatever it is, the other ranks wait for the exchange
+        error = failure
     failures = {}
     for rank, fields in enumerate(ranks.exchange(name, error and _failure(error))):
         if fields is not None:
@@ -68,7 +69,7 @@ def run_together(name: str, ranks: Ranks, action: Callable[[], T]) -> T:
             raise error
         if failed:
             raise _error_of(failed, failures[failed[0]])
-    return future.result()
+    return result
 
 
 def _failure(error: Exception) -> _Failure:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable
 
 from . import catalog, corrupt_files, manifest
 from .errors import DamagedFile
-from .hashes import fastest_of, sha256_of
+from .hashes import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def check_files(
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(backend.traits.block))
         block = buffers.block
-        name, digest, committed = fastest_of(entry) if quick else sha256_of(entry)
+        name, digest, committed = digest_of(entry, quick)
         try:
             size = backend.stat(home, entry.name).size
             if size != entry.size:

@@ -79,7 +79,7 @@ class ParentFile(NamedTuple):
 
 
 class ParentIndex:
-    """What the parent checkpoint holds, by content and by place: an incremental save may link it."""
+    """What the parent checkpoint holds, by content and by box: an incremental save may link it."""
 
     def __init__(self, folder: str | None, parent: Manifest | None) -> None:
         self.folder = folder

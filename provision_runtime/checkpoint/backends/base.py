@@ -210,7 +210,7 @@ class Backend(Protocol):
         """Writes the manifest, makes the folder visible as the step's newest generation, and points
         `latest` at it. Durable on return.
 
-        If it raises, it has undone what it did, as far as the store still answers.
+        If it raises, it has undone what it did, as far as the store still responds.
 
         Args:
             folder: The name of the temporary folder.

@@ -74,7 +74,7 @@ class FsspecStore:
         return int(info["size"])
 
     def exists(self, name: str) -> bool:
-        # Not fsspec's exists(): to it, a store that does not answer has no objects.
+        # Not fsspec's exists(): to it, a store that does not respond has no objects.
         try:
             self.size(name)
         except FileNotFoundError:
@@ -146,7 +146,7 @@ def request_all(action: Callable[[str], T], names: Sequence[str]) -> list[T]:
 def as_os_errors(address: str, path: str) -> Iterator[None]:
     """Turns every exception of a store's package into an OSError with errno, text and address.
 
-    Some are not OSErrors (botocore's, if the server does not answer or there are no credentials),
+    Some are not OSErrors (botocore's, if the server does not respond or there are no credentials),
     and they have no common parent.
     """
     try:
