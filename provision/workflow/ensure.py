@@ -152,8 +152,8 @@ def _changed_options(plan: Plan) -> list[str]:
 def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
     """The spec.yml of a user is not rewritten, so what options change is in the lock alone."""
     path = plan.folder / render.SPEC
-    # Neither of these is part of a lock.
-    options = [flag for flag in _changed_options(plan) if flag not in ("--base", "--accept")]
+    # The base image is not part of a lock.
+    options = [flag for flag in _changed_options(plan) if flag != "--base"]
     if options and render.file_state(path) == "edited":
         context.progress.warn(
             f"{path} was edited and is not rewritten: write what {', '.join(options)} says into "

@@ -43,7 +43,7 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
             avoiding = resolver.build_without(resolution.spec, warning.what)
             if avoiding is not None:
                 text += f" The nearest build without this: {avoiding}."
-            text += f" `--accept {warning.what}` silences this warning."
+            text += f" `accept: [{warning.what}]` in spec.yml silences this warning."
         warn_once(context, text)
 
 

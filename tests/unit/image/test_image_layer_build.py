@@ -368,7 +368,7 @@ def test_a_prefix_with_changed_wheels_is_refused(lab: Lab) -> None:
         lab.build("toy", FIRST, prefix)
     (site / "einops-1.0.dist-info" / "RECORD").chmod(0o755)
     with pytest.raises(IntegrityError, match="every file is executable"):
-        lab.build("toy", FIRST, replace(prefix, wheels=None))
+        lab.build("toy", FIRST, replace(prefix, wheels={}))
 
 
 def test_a_locale_without_utf_8_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
