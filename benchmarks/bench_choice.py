@@ -32,7 +32,7 @@ def main() -> None:
     place = box() / "choice"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    env = {**environment(), "PROVISION_CHANNEL_ALIAS": channels}
+    env = {**environment(), "PROVISION_MIRRORS": f"*={channels}"}
     newer = compared = 0
     print(f"torch {TORCH}, CUDA {CUDA}, Python {PYTHON}\n{'package':24}{'provision':>16}{'uv':>16}")
     for package in sys.argv[2:] or REQUESTS:

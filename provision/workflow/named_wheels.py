@@ -170,7 +170,7 @@ def _report_older(
         return
     context.progress.warn(
         f"{OLD_RELEASE}: {sentence}. The locked release is {days // 365} years older. "
-        f"`--accept {OLD_RELEASE}` silences this warning"
+        f"`accept: [{OLD_RELEASE}]` in spec.yml silences this warning"
     )
 
 
