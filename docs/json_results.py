@@ -16,9 +16,10 @@ from provision.adapters.slurm.jobs import SlurmJob
 from provision.channel.host_python import HostPython, HostPythonChannel
 from provision.cluster.failures import NodeFailure
 from provision.cluster.fitness import NodeVerdict
-from provision.cluster.inventory import Engine, NodeNames
+from provision.cluster.inventory import Engine
 from provision.core.types import BuildResult, EnvironmentOutcome, Image, Kernel, Prefix, SmokeResult
 from provision.environment.drift import Drift
+from provision.environment.kernel import KernelSpec
 from provision.image.registry.push import PushResult
 from provision.launch import JobFormat, RunFormat
 from provision.lockfile import LockDiff, VerifyReport
@@ -44,7 +45,7 @@ from provision.verbs.status.status import MachineStatus
 from provision.workflow.environments import Environment
 from provision.workflow.image.registry import ImageSummary, PulledImage
 from provision.workflow.lock import LockPreview
-from provision.workflow.ship.ship import Verb
+from provision.workflow.ship.journal import Verb
 from provision.workflow.ship.states import State
 from provision_runtime.checkpoint.inspection.audit import Audit
 from provision_runtime.checkpoint.inspection.contents import Contents
@@ -81,7 +82,7 @@ def _result(name: str, verbs: str, holds: str, *shapes: Shape) -> PrintedResult:
 DOCTOR = (Diagnosis, {"kind": Literal["doctor"], "verdict": str})
 NODE = {
     "name": str,
-    "names": NodeNames,
+    "host": str,
     "engine": Engine,
     "address": str,
     "state": str,
@@ -98,11 +99,11 @@ NODE_CHECK = {
 }
 SHIPPED_NODE = {
     "state": State,
-    "way": str | None,
+    "method": str | None,
     "stage?": str,
     "reason?": str,
     "message?": str,
-    "note?": str,
+    "note": str,
     "removed": list[str],
     "in_use": list[str],
 }
@@ -148,7 +149,7 @@ RESULTS = (
         "kernel-add-preview",
         "kernel add --dry-run",
         "kernel.json as it would be",
-        {"kernel": dict[str, Any]},
+        {"kernel": KernelSpec},
     ),
     _result("kernel-list", "kernel list", "the registered kernels", {"kernels": list[Kernel]}),
     _result(
@@ -237,7 +238,7 @@ RESULTS = (
         "doctor-nodes",
         "doctor --on",
         "the findings of each node, and which were not examined",
-        {"nodes": dict[str, Any], "failures": dict[str, NodeFailure]},
+        {"nodes": dict[str, Diagnosis], "failures": dict[str, NodeFailure]},
     ),
     _result("doctor-explain", "doctor --explain", "what a finding means", Rule, {"id": str}),
     _result(
@@ -266,7 +267,7 @@ RESULTS = (
         "the Python that would be packaged",
         HostPython,
     ),
-    _result("channel-mirror", "channel mirror", "what was downloaded and removed", MirrorResult),
+    _result("channel-mirror", "channel mirror", "what was downloaded", MirrorResult),
     _result(
         "nodes-list",
         "nodes list",

@@ -24,7 +24,6 @@ from provision.catalog.hardware import (
 )
 from provision.catalog.nccl import (
     CondaForgeNccl,
-    cuda_versions,
     nccl_on_conda_forge,
 )
 from provision.catalog.releases import (
@@ -40,6 +39,7 @@ from provision.catalog.releases import (
     version_key,
 )
 from provision.catalog.rules import CompatibilityRule, cuda_packages, matching_rules, rules
+from provision.catalog.source_builds import SourceBuild, source_builds
 
 __all__ = [
     "DATA",
@@ -53,12 +53,12 @@ __all__ = [
     "IndexDefault",
     "Library",
     "Release",
+    "SourceBuild",
     "Toolkit",
     "architectures",
     "covers_minor",
     "cuda_packages",
     "cuda_range",
-    "cuda_versions",
     "find_gpu",
     "gpus",
     "matching_releases",
@@ -70,6 +70,7 @@ __all__ = [
     "rules",
     "runs_on_driver",
     "runs_on_gpu",
+    "source_builds",
     "toolkits",
     "version_key",
 ]

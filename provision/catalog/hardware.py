@@ -7,7 +7,7 @@ import difflib
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from provision.catalog.data_files import load
 from provision.catalog.releases import Build, version_key
@@ -53,7 +53,6 @@ class Toolkit:
     driver_branch: str | None  # of which every public driver suffices
     # The driver that ships with it: what compiling PTX, and new features, need. None: not known.
     toolkit_driver: str | None
-    toolkit_source: str | None
     capability_min: str  # GPUs older than this it cannot compile for
     capability_max: str | None  # nor for newer ones; None: not known
     capability_source: str
@@ -94,7 +93,19 @@ class Gpu:
 @functools.cache
 def toolkits() -> dict[str, Toolkit]:
     """CUDA version -> toolkit, oldest first."""
-    return {cuda: _toolkit(cuda, row) for cuda, row in load("cuda.yml")["toolkits"].items()}
+    table = {}
+    for cuda, row in load("cuda.yml")["toolkits"].items():
+        table[cuda] = Toolkit(
+            cuda=cuda,
+            driver_floor=row["driver_floor"]["version"],
+            driver_source=row["driver_floor"]["source"],
+            driver_branch=row["driver_floor"].get("branch"),
+            toolkit_driver=row["toolkit_driver"]["version"],
+            capability_min=row["capability"]["min"],
+            capability_max=row["capability"]["max"],
+            capability_source=row["capability"]["source"],
+        )
+    return table
 
 
 @functools.cache
@@ -268,20 +279,6 @@ def _is_at_least(driver: str, floor: str) -> Compatibility:
     return "yes" if driver_key >= floor_key else "no"
 
 
-def _toolkit(cuda: str, row: dict[str, Any]) -> Toolkit:
-    return Toolkit(
-        cuda=cuda,
-        driver_floor=row["driver_floor"]["version"],
-        driver_source=row["driver_floor"]["source"],
-        driver_branch=row["driver_floor"].get("branch"),
-        toolkit_driver=row["toolkit_driver"]["version"],
-        toolkit_source=row["toolkit_driver"]["source"],
-        capability_min=row["capability"]["min"],
-        capability_max=row["capability"]["max"],
-        capability_source=row["capability"]["source"],
-    )
-
-
 def _capability(architecture: str) -> str:
     digits = architecture.removeprefix("sm_")
     return f"{digits[:-1]}.{digits[-1]}"
@@ -338,5 +335,5 @@ def _suggestion(name: str) -> str:
     if similar:
         names = [products[candidate] for candidate in dict.fromkeys(similar)][:5]
         return f"Similar: {', '.join(names)}. "
-    one_of_each = {gpu.architecture: product for product, gpu in reversed(gpus().items())}
-    return f"Known GPUs include {', '.join(one_of_each.values())}. "
+    examples = {gpu.architecture: product for product, gpu in reversed(gpus().items())}
+    return f"Known GPUs include {', '.join(examples.values())}. "

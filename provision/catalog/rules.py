@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from provision.catalog.data_files import load
 from provision.catalog.releases import Build, Release
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.types import BuildSource
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
 
 Consequence = Literal["pin", "refuse", "warn"]
 
@@ -43,24 +40,38 @@ class CompatibilityRule:
     package: str | None = None
     # The request lists these channels in this order.
     channels: tuple[str, ...] = ()
-    # One of these environment variables is set where the environment runs.
-    variables: tuple[str, ...] = ()
     # The GPU is newer than all code in the build, which runs only by compiling PTX.
     through_ptx: bool = False
     requirement: str | None = None  # what a pin adds
     advice: str = ""  # what to do about a refusal or a warning
 
 
+@dataclass(frozen=True, kw_only=True)
+class CudaPackages:
+    """Packages that exist once for each CUDA. endings, extras: of their names, by CUDA's major
+    version."""
+
+    packages: tuple[str, ...]
+    source: str
+    endings: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, str] = field(default_factory=dict)
+
+
 @functools.cache
 def rules() -> tuple[CompatibilityRule, ...]:
     """All rules, in the order of the file."""
-    return tuple(_rule(row) for row in load("rules.yml"))
+    table = []
+    for row in load("rules.yml"):
+        lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+        table.append(CompatibilityRule(**{**row, **lists}))
+    return tuple(table)
 
 
 @functools.cache
-def cuda_packages() -> tuple[dict[str, Any], ...]:
-    """The rows of packages that exist once for each CUDA, in the order of the file."""
-    return tuple(load("cuda_packages.yml"))
+def cuda_packages() -> tuple[CudaPackages, ...]:
+    """The rows of cuda_packages.yml, in the order of the file."""
+    rows = load("cuda_packages.yml")
+    return tuple(CudaPackages(**{**row, "packages": tuple(row["packages"])}) for row in rows)
 
 
 def matching_rules(
@@ -73,14 +84,12 @@ def matching_rules(
     platforms: Sequence[Platform] = (PLATFORM,),
     packages: Collection[str] = (),
     channels: Sequence[str] = (),
-    variables: Collection[str] = (),
     through_ptx: bool = False,
 ) -> tuple[CompatibilityRule, ...]:
     """The rules that hold, in the order of the file.
 
     build is None for a CPU build. nccl: the version if it is a choice and not the build's own.
-    packages: names that the request adds to the environment. variables: names of environment
-    variables that are set where the environment runs.
+    packages: names that the request adds to the environment.
     """
     from packaging.utils import canonicalize_name
 
@@ -104,33 +113,20 @@ def matching_rules(
             continue
         if rule.channels and not _is_in_order(rule.channels, channels):
             continue
-        if rule.variables and not any(name in rule.variables for name in variables):
-            continue
         if rule.through_ptx and not through_ptx:
             continue
         matching.append(rule)
     return tuple(matching)
 
 
-def _rule(row: dict[str, Any]) -> CompatibilityRule:
-    fields: dict[str, Any] = {}
-    for key, value in row.items():
-        fields[key] = tuple(value) if isinstance(value, list) else value
-    return CompatibilityRule(**fields)
-
-
+@functools.cache
 def _contains(specifier: str | None, version: str | None) -> bool:
     """Whether a version is known and satisfies the specifier; without a specifier, any does."""
-    if not specifier:
-        return True
-    return version is not None and _specifier_set(specifier).contains(version)
-
-
-@functools.cache
-def _specifier_set(specifier: str) -> SpecifierSet:
     from packaging.specifiers import SpecifierSet
 
-    return SpecifierSet(specifier)
+    if not specifier:
+        return True
+    return version is not None and SpecifierSet(specifier).contains(version)
 
 
 def _is_in_order(names: Sequence[str], channels: Sequence[str]) -> bool:

@@ -80,7 +80,6 @@ PYTHON_FROM = "provision_python_from"
 PORTABLE = "provision_portable"
 INPUTS = "provision_inputs_sha256"
 AS_OF = "provision_as_of"
-SOLVER = "provision_solver"
 
 HEADER = (
     "# Every package of this environment, by URL and hash. Made by provision in the format of "
@@ -164,9 +163,12 @@ def read_platforms(path: Path) -> tuple[Lock, ...]:
     return tuple(_lock(path, content, document, platform) for platform in platforms)
 
 
-def read_file(path: Path) -> LockFile:
-    """All of a lock file. Raises IntegrityError if it is not a lock file of version 1."""
-    content, document = _load(path)
+def read_file(path: Path, content: bytes | None = None) -> LockFile:
+    """All of a lock file. content: what it is to hold, instead of what it holds.
+
+    Raises IntegrityError if it is not a lock file of version 1.
+    """
+    content, document = _load(path, content)
     metadata = document["metadata"]
     entries = []
     credentials = []
@@ -222,13 +224,9 @@ def lock_text(
     packages: Sequence[LockedPackage],
     *,
     python_from: PythonSource,
-    solver: str | None = None,
 ) -> str:
-    """The lock file of these packages of all platforms.
-
-    solver: the external executable that solved, if any.
-    """
-    return _text(_document(inputs, packages, python_from, solver))
+    """The lock file of these packages of all platforms."""
+    return _text(_document(inputs, packages, python_from))
 
 
 def compose(
@@ -237,18 +235,17 @@ def compose(
     packages: Sequence[LockedPackage],
     *,
     python_from: PythonSource,
-    solver: str | None = None,
 ) -> tuple[str, Lock]:
     """The text of a lock file, and the Lock that `read` would return for it at `path`."""
-    document = _document(inputs, packages, python_from, solver)
+    document = _document(inputs, packages, python_from)
     text = _text(document)
     return text, _lock(path, text.encode(), document, None)
 
 
-def _load(path: Path) -> tuple[bytes, LockDocument]:
+def _load(path: Path, content: bytes | None = None) -> tuple[bytes, LockDocument]:
     """The bytes of a lock file, and its document as the schema has it."""
     try:
-        content = read_source(path)
+        content = read_source(path) if content is None else content
         document = parse_yaml(content)
     except YamlError as error:
         raise IntegrityError(error.in_file(path), advice=_RELOCK) from error
@@ -285,7 +282,6 @@ def _lock(path: Path, content: bytes, document: LockDocument, platform: Platform
         platforms=platforms,
         channels=_channels(metadata),
         as_of=custom.get(AS_OF),
-        solver=custom.get(SOLVER),
     )
 
 
@@ -384,7 +380,6 @@ def _document(
     inputs: LockInputs,
     packages: Sequence[LockedPackage],
     python_from: PythonSource,
-    solver: str | None,
 ) -> LockDocument:
     urls = [relative_url(package.url, inputs.folder) for package in packages]
     # Wheels in the environment's own folder go where the lock goes.
@@ -399,8 +394,6 @@ def _document(
     }
     if inputs.as_of:
         custom[AS_OF] = inputs.as_of
-    if solver:
-        custom[SOLVER] = solver
     metadata: LockMetadata = {
         "content_hash": {str(key): value for key, value in content_hashes(inputs).items()},
         "channels": [{"url": channel, "used_env_vars": []} for channel in inputs.channels],

@@ -44,8 +44,8 @@ class LockInputs:
     # Hashes the content: neither comments, the environment's name nor conda's word `nodefaults` make
     # a lock stale.
     sha256: str
-    # The same with the name, and with `nodefaults` among the channels: as older locks have it.
-    former_sha256: tuple[str, ...]
+    # The same with `nodefaults` among the channels: as older locks have it.
+    former_sha256: tuple[str, ...] = ()
     folder: Path = Path()  # where they are: addresses in them may be relative to it
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
     # Whether environment.yml has only what we render; other tools may read more into other keys and
@@ -72,7 +72,7 @@ def read_inputs(
     channels = [channel for channel in channels if channel != "nodefaults"]
     content = {**nameless, "channels": channels}
     with_nodefaults = {"channels": [*channels, "nodefaults"]}
-    former = (document, {**document, **with_nodefaults}, {**nameless, **with_nodefaults})
+    former = (nameless, {**nameless, **with_nodefaults})
     only_pip = len(sections) < 2 and all(set(section) <= {"pip"} for section in sections)
     return LockInputs(
         environment=environment,

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from provision import sources
 from provision.adapters import conda
 from provision.adapters import uv as wheels
+from provision.adapters.uv import ResolveRequest
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
 from provision.core.platforms import Platform, host_platform
@@ -24,7 +25,6 @@ from provision.core.requirement_urls import GIT, absolute_requirement
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
 from provision.lockfile.diagnose.unsat_core import PinReasons
-from provision.lockfile.external_solver import ExternalSolver
 from provision.lockfile.input_files import LockInputs
 from provision.sources.base import REQUESTED
 
@@ -53,19 +53,16 @@ def solve(
     *,
     local_python: LocalPythonChannel | None = None,
     solver: conda.Solver | None = None,
-    external: ExternalSolver | None = None,
 ) -> Packages:
     """Every package of the environment on every platform, guarded.
 
     local_python: replaces the request's channels; such a lock is not portable.
     solver: has read the channels already, which saves time over many locks.
-    external: the executable that solves conda's part instead.
     """
     solver = solver or conda.Solver()
     packages: Packages = ()
     for platform in inputs.machines:
         joint = joint_solve(inputs, resolution, platform, local_python, solver)
-        joint = dataclasses.replace(joint, external=external)
         packages += joint.guarded(joint.solve(), resolution)
     return packages
 
@@ -102,12 +99,18 @@ def joint_solve(
         as_of=as_of,
     )
     wheel_request = None
+    own = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
+    named = tuple(text for text in inputs.pip if text not in own)
     if inputs.pip:
         build_path = None
         if resolution.needs_local_build:
             build_path = resolution.local_version.partition("+")[2]
         wheel_request = wheels.ResolveRequest(
-            requirements=tuple(absolute_requirement(text, inputs.folder) for text in inputs.pip),
+            # uv chooses a version for what comes first, unless something conflicts with it later.
+            requirements=tuple(
+                absolute_requirement(text, inputs.folder)
+                for text in sorted(inputs.pip, key=lambda text: text in own)
+            ),
             python=resolution.python,
             glibc=virtual_packages["__glibc"],
             platform=platform,
@@ -116,8 +119,6 @@ def joint_solve(
             mirrors=solver.mirrors,
         )
     reasons = PinReasons.of(resolution.pins, _wheel_bounds(inputs.pip))
-    own = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
-    named = tuple(text for text in inputs.pip if text not in own)
     return JointSolve(solver, conda_request, wheel_request, reasons, named)
 
 
@@ -132,12 +133,11 @@ class JointSolve:
     named: the wheels that the user requested. They are as new as everything requested allows.
     """
 
-    solver: conda.Solver  # ours: it solves, unless `external` does, and it explains
+    solver: conda.Solver
     conda: conda.SolveRequest
     wheels: wheels.ResolveRequest | None
     reasons: PinReasons
     named: tuple[str, ...] = ()
-    external: ExternalSolver | None = None
 
     def solve(self) -> Packages:
         conda_packages = self.solve_conda()
@@ -156,8 +156,6 @@ class JointSolve:
     def solve_conda(self, *bounds: str) -> Packages:
         """conda's part, within these bounds and those of the requests."""
         request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *bounds))
-        if self.external:
-            return self.external.solve(request)
         try:
             return self.solver.solve(request)
         except Unsolvable as error:
@@ -182,16 +180,7 @@ class JointSolve:
         A version that the request gives for conda binds the wheels; others give way.
         """
         assert self.wheels is not None
-        with_version = {conda.spec_name(spec) for spec in self.conda.specs}.difference(
-            self.conda.specs
-        )
-        binding = [package for package in conda_packages if package.name in with_version]
-        request = dataclasses.replace(
-            self.wheels,
-            provided=provided(binding),
-            prefer={**provided(conda_packages), **self.wheels.prefer},
-        )
-        wheel_versions = self._explained(wheels.resolve_versions, request)
+        wheel_versions = self._wheel_versions(conda_packages, self.wheels)
         bounds: list[str] = []
         for package in conda_packages:
             version = wheel_versions.get(canonicalize_name(package.name))
@@ -204,9 +193,27 @@ class JointSolve:
                 bounds.append(bound)
         return self.solve_conda(*bounds) if bounds else conda_packages
 
-    def _explained(
-        self, resolve: Callable[[wheels.ResolveRequest], T], request: wheels.ResolveRequest
-    ) -> T:
+    def with_newest(self, names: Collection[str], conda_packages: Packages) -> JointSolve:
+        """The same with these wheels at the versions that they have if no other package must stay.
+
+        A locked package that stays would otherwise hold a new one back: uv prefers to keep it.
+        """
+        assert self.wheels is not None
+        free = dataclasses.replace(self.wheels, prefer={}, new_requirements=None)
+        newest = self._wheel_versions(conda_packages, free)
+        pins = tuple(f"{name}=={newest[name]}" for name in sorted(names) if name in newest)
+        request = dataclasses.replace(self.wheels, constraints=pins, new_requirements=None)
+        return dataclasses.replace(self, wheels=request)
+
+    def _wheel_versions(self, conda_packages: Packages, request: ResolveRequest) -> dict[str, str]:
+        """The versions by name that the wheels have without what only conda's packages need."""
+        with_version = {conda.spec_name(spec) for spec in self.conda.specs}
+        with_version.difference_update(self.conda.specs)
+        binding = [package for package in conda_packages if package.name in with_version]
+        request = dataclasses.replace(request, provided=provided(binding))
+        return self._explained(wheels.resolve_versions, request)
+
+    def _explained(self, resolve: Callable[[ResolveRequest], T], request: ResolveRequest) -> T:
         """The result for a request to uv. Raises Unsolvable with the cause."""
         try:
             return resolve(request)
@@ -371,7 +378,26 @@ def _update(
             prefer=versions(staying_wheels),
             new_requirements=None if moving else tuple(new),
         )
-    return dataclasses.replace(joint, conda=request, wheels=wheel_request).solve()
+    joint = dataclasses.replace(joint, conda=request, wheels=wheel_request)
+    packages = joint.solve()
+    if wheel_request is None or not _is_held_back({*moving, *changed}, packages, wheel_request):
+        return packages
+    return joint.with_newest({*moving, *changed}, tuple(staying_conda)).solve()
+
+
+def _is_held_back(names: Collection[str], packages: Packages, request: ResolveRequest) -> bool:
+    """Whether an index has a newer wheel of one of these packages than was chosen."""
+    from packaging.version import Version
+
+    for package in packages:
+        if package.manager == "pip" and canonicalize_name(package.name) in names:
+            current, glibc = Version(package.version), Version(request.glibc)
+            for release in wheels.index_releases(package.name, request):
+                is_usual = current.is_prerelease or not release.version.is_prerelease
+                fits = release.glibc is not None and release.glibc <= glibc
+                if fits and is_usual and release.version > current:
+                    return True
+    return False
 
 
 def _with_locked_commits(

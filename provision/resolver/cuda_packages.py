@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from provision import catalog
+from provision.catalog.rules import CudaPackages
 from provision.core.package_names import package_name
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice
@@ -63,14 +63,13 @@ def _cuda_of(requirement: str) -> str | None:
 def _for_cuda(requirement: str, major: str) -> tuple[str | None, str]:
     """The package for a CUDA, and the source; the name is None if none is known."""
     name, extras = _name_and_extras(requirement)
-    for extra in extras:
-        row = _table().get(name, {})
-        if EXTRA.match(extra) and "extras" in row and major in row["extras"]:
-            return f"{name}[{row['extras'][major]}]", row["source"]
+    row = _table().get(name)
+    if row and major in row.extras and any(EXTRA.match(extra) for extra in extras):
+        return f"{name}[{row.extras[major]}]", row.source
     match = ENDING.fullmatch(name)
-    row = _table().get(match["base"], {}) if match else {}
-    if match and major in row.get("endings", {}):
-        return f"{match['base']}{row['endings'][major]}", row["source"]
+    row = _table().get(match["base"]) if match else None
+    if match and row and major in row.endings:
+        return f"{match['base']}{row.endings[major]}", row.source
     return None, "the package's name"
 
 
@@ -81,6 +80,6 @@ def _name_and_extras(requirement: str) -> tuple[str, set[str]]:
 
 
 @functools.cache
-def _table() -> dict[str, Mapping[str, Any]]:
+def _table() -> dict[str, CudaPackages]:
     """The rows by package, without ending."""
-    return {name: row for row in catalog.cuda_packages() for name in row["packages"]}
+    return {name: row for row in catalog.cuda_packages() for name in row.packages}

@@ -19,13 +19,12 @@ from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
-from provision.core.tempdirs import temporary_directory
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
-from provision.environment import activation, install_record, marker, runtime_package
+from provision.environment import install_record, marker, runtime_package
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
-from provision.workflow import change_journal
+from provision.workflow import change_journal, named_wheels, source_builds
 from provision.workflow.context import Context, warn_once
 from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
 from provision.workflow.resolution import check_host_python
@@ -153,8 +152,8 @@ def _changed_options(plan: Plan) -> list[str]:
 def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
     """The spec.yml of a user is not rewritten, so what options change is in the lock alone."""
     path = plan.folder / render.SPEC
-    # Neither of these is part of a lock.
-    options = [flag for flag in _changed_options(plan) if flag not in ("--base", "--accept")]
+    # The base image is not part of a lock.
+    options = [flag for flag in _changed_options(plan) if flag != "--base"]
     if options and render.file_state(path) == "edited":
         context.progress.warn(
             f"{path} was edited and is not rewritten: write what {', '.join(options)} says into "
@@ -180,15 +179,14 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     )
     packages = solve(context, plan, context.folders.channels)
     path = plan.folder / locks.FILE
-    text, lock = locks.compose(
-        path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
-    )
-    if plan.lock is not None:
-        for line in locks.describe_diff(diff_with(path, text)):
-            context.progress.say(line)
-    _warn_of_unwritten_options(context, plan)
-    with new_lock(context, plan, lock, text) as written:
-        return lock, True, written
+    with source_builds.built(context, plan, packages) as built:
+        text, lock = locks.compose(path, plan.inputs, built, python_from=plan.python_from)
+        if plan.lock is not None:
+            for line in locks.describe_diff(diff_with(path, text)):
+                context.progress.say(line)
+        _warn_of_unwritten_options(context, plan)
+        with new_lock(context, plan, lock, text) as written:
+            return lock, True, written
 
 
 @contextlib.contextmanager
@@ -218,15 +216,13 @@ def new_lock(
         written = ensure_inputs(plan)
         atomic_write(plan.folder / locks.FILE, text)
         yield written + ensure_dockerfile(context, plan, lock)
+    named_wheels.report_older(context, plan.resolution, lock)
 
 
 def diff_with(path: Path, text: str) -> locks.LockDiff:
     """How a lock would differ with this text."""
-    with temporary_directory("diff") as folder:
-        new = folder / path.name
-        new.write_text(text, encoding="utf-8")
-        titles = ("the present lock", "the new lock")
-        return locks.diff_locks(locks.read_file(path), locks.read_file(new), titles)
+    titles = ("the present lock", "the new lock")
+    return locks.diff_locks(locks.read_file(path), locks.read_file(path, text.encode()), titles)
 
 
 def report_index_settings(context: Context) -> None:
@@ -261,20 +257,9 @@ def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, 
 
     channels: where this machine's Python is packaged, if Python comes from it.
     """
-    external_solver = None
-    if plan.request.solver:
-        external_solver = locks.find_solver(
-            plan.request.solver, context.mirrors, show_bars=context.progress.shows_bars
-        )
     python = local_python(context, plan, channels)
     with context.progress.meter("waiting for the solvers", 0):
-        return locks.solve(
-            plan.inputs,
-            plan.resolution,
-            local_python=python,
-            solver=context.solver,
-            external=external_solver,
-        )
+        return locks.solve(plan.inputs, plan.resolution, local_python=python, solver=context.solver)
 
 
 def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPythonChannel | None:
@@ -325,9 +310,6 @@ def ensure_prefix(
     prefix = plan.reusable_prefix(lock)
     if prefix is not None:
         _install_runtime(context, prefix)
-        if not install_record.is_complete(prefix.path):
-            context.progress.say(f"compiling every module of {prefix.path}")
-            install_record.complete(prefix.path, context.folders.byte_code)
         return prefix, False
     locks.require_complete(lock, plan.pins_in_environment_file())
     added = marker.added_by_hand(plan.prefix_path)
@@ -358,17 +340,13 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
 
     Takes the lock only if there is something to do.
     """
-    is_current = runtime_package.is_current(prefix.path, runtime_package.load())
-    if not is_current or not activation.scripts_are_current(prefix.path):
+    if not runtime_package.is_current(prefix.path, runtime_package.load()):
         with environment_lock(context.folders, prefix.name, context.progress, wait=context.wait):
             _install_runtime(context, prefix)
 
 
 def _install_runtime(context: Context, prefix: Prefix) -> None:
     """The same in place. The caller holds the environment's lock."""
-    marker.rename_earlier_marker(prefix.path)
-    if not activation.scripts_are_current(prefix.path):
-        install_record.update_scripts(prefix.path)
     package = runtime_package.load()
     if not runtime_package.is_current(prefix.path, package):
         runtime_package.install(prefix.path, package)
@@ -381,12 +359,4 @@ def _install_runtime(context: Context, prefix: Prefix) -> None:
 @owner_writes_only()
 def ensure_kernel(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
     """The Jupyter kernel of a prefix, and whether it was registered now."""
-    if not kernels.is_current(prefix, display_name):
-        return kernels.install(prefix, display_name), True
-    kernel = Kernel(
-        name=prefix.name,
-        display_name=display_name,
-        path=kernels.kernelspec_folder(prefix.name),
-        prefix=prefix.path,
-    )
-    return kernel, False
+    return kernels.install(prefix, display_name)

@@ -4,7 +4,8 @@ docs/onboarding.md describes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +14,8 @@ from provision.adapters import clustershell
 from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
-from provision.core.schema import location, schema_violations
-from provision.core.settings import place_path
+from provision.core.schema import DocumentPath, location, schema_violations
+from provision.core.settings import folder_path
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
 
 FILE = "lab.yml"
@@ -69,7 +70,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A lab's repository. places: folders for the member who reads this, by their settings key.
+    """A lab's repository. folders: those for the member who reads this, by their settings key.
     mirrors: as `--mirror` takes them, paths absolute."""
 
     name: str
@@ -77,7 +78,7 @@ class Lab:
     contact: str
     clusters: tuple[Cluster, ...] = ()
     known_hosts: Path | None = None
-    places: Mapping[str, Path] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     environments: tuple[LabEnvironment, ...] = ()
     policy: Policy = field(default_factory=Policy)
@@ -120,32 +121,28 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     for violation in schema_violations(document, "lab"):
         place = location(document, violation.path)
         mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
-    for section in ("clusters", "environments", "paths", "policy"):
-        keys = lines.keys((section,))
-        last_lines = dict(keys)
-        for name, line in keys:
-            if line != last_lines[name]:
-                mistakes.append((line, f"{section}: `{name}` is repeated."))
+    mistakes += lines.repeated_keys()
     if mistakes:
         return mistakes
     for key, value in document.items():
         for problem in credential_problems(value):
             mistakes.append((lines.line((key,)), f"{key}: {problem}"))
+    checks: list[tuple[DocumentPath, Callable[[], object]]] = []
     for name, cluster in document.get("clusters", {}).items():
         if "login" in cluster:
-            problem = _refusal(lambda text=cluster["login"]: clustershell.expand(text))
-            if problem:
-                line = lines.line(("clusters", name, "login"))
-                mistakes.append((line, f"clusters.{name}.login: {problem}"))
+            expand = functools.partial(clustershell.expand, cluster["login"])
+            checks.append((("clusters", name, "login"), expand))
     for index, text in enumerate(document.get("mirrors", ())):
-        problem = _refusal(lambda text=text: parse_mirror(text, folder))
-        if problem:
-            mistakes.append((lines.line(("mirrors", index)), f"mirrors[{index}]: {problem}"))
+        checks.append((("mirrors", index), functools.partial(parse_mirror, text, folder)))
     for key, text in document.get("paths", {}).items():
+        checks.append((("paths", key), functools.partial(folder_path, text, folder)))
+    for document_path, check in checks:
         try:
-            place_path(text, folder)
-        except ValueError as error:
-            mistakes.append((lines.line(("paths", key)), f"paths.{key}: {error}."))
+            check()
+        except (InvalidSpec, ValueError) as error:
+            problem = error.message if isinstance(error, InvalidSpec) else f"{error}."
+            where = location(document, document_path)
+            mistakes.append((lines.line(document_path), f"{where}: {problem}"))
     known_hosts = document.get("known_hosts")
     if known_hosts:
         line = lines.line(("known_hosts",))
@@ -155,15 +152,6 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
         elif not path.resolve().is_relative_to(folder.resolve()):
             mistakes.append((line, f"known_hosts: {path} is not in this repository."))
     return mistakes
-
-
-def _refusal(check: Any) -> str:
-    """Why a value is refused; empty if it is not."""
-    try:
-        check()
-    except InvalidSpec as error:
-        return error.message
-    return ""
 
 
 def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
@@ -181,7 +169,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
             _cluster(name, content) for name, content in document.get("clusters", {}).items()
         ),
         known_hosts=folder / known_hosts if known_hosts else None,
-        places={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
+        folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
         environments=tuple(
             _environment(name, content or {})

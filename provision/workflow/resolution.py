@@ -18,7 +18,7 @@ from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, Resolution
 from provision.resolver import spec as specs
-from provision.workflow import torch_release
+from provision.workflow import named_wheels
 from provision.workflow.context import Context, warn_once
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def resolve_with_python(
     resolution: the spec's own, if the caller has it.
     """
     if lock is not None:
-        spec = torch_release.as_locked(spec, lock)
+        spec = named_wheels.with_locked_torch(spec, lock)
     else:
         resolution = resolution or resolve(spec)
-        fitting = torch_release.for_wheels(
+        fitting = named_wheels.fitting_wheels(
             context, spec, machine_for(spec) or HostGpus(), resolution
         )
         if fitting is not spec:
@@ -116,7 +116,11 @@ def resolve_with_python(
     if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
         return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))
     if lock is not None and lock.python_from == "host":
-        return ResolvedRequest(python_from="host", resolution=_resolve_as_locked(spec, lock))
+        # With the Python that the lock holds, whichever Python runs provision.
+        python = lock.find("python")
+        if spec.python is None and python is not None:
+            spec = dataclasses.replace(spec, python=catalog.minor(python.version))
+        return ResolvedRequest(python_from="host", resolution=resolve(spec))
     if spec.python_from == "host":
         return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
     resolution = resolution or resolve(spec)
@@ -144,14 +148,6 @@ def _unanswered(
 ) -> dict[str, str]:
     """Asked once per run: naming and planning must not see two answers."""
     return solver.unreachable_channels(channels, platform)
-
-
-def _resolve_as_locked(spec: Spec, lock: Lock) -> Resolution:
-    """The resolution with the Python that a lock holds, whichever Python runs provision."""
-    python = lock.find("python")
-    if spec.python is None and python is not None:
-        spec = dataclasses.replace(spec, python=catalog.minor(python.version))
-    return resolve(spec)
 
 
 def check_host_python(spec: Spec) -> None:

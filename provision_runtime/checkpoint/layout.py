@@ -17,9 +17,12 @@ import hashlib
 import re
 import secrets
 import socket
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..comm import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LATEST = "latest"
 COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?(?:-([0-9a-f]{12}))?")
@@ -69,7 +72,7 @@ class FolderWriter(NamedTuple):
         """
         if (self.host, self.namespace) != (_host(), _namespace_digest()):
             return processes.UNKNOWN
-        namespace = processes.own_identity()[0]
+        namespace = processes.this_process()[0]
         return processes.state([namespace, self.number, self.started])
 
 
@@ -80,6 +83,13 @@ def parse(folder: str) -> CheckpointName | None:
         return None
     step, generation, token = match.groups()
     return CheckpointName(int(step), int(generation or 0), token or "")
+
+
+def next_generation(folders: Iterable[str], step: int) -> int:
+    """A generation of the step that no folder has."""
+    names = map(parse, folders)
+    generations = [name.generation for name in names if name is not None and name.step == step]
+    return max(generations, default=-1) + 1
 
 
 def pointer(folder: str) -> bytes:
@@ -102,7 +112,7 @@ def new_token() -> str:
 
 def temporary(purpose: str) -> str:
     """A new name for something that this process works on."""
-    _, number, started = processes.own_identity()
+    _, number, started = processes.this_process()
     fields = (TEMPORARY, purpose, _host(), number, started, _namespace_digest(), new_token())
     return SEPARATOR.join(fields)
 
@@ -136,5 +146,5 @@ def _host() -> str:
 
 
 def _namespace_digest() -> str:
-    namespace = processes.own_identity()[0]
+    namespace = processes.this_process()[0]
     return hashlib.sha256(namespace.encode()).hexdigest()[:NAMESPACE_DIGITS]

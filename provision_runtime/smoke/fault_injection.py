@@ -139,7 +139,7 @@ def falsified_row(row: dict[str, Any], options: Options, rank: int) -> dict[str,
 def nccl_library() -> Path | None:
     folder = origins.torch_folder()
     if folder:
-        for path in libraries.own(folder):
+        for path in libraries.bundled(folder):
             if libraries.stem(path) == "nccl":
                 return Path(path)
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -89,8 +89,7 @@ def write_report(report: model.Report, path: Path, junit_path: Path | None = Non
     """Writes report.json and, if a path is given, the same as JUnit XML."""
     fs.atomic_write(path, model.dumps(report).encode())
     if junit_path is not None:
-        document = model.document(report)
-        fs.atomic_write(junit_path, junit.dumps({model.KIND: document}).encode())
+        fs.atomic_write(junit_path, junit.dumps({model.KIND: report}).encode())
 
 
 class Reporter:
@@ -194,5 +193,5 @@ class Reporter:
         write_report(report, options.out / REPORT_NAME, options.junit)
 
     def _print(self, phase: model.ReportedPhase, prefix: str = "") -> None:
-        lines = table.phase_lines(asdict(phase), table.terminal_width(self._output))
+        lines = table.phase_lines(phase, table.terminal_width(self._output))
         os.write(self._output, "".join(f"{prefix}{line}\n" for line in lines).encode())

@@ -16,7 +16,7 @@ from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
 from provision.adapters.uv.source_packages import static_version
 from provision.adapters.uv.uv_process import run_uv, uv_executable
-from provision.catalog import version_key
+from provision.catalog import source_builds, version_key
 from provision.core.credentials import without_credentials
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
@@ -123,6 +123,8 @@ def _remote_then_local(
     So a lock names files that others can download wherever that is possible.
     """
     indexes = index_settings(request.build_path, request.mirrors)
+    further = {**indexes.further, "dependency-metadata": _stated_requirements()}
+    indexes = dataclasses.replace(indexes, further=further)
     with temporary_directory("uv") as folder:
         try:
             return compile_with(request, indexes, folder)
@@ -130,6 +132,15 @@ def _remote_then_local(
             if not indexes.has_local:
                 raise
             return compile_with(request, indexes.with_local, folder)
+
+
+def _stated_requirements() -> list[Mapping[str, object]]:
+    """For uv.toml: what packages require that say so only while they are built, which takes torch."""
+    rows: list[Mapping[str, object]] = []
+    for facts in source_builds().values():
+        if facts.requires is not None:
+            rows.append({"name": facts.package, "requires-dist": ["torch", *facts.requires]})
+    return rows
 
 
 def _compile_versions(request: ResolveRequest, indexes: IndexSettings, folder: Path) -> str:

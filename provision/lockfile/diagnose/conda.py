@@ -1,41 +1,44 @@
 """Why conda's solver found no answer: which requirement, with its reason and source, conflicts with
 which fact or record, and what to change.
 
-We look into the channels' records and solve again with fewer requirements; we do not parse the
-solver's output, which is in the details.
+The channels' records show what is missing. Solving again with fewer requirements finds those that
+conflict; the solver's own output about these alone says how.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from provision.adapters import conda, uv
+from provision.adapters import conda
 from provision.adapters.conda import ChannelRecord, ChannelRecords
-from provision.catalog import toolkits, version_key
+from provision.catalog import version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.platforms import PLATFORMS
 from provision.lockfile.diagnose.unsat_core import (
-    TORCH,
     Budget,
     OutOfTime,
     PinReasons,
     describe_option,
     minimal,
     nearest_pythons,
-    suggest_options,
+    suggestions,
     undiagnosed,
 )
-from provision.lockfile.input_files import VirtualPackages
 
 # CPU seconds.
 BUDGET_S = 10.0
 MAX_SHOWN = 6
-MAX_DEPTH = 3
+MAX_LINES = 16
+# The solver draws a tree (py-rattler 0.28).
+SOLVER_PREFIX = "Cannot solve the request because of: "
+TREE = re.compile(r"[│├└─]")
+PARENT = re.compile(r"( *)(\S+) (.+) would require")
+UNMET = re.compile(r"( *)(__\w+) (.+), for which no candidates were found")
+NEWEST = "9999"  # of a virtual package: newer than any package requires
 PYTHON_PIN = re.compile(r"python=\d+\.\d+")
 DETAILS_ADVICE = "-v shows the solver's own output."
 
@@ -45,6 +48,21 @@ class Term(NamedTuple):
 
     is_bound: bool
     text: str
+
+
+class MachineNeed(NamedTuple):
+    """What a package of the solver's chain requires of the machine."""
+
+    package: str
+    versions: str  # the releases with this requirement
+    virtual: str
+    spec: str
+
+    @property
+    def version(self) -> str:
+        """The version that meets it, or one newer than all if it names none."""
+        match = re.search(r"\d+(\.\d+)*", self.spec)
+        return match[0] if match else NEWEST
 
 
 class SolveDiagnosis(NamedTuple):
@@ -76,21 +94,23 @@ class _CondaConflict:
         self.request, self.solver, self.reasons, self.budget = request, solver, reasons, budget
         self.records = ChannelRecords(solver, request)
 
-    def diagnose(self, depth: int = MAX_DEPTH) -> SolveDiagnosis:
-        return self._missing_records() or self._conflict(depth)
+    def diagnose(self) -> SolveDiagnosis:
+        return self._missing_records() or self._conflict()
 
-    def _is_solvable(self, terms: Sequence[Term], machine: VirtualPackages | None = None) -> bool:
-        self.budget.check()
-        return self.solver.is_solvable(self._request(terms, machine))
-
-    def _request(
-        self, terms: Sequence[Term], machine: VirtualPackages | None = None
-    ) -> conda.SolveRequest:
+    def _request(self, terms: Sequence[Term]) -> conda.SolveRequest:
         return dataclasses.replace(
             self.request,
             specs=tuple(term.text for term in terms if not term.is_bound),
             bounds=tuple(term.text for term in terms if term.is_bound),
-            virtual_packages=self.request.virtual_packages if machine is None else machine,
+        )
+
+    def _is_solvable(self, terms: Sequence[Term], **offered: str) -> bool:
+        """offered: versions of virtual packages that the machine has instead of the assumed ones."""
+        self.budget.check()
+        request = self._request(terms)
+        machine = {**dict(request.virtual_packages), **offered}
+        return self.solver.is_solvable(
+            dataclasses.replace(request, virtual_packages=tuple(machine.items()))
         )
 
     # Requirements that no record satisfies.
@@ -145,7 +165,7 @@ class _CondaConflict:
     ) -> str:
         """Where to find a package that these channels do not have for the platform."""
         platform, name = self.request.platform, conda.spec_name(spec)
-        if not any(self.records.package_names(own, platform) for own in channels):
+        if not any(self.records.package_names(listed, platform) for listed in channels):
             return f"{have} no packages at all for {platform}"
         if channel:
             other_channels = {record.channel for record in self.records.find(name)}
@@ -161,19 +181,28 @@ class _CondaConflict:
             text += f"; similar names: {', '.join(similar)}"
         return text
 
-    # Requirements that conflict, and the fact or the records that show it.
+    # Requirements that conflict.
 
-    def _conflict(self, depth: int) -> SolveDiagnosis:
+    def _conflict(self) -> SolveDiagnosis:
         terms = [Term(False, text) for text in self.request.specs]
         terms += [Term(True, text) for text in self.request.bounds]
         by_weight = sorted(terms, key=lambda term: self.reasons.weight(term.text))
         core = minimal(by_weight, self._is_solvable)
         texts = [term.text for term in core]
         described = self.reasons.describe(texts)
-        machine_fact = self._machine_fact(core)
-        if machine_fact:
+        chain = self._chain(core)
+        need = self._machine_need(core, chain)
+        if need is not None:
+            requirement = f"{need.virtual} {need.spec}".removesuffix(" *")
+            if need.package in {conda.spec_name(text) for text in texts}:
+                needed = f"requires {requirement}"
+            else:
+                versions = _listed(need.versions.split(" | "))
+                needed = f"needs {need.package} {versions} ({requirement})"
+            offer = dict(self.request.virtual_packages).get(need.virtual, "none")
             return SolveDiagnosis(
-                f"{described} {machine_fact}",
+                f"{described} {needed}, and {offer} is assumed "
+                f"(virtual-packages.yml, {self.request.platform}).",
                 "Assume a machine that offers it (--cuda, --glibc), or request a build that "
                 "needs less.",
             )
@@ -183,162 +212,60 @@ class _CondaConflict:
             verb = "exclude each other"
         else:
             verb = "cannot be installed together"
-        causes: list[str] = []
-        for first, second in itertools.combinations(texts, 2):
-            direct = self._direct_conflict(first, second) + self._direct_conflict(second, first)
-            causes += direct or self._conflicts_over_third(first, second)
-        because = "; ".join(dict.fromkeys(causes))
-        if not because and depth:
-            because = self._dependency_conflict(texts, depth)
-        detail = f": {because}" if because else ""
-        return SolveDiagnosis(f"{described} {verb}{detail}.", self._advice(terms, core))
+        shown = [*chain[:MAX_LINES], "  ..."] if len(chain) > MAX_LINES else chain
+        message = "\n".join([f"{described} {verb}:", *shown])
+        return SolveDiagnosis(message, self._advice(terms, core))
 
-    def _machine_fact(self, core: Sequence[Term]) -> str | None:
-        """The virtual package that is too old or missing, and how new it would have to be."""
-        assumed = dict(self.request.virtual_packages)
-
-        def is_enough(name: str, version: str) -> bool:
-            return self._is_solvable(core, tuple({**assumed, name: version}.items()))
-
-        # The versions that a machine may offer, oldest first. The last one is newer than any
-        # package requires: it shows whether the machine is the cause.
-        steps_by_name = {"__glibc": (*uv.UV_GLIBC, "2.99"), "__cuda": (*toolkits(), "99")}
-        for name, steps in steps_by_name.items():
-            if not is_enough(name, steps[-1]):
-                continue
-            required: list[str] = []
-            for term in core:
-                required += self._unmet(self._usable_records(term.text), name)
-            needed = f"requires {_listed(required)}"
-            if not required:
-                newer = list(steps)
-                if name in assumed:
-                    current = version_key(assumed[name].split()[0])
-                    newer = [step for step in steps if version_key(step) > current]
-                index = bisect.bisect_left(
-                    newer, True, hi=len(newer) - 1, key=lambda step: is_enough(name, step)
-                )
-                machine = tuple({**assumed, name: newer[index]}.items())
-                needed = f"needs {self._demanding_dependencies(core, machine, name)}"
-            offer = f"{assumed.get(name, 'none')} is assumed"
-            return f"{needed}, and {offer} (virtual-packages.yml, {self.request.platform})."
+    def _machine_need(self, core: Sequence[Term], chain: Sequence[str]) -> MachineNeed | None:
+        """What the oldest machine that suffices must have, if the machine is the cause."""
+        needs = sorted(_machine_needs(chain), key=lambda need: version_key(need.version))
+        for need in needs:
+            if self._is_solvable(core, **{need.virtual: need.version}):
+                return need
+        # The chain may name the first of several requirements only.
+        for need in needs:
+            if self._is_solvable(core, **{need.virtual: NEWEST}):
+                return need
         return None
 
-    def _unmet(self, records: Sequence[ChannelRecord], name: str) -> list[str]:
-        """What records require of a virtual package, if the assumed machine suits none of them."""
-        version = dict(self.request.virtual_packages).get(name)
-        machine = {}
-        if version is not None:
-            machine[name] = conda.PackageBuild(name=name, version=version.split()[0])
-        unmet: dict[str, None] = {}
-        for record in records:
-            demands = [text for text in record.depends if text.split()[0] == name]
-            violations = conda.unsatisfied_specs(demands, machine)
-            if not violations:
-                return []
-            unmet.update((demand, None) for demand, _ in violations)
-        return list(unmet)
-
-    def _demanding_dependencies(
-        self, core: Sequence[Term], machine: VirtualPackages, name: str
-    ) -> str:
-        """The packages of a solution for a newer machine that exist for no older one, with what
-        they require of it.
-        """
-        packages = self.solver.solve(self._request(core, machine))
-        specs = [term.text for term in core]
-        for package in packages:
-            specs += package.depends
-        demanding = []
-        for package in packages:
-            records = self._usable_records(package.name)
-            for spec in specs:
-                if conda.spec_name(spec) == package.name:
-                    admitted = {record.filename for record in self.records.find(spec)}
-                    records = [record for record in records if record.filename in admitted]
-            if self._unmet(records, name):
-                demands = [text for text in package.depends if text.split()[0] == name]
-                demanding.append(f"{package.name} {package.version} ({_listed(demands)})")
-        return _listed(demanding) or f"about {name} {dict(machine)[name]}"
-
-    def _direct_conflict(self, spec: str, other: str) -> list[str]:
-        """What all records of one requirement require of the other package, if that excludes the
-        other requirement.
-        """
-        demands = _requirements_on(self._usable_records(spec), conda.spec_name(other))
-        version_of_other = other.rpartition("::")[2]
-        for demand in demands[:MAX_SHOWN]:
-            if self.records.has_match([demand, version_of_other]):
-                return []
-        return [f"{conda.spec_name(spec)} requires {_listed(demands)}"] if demands else []
-
-    def _conflicts_over_third(self, first: str, second: str) -> list[str]:
-        """What the records of two requirements require of a third package, if no version of it
-        meets both.
-        """
-        first_records, second_records = self._usable_records(first), self._usable_records(second)
-        common = _dependency_names(first_records) & _dependency_names(second_records)
-        conflicts = []
-        for name in sorted(common - set(dict(self.request.virtual_packages))):
-            first_demands = _requirements_on(first_records, name)
-            second_demands = _requirements_on(second_records, name)
-            if not first_demands or not second_demands:
-                continue
-            pairs = itertools.product(first_demands[:MAX_SHOWN], second_demands[:MAX_SHOWN])
-            if not any(self.records.has_match(pair) for pair in pairs):
-                conflicts.append(
-                    f"{conda.spec_name(first)} requires {_listed(first_demands)}, "
-                    f"{conda.spec_name(second)} requires {_listed(second_demands)}"
-                )
-        return conflicts
-
-    def _dependency_conflict(self, texts: Sequence[str], depth: int) -> str:
-        """The same diagnosis for the dependencies of one requirement's newest record, together with
-        the other requirements; empty if these can be solved.
-        """
-        closest = min(texts, key=lambda text: abs(self.reasons.weight(text) - TORCH))
-        newest = self._usable_records(closest)[0]
-        rest = [text for text in texts if text is not closest]
-        depends = [text for text in newest.depends if not text.startswith("__")]
-        request = dataclasses.replace(self.request, specs=(*depends, *rest), bounds=())
-        if self.solver.is_solvable(request):
-            return ""
-        inherited = dict.fromkeys(depends, f"needed by {newest.name}")
-        reasons = dataclasses.replace(self.reasons, reasons={**inherited, **self.reasons.reasons})
-        deeper = _CondaConflict(request, self.solver, reasons, self.budget)
-        message = deeper.diagnose(depth - 1).message.rstrip(".")
-        return f"for {newest.name} {newest.version} {newest.build}, {message}"
+    def _chain(self, core: Sequence[Term]) -> list[str]:
+        """How the solver comes to its conflict, from these requirements alone."""
+        try:
+            self.solver.solve(self._request(core))
+        except Unsolvable as error:
+            lines = error.details.removeprefix(SOLVER_PREFIX).splitlines()
+            return [f"  {TREE.sub(' ', line)}" for line in lines if line.strip()]
+        return []
 
     def _advice(self, terms: Sequence[Term], core: Sequence[Term]) -> str:
-        """Which of a user's own requirements could have another version, and which options leave
-        out what conflicts.
-        """
-        ways = []
-        for term in core:
-            versionless = conda.without_version(term.text)
-            if not self.reasons.is_users(term.text) or versionless == term.text:
-                continue
-            rest = [other for other in terms if other is not term]
-            if not self._is_solvable([*rest, Term(False, versionless)]):
-                continue
-            specs = [versionless if text == term.text else text for text in self.request.specs]
-            request = dataclasses.replace(self.request, specs=tuple(specs))
-            name = conda.spec_name(versionless)
-            for package in self.solver.solve(request):
-                if package.name == name:
-                    ways.append(f"`{term.text}` could become {name} {package.version}")
+        """What else could be requested, or left out."""
+        changes = []
         if any(conda.spec_name(term.text) == "python" for term in core):
-            ways += self._other_python(terms)
-        ways += suggest_options(
+            changes = self._other_python(terms)
+        changes += suggestions(
             [term.text for term in terms],
             [term.text for term in core],
             self.reasons,
+            self._other_version,
             lambda rest: self._is_solvable([term for term in terms if term.text in rest]),
         )
-        if ways:
-            return f"Without other changes, {', or '.join(ways)}."
+        if changes:
+            return f"Without other changes, {', or '.join(changes)}."
         leave_out = ", or leave one of them out" if len(core) > 1 else ""
         return f"Request another combination (provision matrix lists them){leave_out}."
+
+    def _other_version(self, spec: str) -> str | None:
+        """The package and version that solve the request in place of this spec."""
+        self.budget.check()
+        versionless, name = conda.without_version(spec), conda.spec_name(spec)
+        specs = tuple(versionless if text == spec else text for text in self.request.specs)
+        if specs == self.request.specs:
+            return None
+        try:
+            packages = self.solver.solve(dataclasses.replace(self.request, specs=specs))
+        except Unsolvable:
+            return None
+        return next(f"{name} {package.version}" for package in packages if package.name == name)
 
     def _other_python(self, terms: Sequence[Term]) -> list[str]:
         """The option for the nearest Python with which the request can be solved."""
@@ -358,6 +285,18 @@ class _CondaConflict:
             if self._is_solvable(changed):
                 return [f"--python {other} solves it"]
         return []
+
+
+def _machine_needs(chain: Sequence[str]) -> Iterator[MachineNeed]:
+    """What packages of a solver's chain require of the machine in vain."""
+    parents: dict[int, tuple[str, str]] = {}  # indentation -> package, its releases
+    for line in chain:
+        if match := PARENT.fullmatch(line):
+            parents[len(match[1])] = match[2], match[3]
+        elif match := UNMET.match(line):
+            indents = [indent for indent in parents if indent < len(match[1])]
+            if indents:
+                yield MachineNeed(*parents[max(indents)], virtual=match[2], spec=match[3])
 
 
 def _listed(texts: Iterable[str]) -> str:
@@ -381,20 +320,3 @@ def _nearest_versions(spec: str, records: Sequence[ChannelRecord]) -> list[str]:
 
 def _numbers(version: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", version)]
-
-
-def _dependency_names(records: Sequence[ChannelRecord]) -> set[str]:
-    names: set[str] = set()
-    for record in records:
-        names.update(text.split()[0] for text in record.depends)
-    return names
-
-
-def _requirements_on(records: Sequence[ChannelRecord], name: str) -> list[str]:
-    """What records require of a package beyond its presence, without repeats."""
-    requirements: dict[str, None] = {}
-    for record in records:
-        for text in (*record.depends, *record.constrains):
-            if " " in text and text.split()[0] == name:
-                requirements[text] = None
-    return list(requirements)

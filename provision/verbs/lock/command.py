@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    SbomFormat,
     all_option,
-    build_env_option,
-    build_request,
-    context_of,
     dry_run_option,
     mirror_option,
-    name_argument,
     no_wait_option,
     output_file_option,
-    print_outcomes,
     relock_option,
+)
+from provision.cli.spec_options import (
+    build_request,
+    name_argument,
     request_options,
     requests_of_all,
-    verb,
 )
+from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -81,18 +79,12 @@ class DefaultCommandGroup(click.Group):
 @click.command("lock")
 @name_argument
 @request_options
-@build_env_option
 @relock_option
 @click.option(
     "--update",
     multiple=True,
     metavar="PKG",
     help="Update only this package, and others only if it requires that. Repeatable.",
-)
-@click.option(
-    "--solver",
-    type=click.Choice(["conda", "mamba", "micromamba"]),
-    help="Solve the conda packages with this executable, through conda-lock.  [default: built in]",
 )
 @all_option
 @dry_run_option
@@ -122,13 +114,13 @@ def make_lock(
     if options["update"]:
         _update(console, context, name, options, dry_run)
         return None
-    relock, solver = options["relock"], options["solver"]
+    relock = options["relock"]
     if options["every"]:
         from provision.workflow import batch
 
-        requests = requests_of_all(context, name, options, relock=relock, solver=solver)
+        requests = requests_of_all(context, name, options, relock=relock)
         return print_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
-    request = build_request(name, options, relock=relock, solver=solver)
+    request = build_request(name, options, relock=relock)
     if dry_run:
         preview = command.preview(context, request)
         console.result("lock-preview", preview, preview_lines(preview))
@@ -160,11 +152,11 @@ def _update(
     from provision.lockfile import describe_diff
     from provision.workflow import lock as command
 
-    flags = {"relock": "--relock", "every": "--all", "solver": "--solver"}
+    flags = {"relock": "--relock", "every": "--all"}
     conflicting = [flag for option, flag in flags.items() if options[option]]
     if conflicting:
         raise InvalidSpec(
-            "--update changes single packages of one lock, with the built-in solver; it cannot be "
+            "--update changes single packages of one lock; it cannot be "
             f"combined with {' or '.join(conflicting)}.",
             advice=f"Leave out --update or {' and '.join(conflicting)}.",
         )
@@ -210,16 +202,16 @@ def verify(
 @lock.command()
 @click.argument("before", metavar="NAME|FILE")
 @click.argument("after", metavar="NAME|FILE")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
+@click.option("--check", is_flag=True, help="Exit with 1 if they differ.")
 @verb
-def diff(console: Console, before: str, after: str, envs: Path | None, exit_code: bool) -> int:
+def diff(console: Console, before: str, after: str, envs: Path | None, check: bool) -> int:
     """Show what changed from one lock to another, package by package."""
     from provision.lockfile import describe_diff
     from provision.verbs.lock.inspection import diff_locks
 
     result = diff_locks(context_of(console, envs), before, after)
     console.result("lock-diff", result, describe_diff(result))
-    return int(exit_code and not result.same)
+    return int(check and not result.same)
 
 
 @lock.command()
@@ -227,7 +219,7 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
 @click.option(
     "--format",
     "kind",
-    type=SbomFormat(["explicit", "requirements", "pylock", "pixi", "cyclonedx"]),
+    type=click.Choice(["explicit", "requirements", "pylock", "pixi", "cyclonedx"]),
     required=True,
     help=(
         "explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; "

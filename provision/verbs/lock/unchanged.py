@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from provision.core.paths import LOCK, SPEC, Folders, make_private_directory
 from provision.core.settings import settings_files
 
 PACKAGE = Path(__file__).parents[2]
+LIBRARIES = Path(sysconfig.get_path("purelib"))  # changes with each that is installed or removed
 NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 # Depend on this machine, on folders and repositories that are not hashed,
 # or on the day.
@@ -55,7 +57,7 @@ def _hash(folders: Folders, name: str) -> str:
     prefix = prefix_registry.prefix_path(folders, name)
     # What was printed about the environment before, and is not printed again.
     reported = (prefix / "conda-meta", folders.passport(name) / "passport.json")
-    for path in (*_code(), *reported):
+    for path in (*_code(), LIBRARIES, *reported):
         digest.update(f"{path} {_stat(path)}\0".encode(errors="surrogateescape"))
     for path in _contents(folders, name):
         digest.update(f"{path} {_stat(path)}\0".encode(errors="surrogateescape"))

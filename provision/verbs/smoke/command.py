@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import connect_timeout_option, inventory_option, selection_of
-from provision.cli.options import (
-    build_request,
-    context_of,
-    environment_argument,
-    option_group,
-    prefix_option,
-    quick_option,
-    settings_option,
-    verb,
-)
+from provision.cli.cluster_options import inventory_option, selection_of
+from provision.cli.options import environment_argument, option_group, prefix_option, quick_option
+from provision.cli.spec_options import build_request, settings_option
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -34,7 +27,9 @@ local_options = option_group(
         help="Save the measured bandwidths, or compare with the saved ones.",
     ),
     click.option(
-        "--out",
+        "-o",
+        "--output",
+        "out",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
         help="Folder for the report, logs and stack traces.  [default: in the user's data folder]",
@@ -60,7 +55,6 @@ node_options = option_group(
         ),
     ),
     inventory_option,
-    connect_timeout_option,
     click.option(
         "--nodes",
         "count",
@@ -165,7 +159,7 @@ def _nodes_request(envs: Path | None, options: dict[str, Any]) -> NodesRequest |
     from provision.core.errors import InvalidSpec
     from provision.workflow.smoke.nodes import NodesRequest
 
-    names = ("on", "inventory", "connect_s", "count", "pairs", "drain", "drain_max", "queue_s")
+    names = ("on", "inventory", "count", "pairs", "drain", "drain_max", "queue_s")
     node_options = {name: options.pop(name) for name in names}
     node_options = {
         name: value for name, value in node_options.items() if value not in (None, False)
@@ -173,11 +167,11 @@ def _nodes_request(envs: Path | None, options: dict[str, Any]) -> NodesRequest |
     if not node_options:
         return None
     if "on" not in node_options:
-        flags = {"connect_s": "connect-timeout", "count": "nodes", "queue_s": "queue-timeout"}
+        flags = {"count": "nodes", "queue_s": "queue-timeout"}
         flag = next(iter(node_options))
         option = flags.get(flag, flag.replace("_", "-"))
         raise InvalidSpec(f"--{option} is for tests over nodes.", advice="Name them with --on.")
-    selected = {name: node_options.pop(name, None) for name in ("on", "inventory", "connect_s")}
+    selected = {name: node_options.pop(name, None) for name in ("on", "inventory")}
     if "drain_max" in node_options and not node_options.get("drain"):
         raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
     node_options["pairs"] = bool(node_options.get("pairs") or node_options.get("drain"))

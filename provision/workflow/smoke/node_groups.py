@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+from provision.cluster import actions
 from provision.cluster.failures import NodeFailure, message_line
 from provision.cluster.inventory import Node, NodeDefaults
-from provision.cluster.remote import NodeAnswer, run_action, transport
+from provision.cluster.remote import NodeReply, run_action, transport
 from provision.core.schema import schema_error
 from provision.core.types import Verdict
 from provision.workflow.smoke.isolation import Group, GroupVerdict
+from provision_runtime.node.results import RanksResult
 from provision_runtime.report import model
 
 STAGE = "smoke"
@@ -88,7 +90,12 @@ def prepare(
         "rules": defaults.rules,
     }
     answers = run_action(
-        nodes, "smoke-prepare", arguments, stage="prepare", timeout_s=PREPARE_S, defaults=defaults
+        nodes,
+        actions.SMOKE_PREPARE,
+        arguments,
+        stage="prepare",
+        timeout_s=PREPARE_S,
+        defaults=defaults,
     )
     prepared, failures = {}, {}
     for answer in answers:
@@ -106,7 +113,7 @@ def python_failures(
     arguments = {"environments": [str(environment)], "rules": defaults.rules}
     answers = run_action(
         nodes,
-        "environment-python",
+        actions.ENVIRONMENT_PYTHON,
         arguments,
         stage="prepare",
         timeout_s=PREPARE_S,
@@ -156,7 +163,7 @@ def run_groups(
     is_step = all(transport(node, defaults) == "srun" for node in nodes)
     answers = run_action(
         nodes,
-        "smoke-run",
+        actions.SMOKE_RUN,
         of_all(nodes[0]) if is_step else of_node,
         stage=STAGE,
         timeout_s=timeout_s + 2 * STARTING_S,
@@ -197,7 +204,7 @@ def _rank_numbers(assignment: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def judge(
-    group: Group, ranks: Mapping[str, tuple[int, ...]], answers: Sequence[NodeAnswer]
+    group: Group, ranks: Mapping[str, tuple[int, ...]], answers: Sequence[NodeReply[RanksResult]]
 ) -> GroupResult:
     """The verdict on a group. Only a valid report of all ranks, which all ended well, is a pass."""
     results = {answer.node.name: answer.result for answer in answers if answer.result is not None}
@@ -237,14 +244,14 @@ def _own_logs(ranks: Sequence[int], logs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _main_report(
-    node_of_rank: Mapping[int, str], results: Mapping[str, Mapping[str, Any]]
+    node_of_rank: Mapping[int, str], results: Mapping[str, RanksResult]
 ) -> tuple[Mapping[str, Any] | None, str]:
     """The report of rank 0, or of its deputy, or of the first rank that wrote one; else why there is
     none."""
     names = [node_of_rank[rank] for rank in (0, DEPUTY) if rank in node_of_rank]
     problem = "no rank wrote a report"
     for name in dict.fromkeys([*names, *results]):
-        report = results.get(name, {}).get("report")
+        report = results[name]["report"] if name in results else None
         if report is None:
             continue
         problem = _report_problem(report)
@@ -278,7 +285,7 @@ def _report_problem(report: Mapping[str, Any]) -> str:
 def _doubt(
     report: Mapping[str, Any],
     node_of_rank: Mapping[int, str],
-    results: Mapping[str, Mapping[str, Any]],
+    results: Mapping[str, RanksResult],
     failures: Mapping[str, NodeFailure],
 ) -> str:
     """Why a report that says pass does not prove it; empty if it does."""
@@ -296,7 +303,7 @@ def _doubt(
 def _findings(
     report: Mapping[str, Any] | None,
     node_of_rank: Mapping[int, str],
-    results: Mapping[str, Mapping[str, Any]],
+    results: Mapping[str, RanksResult],
 ) -> list[GroupFinding]:
     """The findings of the report; then those of ranks that ended without reaching the one that
     reports; then the crashes that nobody reported."""
@@ -317,7 +324,7 @@ def _findings(
     return findings
 
 
-def _last_states(results: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _last_states(results: Mapping[str, RanksResult]) -> list[Mapping[str, Any]]:
     return [
         state
         for result in results.values()
@@ -340,7 +347,7 @@ def _group_finding(
     )
 
 
-def _crashes(results: Mapping[str, Mapping[str, Any]]) -> list[GroupFinding]:
+def _crashes(results: Mapping[str, RanksResult]) -> list[GroupFinding]:
     """Ranks that a signal ended before they could report anything, unless we sent it."""
     findings = []
     for name, result in results.items():

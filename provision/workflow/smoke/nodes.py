@@ -155,7 +155,7 @@ def _is_out_of_service(node: Node) -> bool:
     if node.state == "reserved":
         # For others, unless the user's own jobs go into a reservation.
         return "SBATCH_RESERVATION" not in os.environ
-    return not node.answers or node.state.startswith(OUT_OF_SERVICE)
+    return not node.responds or node.state.startswith(OUT_OF_SERVICE)
 
 
 @contextlib.contextmanager
@@ -174,7 +174,7 @@ def _reach(
         rounds = ROUNDS if request.pairs else 1
         test_s = smoke_request.timeout_s + 2 * groups_smoke.STARTING_S
         allocation_request = allocations.AllocationRequest(
-            nodes=[node.names.slurm or node.name for node in nodes],
+            nodes=[node.name for node in nodes],
             partition=_partition(nodes),
             gpus=min(node.gpus or 0 for node in nodes),
             name=f"provision-smoke-{name}",

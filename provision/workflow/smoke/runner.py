@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -310,17 +310,12 @@ def junit(results: Sequence[SmokeResult]) -> str:
     return dumps({result.where: _report_with_doubt(result) for result in results})
 
 
-def _report_with_doubt(result: SmokeResult) -> dict[str, Any]:
+def _report_with_doubt(result: SmokeResult) -> report_model.Report:
     """The report; with a phase more that fails, if the test did not end as the report says."""
-    report = result.report
-    if report["verdict"] == result.verdict:
+    # What stands for a report that is not trusted keeps the schema of the file.
+    report = report_model.parse({**result.report, "schema": report_model.SCHEMA})
+    if report.verdict == result.verdict:
         return report
-    doubt = {
-        "name": REPORT_PHASE,
-        "verdict": "unknown",
-        "duration_s": 0.0,
-        "message": f"the report says {report['verdict']}, but the test did not end that way",
-        "data": {},
-        "findings": [],
-    }
-    return {**report, "phases": [*report["phases"], doubt]}
+    message = f"the report says {report.verdict}, but the test did not end that way"
+    doubt = report_model.ReportedPhase(REPORT_PHASE, report_model.UNKNOWN, 0.0, message, {}, [])
+    return replace(report, phases=[*report.phases, doubt])

@@ -33,7 +33,6 @@ BY_AREA: dict[str, dict[str, Rule]] = {
     "ssh": host.ACCESS,
     "account": host.ACCOUNT,
     "notebooks": host.NOTEBOOKS,
-    "build settings": host.SETTINGS,
     "scripts": scripts.SCRIPTS,
 }
 CATALOG: dict[str, Rule] = {}

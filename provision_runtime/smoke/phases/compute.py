@@ -10,6 +10,7 @@ a rank's core is no fault of it, and differs between cores.
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ...checks import gpus as gpu_checks
@@ -79,7 +80,7 @@ def _wrong_products(wrong: Sequence[int]) -> list[Finding]:
 def _health_findings(gpus_by_host: Sequence[Sequence[dict[str, Any]]]) -> list[Finding]:
     findings = []
     for gpus in gpus_by_host:
-        findings += gpu_checks.gpu_findings(gpus)
+        findings += gpu_checks.gpu_findings([gpu_health.GpuHealth(**gpu) for gpu in gpus])
     return findings
 
 
@@ -141,7 +142,7 @@ def _busy_gpus(context: RankContext) -> list[dict[str, Any]] | None:
     if not health:
         return None
     try:
-        return list(gpu_health.parse(health)["gpus"])
+        return [asdict(gpu) for gpu in gpu_health.parse(health).gpus]
     except ValueError:
         return None
 

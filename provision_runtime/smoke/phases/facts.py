@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..context import RankContext
+    from ..options import Options
 
 # The columns of this rank's row that the report repeats at the top of the phase's data.
 SUMMARY_KEYS = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")
@@ -27,26 +28,39 @@ COMPARED = ("python", "torch", "cuda", "nccl", "driver", "lock_hash", "backend")
 def run(context: RankContext) -> Outcome:
     started = time.monotonic()
     with fault_injection.environment_faults(context.options, context.env.rank):
-        context.facts = environment.collect()
-    if context.facts["error"]:
-        findings = [
-            expectation.broken(context.facts["error"]),
-            *surroundings.contaminations(context.facts),
-        ]
+        facts = environment.collect()
+    context.facts = dict(facts)
+    if facts["error"]:
+        findings = [expectation.broken(facts["error"]), *surroundings.contaminations(facts)]
         return Outcome("", tuple(findings), _data(context, started), broken=True)
     _choose_backend(context)
     problems = _backend_problems(context)
     context.unusable = "; ".join(problems)
     findings = [
-        *expectation.differences(context.facts, context.options, context.gpu),
-        *surroundings.contaminations(context.facts),
-        *surroundings.pitfalls(context.facts, context.env, os.environ),
+        *expectation.differences(facts, expected_by(context.options), context.gpu),
+        *surroundings.contaminations(facts),
+        *surroundings.pitfalls(
+            facts,
+            os.environ,
+            world_size=context.env.world_size,
+            local_ranks=context.env.local_world_size or 1,
+            is_launched=context.env.launched,
+        ),
         *(Finding("backend-unusable", problem) for problem in problems),
     ]
     data = _data(context, started)
     # Several worlds of one would all succeed, at the same files and ports.
     is_other_world = any(finding.id == "world-size" for finding in findings)
     return Outcome(_summary(data), tuple(findings), data, broken=is_other_world)
+
+
+def expected_by(options: Options) -> expectation.Expectation:
+    return expectation.Expectation(
+        torch=options.expect_torch,
+        cuda=options.expect_cuda,
+        nccl=options.expect_nccl,
+        requires_gpu=options.require_gpu,
+    )
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
@@ -116,7 +130,7 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
     torch = context.facts["torch"]
     return {
         **{key: row[key] for key in SUMMARY_KEYS},
-        "rehearsal": bool(torch) and expectation.is_rehearsal(context.facts, context.options),
+        "rehearsal": bool(torch) and expectation.is_rehearsal(torch, context.options.expect_cuda),
         "settings": context.facts["nccl_settings"],
         "collect_s": round(time.monotonic() - started, 3),
         "ranks": [row],
@@ -126,7 +140,7 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
 def _row(context: RankContext) -> dict[str, Any]:
     """One rank in plain values, few enough for a table of a hundred ranks."""
     facts, env = context.facts, context.env
-    torch = facts["torch"] or {}
+    torch: Any = facts["torch"] or {}
     shm = facts["limits"]["shm"] or {}
     nccl = torch.get("nccl", {})
     gpu: dict[str, Any] = {}

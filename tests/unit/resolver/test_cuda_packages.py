@@ -68,11 +68,11 @@ def test_nearest_torch_for_the_packages_cuda() -> None:
 
 def test_every_row_names_packages_that_its_rule_recognizes() -> None:
     for row in catalog.cuda_packages():
-        assert row["source"]
-        for name in row["packages"]:
-            for major, ending in row.get("endings", {}).items():
+        assert row.source
+        for name in row.packages:
+            for major, ending in row.endings.items():
                 match = cuda_packages.ENDING.fullmatch(f"{name}{ending}")
                 assert match and (match["base"], match["major"]) == (name, major)
-            for major, extra in row.get("extras", {}).items():
+            for major, extra in row.extras.items():
                 match = cuda_packages.EXTRA.fullmatch(extra)
                 assert match and match["major"] == major

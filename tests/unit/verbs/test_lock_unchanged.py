@@ -114,9 +114,10 @@ def test_variables_code_and_other_users_records_take_the_usual_way(
         patch.setenv("PROVISION_MIRRORS", "conda-forge=https://mirror.invalid")
         assert not is_short(patch)
     assert is_short(monkeypatch)
-    with monkeypatch.context() as patch:
-        patch.setattr("provision.verbs.lock.unchanged.PACKAGE", locked)
-        assert not is_short(patch)
+    for root in ("PACKAGE", "LIBRARIES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"provision.verbs.lock.unchanged.{root}", locked)
+            assert not is_short(patch)
     text = record.read_text()
     for broken in ("", "[]", json.dumps({**json.loads(text), "state": "0" * 64})):
         record.write_text(broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
 GIB = 1024**3
 
 
-def facts(torch: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def facts(torch: dict[str, Any] | None = None, **more: Any) -> Any:
     """A clean GPU host."""
-    about_torch = {
+    torch_facts = {
         "version": "2.3.1+cu121",
         "cuda": "12.1",
         "nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": OWN},
@@ -33,13 +34,14 @@ def facts(torch: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         "devices": [{"index": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "architecture": "sm_90"}],
     }
     return {
-        "torch": {**about_torch, **(torch or {})},
+        "torch": {**torch_facts, **(torch or {})},
         "environment": {},
         "device_nodes": ["/dev/nvidia0"],
         "driver": "550.54.15",
         "pci_gpus": [{"address": "0000:17:00.0", "iommu": "DMA-FQ"}],
         "nccl_settings": [],
-        "libraries": {"loaded": [OWN], "foreign": [], "own": [], "loadable": []},
+        "nccl_mistyped": {},
+        "libraries": {"loaded": [OWN], "foreign": [], "bundled": [], "loadable": []},
         "user_site": {"folder": "/home/me/.local", "on_path": False, "packages": 9, "modules": []},
         "pythonpath": {"entries": [], "modules": []},
         "limits": {
@@ -59,6 +61,10 @@ def chosen(*arguments: str) -> options.Options:
     return options.from_namespace(parser.parse_args(["--out", "out", *arguments]))
 
 
+def expecting(*arguments: str) -> expectation.Expectation:
+    return facts_phase.expected_by(chosen(*arguments))
+
+
 def ids(findings: list[Finding]) -> list[str]:
     assert all(finding.id in CATALOG for finding in findings)
     return [finding.id for finding in findings]
@@ -68,7 +74,7 @@ def ids(findings: list[Finding]) -> list[str]:
 
 
 def test_clean_environment_meets_its_expectations() -> None:
-    expected = chosen(
+    expected = expecting(
         "--expect-torch",
         "2.3.1",
         "--expect-cuda",
@@ -78,10 +84,10 @@ def test_clean_environment_meets_its_expectations() -> None:
         "--require-gpu",
     )
     assert expectation.differences(facts(), expected, 0) == []
-    assert expectation.differences(facts(), chosen("--expect-torch", "2.3.1+cu121"), 0) == []
+    assert expectation.differences(facts(), expecting("--expect-torch", "2.3.1+cu121"), 0) == []
     assert (
         expectation.differences(
-            facts({"cuda": None, "cuda_available": False}), chosen("--expect-cuda", "none")
+            facts({"cuda": None, "cuda_available": False}), expecting("--expect-cuda", "none")
         )
         == []
     )
@@ -119,36 +125,36 @@ def test_clean_environment_meets_its_expectations() -> None:
 def test_unmet_expectation_is_one_finding_with_both_values(
     torch: dict[str, Any], expected: list[str], id: str, message: str
 ) -> None:
-    assert expectation.differences(facts(torch), chosen(*expected), 0) == [Finding(id, message)]
+    assert expectation.differences(facts(torch), expecting(*expected), 0) == [Finding(id, message)]
 
 
 def test_both_reasons_for_no_gpu_are_one_finding() -> None:
     absent = facts({"cuda_available": False, "devices": []}, device_nodes=[])
-    assert ids(expectation.differences(absent, chosen("--require-gpu"))) == ["gpu-missing"]
+    assert ids(expectation.differences(absent, expecting("--require-gpu"))) == ["gpu-missing"]
     facts_of_rank = facts({"cuda_available": False, "devices": []})
-    assert ids(expectation.differences(facts_of_rank, chosen("--require-gpu"))) == ["gpu-lost"]
+    assert ids(expectation.differences(facts_of_rank, expecting("--require-gpu"))) == ["gpu-lost"]
     cpu = facts({"cuda": None, "cuda_available": False, "devices": []})
-    assert ids(expectation.differences(cpu, chosen("--require-gpu", "--expect-cuda", "12.1"))) == [
-        "cpu-build"
-    ]
+    assert ids(
+        expectation.differences(cpu, expecting("--require-gpu", "--expect-cuda", "12.1"))
+    ) == ["cpu-build"]
 
 
 def test_deliberately_hidden_gpu_is_not_lost() -> None:
     hidden = facts({"cuda_available": False}, environment={"CUDA_VISIBLE_DEVICES": ""})
-    assert expectation.differences(hidden, chosen()) == []
+    assert expectation.differences(hidden, expecting()) == []
 
 
 def test_loaded_nccl_counts_not_the_compiled_one() -> None:
     newer = {"nccl": {"compiled": "2.20.5", "loaded": "2.21.5", "file": OWN}}
-    assert expectation.differences(facts(newer), chosen("--expect-nccl", "2.21.5")) == []
+    assert expectation.differences(facts(newer), expecting("--expect-nccl", "2.21.5")) == []
 
 
 def test_rehearsal_is_labelled() -> None:
     without, cpu = facts({"cuda_available": False}), facts({"cuda": None, "cuda_available": False})
-    assert expectation.is_rehearsal(without, chosen())
-    assert expectation.is_rehearsal(cpu, chosen("--expect-cuda", "12.1"))
-    assert not expectation.is_rehearsal(cpu, chosen("--expect-cuda", "none"))
-    assert not expectation.is_rehearsal(facts(), chosen())
+    assert expectation.is_rehearsal(without["torch"], expecting().cuda)
+    assert expectation.is_rehearsal(cpu["torch"], expecting("--expect-cuda", "12.1").cuda)
+    assert not expectation.is_rehearsal(cpu["torch"], expecting("--expect-cuda", "none").cuda)
+    assert not expectation.is_rehearsal(facts()["torch"], expecting().cuda)
 
 
 @pytest.mark.parametrize(
@@ -229,16 +235,28 @@ def test_compatibility_rules(
 RANK_ENV = rank_env.RankEnv(0, 2, 0, 2, "node1", 29500, "node1", False, "0", None)
 
 
+def pitfalls(
+    facts: Any, env: rank_env.RankEnv = RANK_ENV, environment: Mapping[str, str] | None = None
+) -> list[Finding]:
+    return surroundings.pitfalls(
+        facts,
+        environment or {},
+        world_size=env.world_size,
+        local_ranks=env.local_world_size or 1,
+        is_launched=env.launched,
+    )
+
+
 def test_a_clean_host_has_no_findings() -> None:
     assert surroundings.contaminations(facts()) == []
-    assert surroundings.pitfalls(facts(), RANK_ENV, {}) == []
+    assert pitfalls(facts()) == []
 
 
 def test_shadowed_nccl_is_named_with_its_variable() -> None:
     path = "/x/lib/libnccl.so.2"
     facts_of_rank = facts(
         {"nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": path}},
-        libraries={"loaded": [path], "foreign": [path], "own": [OWN], "loadable": []},
+        libraries={"loaded": [path], "foreign": [path], "bundled": [OWN], "loadable": []},
         environment={"LD_LIBRARY_PATH": "/y:/x/lib"},
     )
     (finding,) = surroundings.contaminations(facts_of_rank)
@@ -251,7 +269,7 @@ def test_shadowed_nccl_is_named_with_its_variable() -> None:
 def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
     names = [f"/usr/local/cuda/lib64/{name}" for name in ("libcublas.so.12", "libcudart.so.12")]
     facts_of_rank = facts(
-        libraries={"loaded": names, "foreign": names, "own": [], "loadable": []},
+        libraries={"loaded": names, "foreign": names, "bundled": [], "loadable": []},
         environment={"LD_PRELOAD": f"{names[1]} /y/z.so"},
     )
     (finding,) = surroundings.contaminations(facts_of_rank)
@@ -264,7 +282,7 @@ def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
 def test_unused_nccl_is_foreign_not_shadowing() -> None:
     path = "/x/libnccl.so.2"
     facts_of_rank = facts(
-        libraries={"loaded": [OWN, path], "foreign": [path], "own": [OWN], "loadable": []}
+        libraries={"loaded": [OWN, path], "foreign": [path], "bundled": [OWN], "loadable": []}
     )
     assert ids(surroundings.contaminations(facts_of_rank)) == ["foreign-library"]
 
@@ -273,7 +291,7 @@ def test_libraries_on_the_library_path_warn_with_cuda() -> None:
     loaded = {
         "loaded": [],
         "foreign": [],
-        "own": [],
+        "bundled": [],
         "loadable": ["/x/libcudnn_ops.so.9", "/x/libnccl.so.2"],
     }
     assert surroundings.contaminations(facts(libraries=loaded)) == [
@@ -284,8 +302,8 @@ def test_libraries_on_the_library_path_warn_with_cuda() -> None:
 
 def test_contamination_is_reported_with_a_broken_torch() -> None:
     path = "/x/libnccl.so.2"
-    result = {
-        **facts(libraries={"loaded": [path], "foreign": [path], "own": [], "loadable": []}),
+    result: Any = {
+        **facts(libraries={"loaded": [path], "foreign": [path], "bundled": [], "loadable": []}),
         "torch": None,
     }
     assert ids(surroundings.contaminations(result)) == ["nccl-shadowed"]
@@ -323,13 +341,13 @@ def test_costly_nccl_settings_are_named_with_source_and_effect() -> None:
     }
     harmless = {**setting, "name": "NCCL_IB_HCA", "is_costly": False}
     facts_of_rank = facts(nccl_settings=[setting, harmless])
-    assert surroundings.pitfalls(facts_of_rank, RANK_ENV, {}) == [
+    assert pitfalls(facts_of_rank) == [
         Finding("nccl-setting", "NCCL_P2P_DISABLE=1 (/etc/nccl.conf): slow")
     ]
-    assert surroundings.pitfalls(facts({"cuda": None}, nccl_settings=[setting]), RANK_ENV, {}) == []
+    assert pitfalls(facts({"cuda": None}, nccl_settings=[setting])) == []
 
 
-def limited(**more: Any) -> dict[str, Any]:
+def limited(**more: Any) -> Any:
     return facts(limits={**facts()["limits"], **more})
 
 
@@ -354,7 +372,7 @@ def limited(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_limits_and_threads(finding_: dict[str, Any], id: str | None) -> None:
-    assert ids(surroundings.pitfalls(finding_, RANK_ENV, {})) == ([id] if id else [])
+    assert ids(pitfalls(finding_)) == ([id] if id else [])
 
 
 @pytest.mark.parametrize(
@@ -370,13 +388,11 @@ def test_an_iommu_matters_between_gpus(types: list[str | None], id: str | None) 
     gpus = [
         {"address": f"0000:{number:02x}:00.0", "iommu": type} for number, type in enumerate(types)
     ]
-    assert ids(surroundings.pitfalls(facts(pci_gpus=gpus), RANK_ENV, {})) == ([id] if id else [])
+    assert ids(pitfalls(facts(pci_gpus=gpus))) == ([id] if id else [])
 
 
 def test_more_open_files_are_needed_for_more_ranks() -> None:
-    assert ids(
-        surroundings.pitfalls(facts(), dataclasses.replace(RANK_ENV, world_size=512), {})
-    ) == ["nofile-small"]
+    assert ids(pitfalls(facts(), dataclasses.replace(RANK_ENV, world_size=512))) == ["nofile-small"]
 
 
 @pytest.mark.parametrize(
@@ -393,7 +409,7 @@ def test_more_open_files_are_needed_for_more_ranks() -> None:
 )
 def test_isolated_tasks(launched: bool, environment: dict[str, str], id: str | None) -> None:
     this_rank = dataclasses.replace(RANK_ENV, ends_at=1.0 if launched else None)
-    assert ids(surroundings.pitfalls(facts(), this_rank, environment)) == ([id] if id else [])
+    assert ids(pitfalls(facts(), this_rank, environment)) == ([id] if id else [])
 
 
 # between ranks
