@@ -33,7 +33,7 @@ CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
 # data, cache: as PROVISION_DATA and PROVISION_CACHE. tmp: for temporary files, if it exists. envs:
 # the environments, where the working folder has none.
 PLACES = ("data", "cache", "tmp", "envs")
-KEYS = ("mirrors", *PLACES)
+KEYS = ("mirrors", "smoke", *PLACES)
 
 
 def mirror_settings(
@@ -164,10 +164,24 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _read_mirrors(path: Path) -> list[MirrorSetting]:
-    rows = _read(path).get("mirrors") or []
+    rows = _texts(path, "mirrors", "--mirror", "`- NAME_OR_URL=URL` or `- DIR`")
+    return [parse_mirror(row, path.parent) for row in rows]
+
+
+def smoke_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Settings of the smoke test, KEY=VALUE, from all files: those of the user last, since the last
+    one of a key decides."""
+    texts: list[str] = []
+    for path in reversed(settings_files(environ)):
+        texts += _texts(path, "smoke", "--set", "`- KEY=VALUE`")
+    return tuple(texts)
+
+
+def _texts(path: Path, key: str, option: str, form: str) -> list[str]:
+    """The values of a key that is a list of what an option takes."""
+    rows = _read(path).get(key) or []
     if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
         raise InvalidSpec(
-            f"{path}: `mirrors` is not a list of what --mirror takes.",
-            advice="Write `- NAME_OR_URL=URL` or `- DIR`.",
+            f"{path}: `{key}` is not a list of what {option} takes.", advice=f"Write {form}."
         )
-    return [parse_mirror(row, path.parent) for row in rows]
+    return rows

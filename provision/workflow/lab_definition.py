@@ -16,6 +16,9 @@ from provision.core.mirrors import parse_mirror
 from provision.core.schema import location, schema_violations
 from provision.core.settings import place_path
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
+from provision.workflow.smoke import runner as smoke_runner
+from provision.workflow.smoke.runner import SmokeRequest
+from provision.workflow.smoke.settings import with_settings
 
 FILE = "lab.yml"
 ENVS = "envs"
@@ -70,7 +73,7 @@ class Policy:
 @dataclass(frozen=True, kw_only=True)
 class Lab:
     """A lab's repository. places: folders for the member who reads this, by their settings key.
-    mirrors: as `--mirror` takes them, paths absolute."""
+    mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them."""
 
     name: str
     folder: Path
@@ -79,6 +82,7 @@ class Lab:
     known_hosts: Path | None = None
     places: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
+    smoke: tuple[str, ...] = ()
     environments: tuple[LabEnvironment, ...] = ()
     policy: Policy = field(default_factory=Policy)
 
@@ -141,6 +145,12 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
         problem = _refusal(lambda text=text: parse_mirror(text, folder))
         if problem:
             mistakes.append((lines.line(("mirrors", index)), f"mirrors[{index}]: {problem}"))
+    for index, text in enumerate(document.get("smoke", ())):
+        problem = _refusal(
+            lambda text=text: smoke_runner.check(with_settings(SmokeRequest(), [text]))
+        )
+        if problem:
+            mistakes.append((lines.line(("smoke", index)), f"smoke[{index}]: {problem}"))
     for key, text in document.get("paths", {}).items():
         try:
             place_path(text, folder)
@@ -183,6 +193,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         known_hosts=folder / known_hosts if known_hosts else None,
         places={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
+        smoke=tuple(document.get("smoke", ())),
         environments=tuple(
             _environment(name, content or {})
             for name, content in document.get("environments", {}).items()
