@@ -104,6 +104,13 @@ class RankContext:
         """All ranks as of the last agreement, which was at the end of the previous phase."""
         return {rank: {**where, "phase": self.phase} for rank, where in self.locations.items()}
 
+    def synchronize(self) -> None:
+        """Returns when the work queued on this rank's GPU is complete."""
+        if self.on_gpu:
+            import torch
+
+            torch.cuda.synchronize()
+
     def begin_phase(self, phase: str) -> None:
         self.phase = phase
         self.step = f"begin {phase}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from .. import measurement
 from ..outcome import Finding, Outcome, combine
@@ -29,6 +29,17 @@ FEWEST_STORE_BARRIERS = 3
 LAST_SHARE = 0.8
 WAITED_US = 10_000.0
 INJECTED_DELAY_S = 0.05
+
+
+class Summary(TypedDict):
+    """Of a series of barriers, over all ranks."""
+
+    count: int
+    p50_us: float
+    p99_us: float
+    max_us: float
+    slowest_rank: int
+    p50_us_by_rank: list[float]
 
 
 def run(context: RankContext) -> Outcome:
@@ -58,22 +69,20 @@ def run(context: RankContext) -> Outcome:
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
     times_us = [outcome.data["times_us"] for outcome in outcomes]
     store_us = [outcome.data["named_us"] for outcome in outcomes]
-    data = {**summarize(times_us), "store": summarize(store_us)}
-    p50, p99, longest = (
-        measurement.format_time(data[key]) for key in ("p50_us", "p99_us", "max_us")
-    )
+    summary = summarize(times_us)
     message = (
-        f"{data['count']} barriers, p50 {p50}, p99 {p99}, max {longest}, "
-        f"slowest rank {data['slowest_rank']}"
+        f"{summary['count']} barriers, p50 {measurement.format_time(summary['p50_us'])}, "
+        f"p99 {measurement.format_time(summary['p99_us'])}, "
+        f"max {measurement.format_time(summary['max_us'])}, slowest rank {summary['slowest_rank']}"
     )
     findings = (*combine(outcomes).findings, *slow_ranks(times_us))
-    return Outcome(message, findings, data)
+    return Outcome(message, findings, {**summary, "store": summarize(store_us)})
 
 
-def summarize(times_by_rank: Sequence[Sequence[float]]) -> dict[str, Any]:
+def summarize(times_by_rank: Sequence[Sequence[float]]) -> Summary:
     """The slowest rank is the one that spends the least time in barriers: it arrives last, and the
     others wait for it."""
-    barriers_us = measurement.slowest_each(times_by_rank)
+    barriers_us = measurement.slowest_of_ranks(times_by_rank)
     medians = [measurement.median(times_us) for times_us in times_by_rank]
     return {
         "count": len(barriers_us),

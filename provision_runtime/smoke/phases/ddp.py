@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
 from .. import measurement, test_values
-from ..outcome import Finding, Outcome, combine, with_finding
+from ..outcome import Finding, Outcome, with_finding
 from . import dataloader
 
 if TYPE_CHECKING:
@@ -67,10 +67,6 @@ def run(context: RankContext) -> Outcome:
         if outcome.message:
             messages.append(outcome.message)
     return Outcome(", ".join(messages), tuple(findings), data)
-
-
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    return combine(outcomes)
 
 
 # The small model, its batches, and one step. The step does not use torch.optim: in newer releases,

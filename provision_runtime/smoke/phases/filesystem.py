@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ... import fs
 from ...fs import mounts
 from .. import fault_injection
-from ..outcome import Outcome, combine
+from ..outcome import Outcome
 from . import filesystem_findings
 from .filesystem_findings import (
     LOCK_KINDS,
@@ -91,10 +91,6 @@ def run(context: RankContext) -> Outcome:
         context.remove_temporary_folders()
     context.exchange("filesystem/cleared", None)
     return filesystem_findings.judge(str(target), observations)
-
-
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    return combine(outcomes)
 
 
 @dataclass

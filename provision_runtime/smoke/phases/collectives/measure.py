@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ... import test_values
 from .. import barrier
 from . import operations, plan
-from .operations import IN_PLACE, OUT_OF_PLACE
+from .operations import OUT_OF_PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +35,20 @@ SAME_CALL = ("all_reduce", "broadcast")
 TIMED_SHARE = 0.5
 
 
+class Measured(TypedDict, total=False):
+    """What a rank measured in one row: the microseconds of its calls by placement; how many elements
+    are wrong of its results in each placement and of its inputs; and of both the first (index, value,
+    expected value)."""
+
+    call_s: float
+    out_of_place: list[float]
+    in_place: list[float]
+    wrong: list[int]
+    first_wrong: tuple[int, float, int] | None
+    inputs_wrong: int
+    inputs_first_wrong: tuple[int, float, int] | None
+
+
 @dataclass
 class Sweep:
     context: RankContext
@@ -42,10 +56,10 @@ class Sweep:
     # The fault other-collective replaces the first all_reduce that is checked.
     is_first_all_reduce: bool = True
 
-    def measure(self, rows: Sequence[Row]) -> tuple[list[Row], list[dict[str, Any]]]:
+    def measure(self, rows: Sequence[Row]) -> tuple[list[Row], list[Measured]]:
         """The rows with the repetitions that they had, the same on all ranks; and what this rank
         measured in each."""
-        results: dict[Row, tuple[Row, dict[str, Any]]] = {}
+        results: dict[Row, tuple[Row, Measured]] = {}
         pending_bytes = sum(row.bytes for row in rows)
         for dtype in dict.fromkeys(row.dtype for row in rows):
             planned = [row for row in rows if row.dtype == dtype]
@@ -57,14 +71,15 @@ class Sweep:
             for row in rows_of_dtype:
                 self._time_placements(row, buffers, row.warm_up)
             for plan_row, row, entry in zip(planned, rows_of_dtype, entries):
-                entry.update(self._time_placements(row, buffers, row.iterations))
+                times = self._time_placements(row, buffers, row.iterations)
+                entry["out_of_place"] = times[0]
+                if len(times) > 1:
+                    entry["in_place"] = times[1]
                 results[plan_row] = (row, entry)
         in_order = [results[row] for row in rows]
         return [row for row, _ in in_order], [entry for _, entry in in_order]
 
-    def _fitted(
-        self, rows: Sequence[Row], entries: Sequence[dict[str, Any]], share: float
-    ) -> list[Row]:
+    def _fitted(self, rows: Sequence[Row], entries: Sequence[Measured], share: float) -> list[Row]:
         """The repetitions for which there is time. All ranks work it out from the same figures.
 
         share: these rows' share of all bytes that are still to be measured.
@@ -92,50 +107,40 @@ class Sweep:
             return True
         return False
 
-    def _check(self, row: Row, buffers: Buffers) -> dict[str, Any]:
+    def _check(self, row: Row, buffers: Buffers) -> Measured:
         """Wrong elements of the results and of this rank's inputs, and the first of each."""
         placements = operations.placements(row.collective)
-        checked = (OUT_OF_PLACE,) if row.collective in SAME_CALL else placements
-        counts: dict[str, int] = {}
-        call_s = 0.0
-        first_wrong = None
-        inputs_wrong: tuple[int, Any] = (0, None)
+        checked = placements[:1] if row.collective in SAME_CALL else placements
+        entry: Measured = {
+            "call_s": 0.0,
+            "wrong": [],
+            "first_wrong": None,
+            "inputs_wrong": 0,
+            "inputs_first_wrong": None,
+        }
         seed, ranks = self.context.options.seed, self.participants.size
         for placement in checked:
             round_name = f"{row.name}/{row.bytes}/{placement}"
             keys = [test_values.key(seed, round_name, rank) for rank in range(ranks)]
+            key = keys[self.participants.rank]
             operation = operations.build(row, placement, buffers, self.participants)
-            test_values.fill(operation.inputs, keys[self.participants.rank], row.largest)
+            test_values.fill(operation.inputs, key, row.largest)
             if self.context.options.fault("wrong-value", self.participants.rank):
                 operation.inputs[operation.inputs.numel() // 2] += 1
             operation.prepare()
             started = time.perf_counter()
             self._call_checked(row, operation)
-            self._synchronize()
-            call_s = max(call_s, time.perf_counter() - started)
-            counts[placement], first = operations.count_wrong(operation, keys, row.largest)
-            first_wrong = first_wrong or first
-            key = keys[self.participants.rank]
-            changed = test_values.count_wrong(operation.inputs, [key], row.largest)
-            if changed[0] > inputs_wrong[0]:
-                inputs_wrong = changed
-        in_place_count = None
-        if IN_PLACE in placements:
-            in_place_count = counts.get(IN_PLACE, counts[OUT_OF_PLACE])
-        return {
-            "call_s": call_s,
-            "wrong": [counts[OUT_OF_PLACE], in_place_count],
-            "first_wrong": first_wrong,
-            "inputs_wrong": inputs_wrong[0],
-            "inputs_first_wrong": inputs_wrong[1],
-        }
-
-    def _synchronize(self) -> None:
-        """Returns when the work queued on a GPU is complete."""
-        if self.context.on_gpu:
-            import torch
-
-            torch.cuda.synchronize()
+            self.context.synchronize()
+            entry["call_s"] = max(entry["call_s"], time.perf_counter() - started)
+            count, first = operations.count_wrong(operation, keys, row.largest)
+            entry["wrong"].append(count)
+            entry["first_wrong"] = entry["first_wrong"] or first
+            count, first = test_values.count_wrong(operation.inputs, [key], row.largest)
+            if count > entry["inputs_wrong"]:
+                entry["inputs_wrong"], entry["inputs_first_wrong"] = count, first
+        if len(checked) < len(placements):
+            entry["wrong"] *= 2
+        return entry
 
     def _call_checked(self, row: Row, operation: Operation) -> None:
         if self.is_first_all_reduce and row.collective == "all_reduce":
@@ -150,12 +155,12 @@ class Sweep:
         self._log_call(row)
         operation.call()
 
-    def _time_placements(self, row: Row, buffers: Buffers, repeats: int) -> dict[str, list[float]]:
-        times = {}
+    def _time_placements(self, row: Row, buffers: Buffers, repeats: int) -> list[list[float]]:
+        times = []
         for placement in operations.placements(row.collective):
             operation = operations.build(row, placement, buffers, self.participants)
             times_us = self.time_operation(row, operation, repeats)
-            times[placement] = [round(value, 2) for value in times_us]
+            times.append([round(value, 2) for value in times_us])
         return times
 
     def time_operation(self, row: Row, operation: Operation, repeats: int) -> list[float]:
@@ -177,7 +182,7 @@ def times_us(
     """
     if operation.in_place:
         operation.zero()
-    prepare = _nothing if operation.in_place else operation.prepare
+    prepare = (lambda: None) if operation.in_place else operation.prepare
     timed = on_gpu_us if on_gpu else on_cpu_us
     return timed(operation.call, prepare, wait, repeats)
 
@@ -217,7 +222,3 @@ def on_gpu_us(
         end.record()
     torch.cuda.synchronize()
     return [float(begin.elapsed_time(end)) * 1e3 for begin, end in pairs]
-
-
-def _nothing() -> None:
-    return None
