@@ -156,10 +156,9 @@ class ReferenceCurve:
 
 @dataclass(frozen=True)
 class ReferenceCurves:
-    """The contents of a file. `wires`: what one GPU's links carry in one direction, by device."""
+    """The contents of a file."""
 
     curves: tuple[ReferenceCurve, ...]
-    wires: tuple[tuple[str, float], ...] = ()
     # How bandwidth grows with the size, for curves that have one large size only.
     shape: ReferenceCurve | None = None
 
@@ -172,12 +171,6 @@ class ReferenceCurves:
         # Without a curve for NVLS the others hold (all_gather, or too few GPUs for it).
         if hardware.nvls and fitting:
             return fitting[0]
-        return None
-
-    def wire_gb_s(self, device: str) -> float | None:
-        for pattern, rate in self.wires:
-            if fnmatchcase(device, pattern):
-                return rate
         return None
 
 
@@ -199,15 +192,12 @@ def parse_curves(document: Any) -> ReferenceCurves:
     curves = []
     for number, entry in enumerate(document["curves"], 1):
         curves.append(_curve(entry, f"curve {number}"))
-    wires = []
-    for device, rate in document.get("wires", {}).items():
-        wires.append((device, _rate(rate, f"wires of {device}")))
     number = document.get("shape")
     if number is None:
-        return ReferenceCurves(tuple(curves), tuple(wires))
+        return ReferenceCurves(tuple(curves))
     if type(number) is not int or not 1 <= number <= len(curves):
         raise ValueError(f"shape: {number!r} is not the number of a curve")
-    return ReferenceCurves(tuple(curves), tuple(wires), curves[number - 1])
+    return ReferenceCurves(tuple(curves), curves[number - 1])
 
 
 def _curve(entry: object, where: str) -> ReferenceCurve:
@@ -321,7 +311,16 @@ def judge_line(
     if curve is None and hardware.device == CPU:
         return LineVerdict(REHEARSAL)
     if curve is not None and line["bytes"] >= curve.from_bytes:
-        return _judge_by_curve(busbw, curve, curve.at(size_bytes, curves.shape), hardware, curves)
+        expected = curve.at(size_bytes, curves.shape)
+        share = busbw / expected
+        if share >= FINE:
+            return LineVerdict("fine", expected)
+        finding_id = "bandwidth-reduced" if share >= BAD else "bandwidth-low"
+        remark = f"{share:.0%} of what is expected"
+        source = f" ({curve.source})" if curve.source else ""
+        message = f"{remark}: {expected:.4g} GB/s for {curve.name}{source}"
+        advice = NVLS_ADVICE if curve.algorithm == NVLS else ""
+        return LineVerdict(remark, expected, finding_id, message, advice, share)
     is_ring = line["collective"] in wire_limit.RING_COLLECTIVES
     if limit is not None and is_ring and size_bytes >= limit.from_bytes:
         remark = f"{busbw / limit.gb_s:.0%} of the slowest wire's {limit.gb_s:.4g} GB/s"
@@ -333,29 +332,6 @@ def judge_line(
     if curve is not None:
         return LineVerdict(TOO_SMALL, curve.at(size_bytes, curves.shape))
     return LineVerdict(UNKNOWN if limit is None else TOO_SMALL)
-
-
-def _judge_by_curve(
-    busbw: float,
-    curve: ReferenceCurve,
-    expected: float,
-    hardware: Hardware,
-    curves: ReferenceCurves,
-) -> LineVerdict:
-    share = busbw / expected
-    if share < FINE:
-        finding_id = "bandwidth-reduced" if share >= BAD else "bandwidth-low"
-        remark = f"{share:.0%} of what is expected"
-        source = f" ({curve.source})" if curve.source else ""
-        message = f"{remark}: {expected:.4g} GB/s for {curve.name}{source}"
-        advice = NVLS_ADVICE if curve.algorithm == NVLS else ""
-        return LineVerdict(remark, expected, finding_id, message, advice, share)
-    wire = curves.wire_gb_s(hardware.device)
-    if wire is not None and busbw > wire:
-        # busbw assumes that the ranks add up; if the switch does, less crosses the wire than that.
-        remark = f"fine; above the wire's {wire:g} GB/s, as the switch adds up (NVLS)"
-        return LineVerdict(remark, expected)
-    return LineVerdict("fine", expected)
 
 
 def judge_lines(

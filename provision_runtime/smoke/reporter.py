@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .. import fs
 from ..comm.store import StoreLost
-from ..report import junit, model, table
+from ..report import model, table
 from . import postmortem
 
 if TYPE_CHECKING:
@@ -85,12 +85,8 @@ def with_failure(
     return replace(report, phases=phases)
 
 
-def write_report(report: model.Report, path: Path, junit_path: Path | None = None) -> None:
-    """Writes report.json and, if a path is given, the same as JUnit XML."""
-    fs.atomic_write(path, model.dumps(report).encode())
-    if junit_path is not None:
-        document = model.document(report)
-        fs.atomic_write(junit_path, junit.dumps({model.KIND: document}).encode())
+def write_report(report: model.Report, out: Path) -> None:
+    fs.atomic_write(out / REPORT_NAME, model.dumps(report).encode())
 
 
 class Reporter:
@@ -116,12 +112,12 @@ class Reporter:
 
     def write(self) -> None:
         if self._is_reporter:
-            self._write(self.current)
+            write_report(self.current, self._context.options.out)
 
     def fail(self, name: str, outcome: Outcome) -> None:
         """Reports that the run ends in this phase, whichever rank this is."""
         failed = with_failure(self.current, name, outcome, self._since_last_phase_s)
-        self._write(failed)
+        write_report(failed, self._context.options.out)
         self._print(next(phase for phase in failed.phases if phase.name == name))
 
     def say(self, name: str, outcome: Outcome) -> None:
@@ -188,10 +184,6 @@ class Reporter:
                 if 0 in finding.ranks and finding.id in postmortem.ABSENCES:
                     return rank == DEPUTY
         return rank == 0
-
-    def _write(self, report: model.Report) -> None:
-        options = self._context.options
-        write_report(report, options.out / REPORT_NAME, options.junit)
 
     def _print(self, phase: model.ReportedPhase, prefix: str = "") -> None:
         lines = table.phase_lines(asdict(phase), table.terminal_width(self._output))

@@ -70,7 +70,13 @@ def smoke_in(
         shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps a killed one
         make_private_directory(out)
     if request.baseline == "compare":
-        _check_baseline(baseline, place, plan.name)
+        if not baseline.is_file():
+            raise ToolMissing(
+                f"There is no baseline for the {place} of {plan.name} on this machine.",
+                advice=f"`provision smoke {plan.name} --in {place} --baseline save` makes one; run "
+                "it while the machine is healthy.",
+            )
+        smoke_runner.check_baseline(baseline)
     with context.progress.meter("waiting for the next phase", 0):
         if place == "prefix":
             activation = activation_variables(prefix)
@@ -95,15 +101,3 @@ def smoke_in(
             on_line=context.on_smoke_line,
         )
         return smoke_runner.read_report(out, "image", status, output)
-
-
-def _check_baseline(path: Path, place: Place, name: str) -> None:
-    if not path.is_file():
-        raise ToolMissing(
-            f"There is no baseline for the {place} of {name} on this machine.",
-            advice=(
-                f"`provision smoke {name} --in {place} --baseline save` makes one; run it while "
-                "the machine is healthy."
-            ),
-        )
-    smoke_runner.check_baseline(path)

@@ -100,7 +100,7 @@ def _state(context: RankContext, rank: int) -> torch.Tensor:
 
     elements = ELEMENTS_QUICK if context.options.quick else ELEMENTS
     state = torch.empty(elements, dtype=torch.float32)
-    test_values.fill(state, test_values.key(context.options.seed, "checkpoint", rank))
+    test_values.fill(state, test_values.key("checkpoint", rank))
     return state
 
 

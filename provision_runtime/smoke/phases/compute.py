@@ -120,9 +120,7 @@ def _wrong_elements(context: RankContext) -> int:
     count = 0
     for dtype in _types(context):
         side = SIDE[_kind(context)]
-        left, right, product = exact_product.matrices(
-            side, getattr(torch, dtype), context.device, context.options.seed
-        )
+        left, right, product = exact_product.matrices(side, getattr(torch, dtype), context.device)
         if context.options.fault("wrong-product", context.env.rank):
             product[side // 2, side // 3] += 1
         count += exact_product.wrong_elements(left, right, product)

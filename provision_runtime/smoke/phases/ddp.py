@@ -54,7 +54,6 @@ def run(context: RankContext) -> Outcome:
     checks = {
         "gradients": _check_gradients(context, model),
         "repeat": _check_repeatability(context),
-        "sampler": dataloader.check_sampler(context),
         "loader": dataloader.check_loader(context),
         "scaling": _measure_scaling(context),
     }
@@ -79,7 +78,7 @@ def _model(context: RankContext) -> torch.nn.Module:
     from torch import nn
 
     rank = context.env.rank
-    torch.manual_seed(context.options.seed)
+    torch.manual_seed(test_values.SEED)
     hidden = HIDDEN + 1 if context.options.fault("wrong-shape", rank) else HIDDEN
     has_bias = not context.options.fault("missing-parameter", rank)
     return nn.Sequential(
@@ -104,7 +103,7 @@ def _predictable_tensor(context: RankContext, name: str, rows: int, columns: int
     import torch
 
     flat = torch.empty(rows * columns, dtype=torch.float32, device=context.device)
-    test_values.fill(flat, test_values.key(context.options.seed, f"ddp/{name}", 0))
+    test_values.fill(flat, test_values.key(f"ddp/{name}", 0))
     return flat.view(rows, columns) / test_values.LARGEST
 
 

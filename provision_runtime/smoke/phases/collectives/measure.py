@@ -118,10 +118,10 @@ class Sweep:
             "inputs_wrong": 0,
             "inputs_first_wrong": None,
         }
-        seed, ranks = self.context.options.seed, self.participants.size
         for placement in checked:
             round_name = f"{row.name}/{row.bytes}/{placement}"
-            keys = [test_values.key(seed, round_name, rank) for rank in range(ranks)]
+            ranks = range(self.participants.size)
+            keys = [test_values.key(round_name, rank) for rank in ranks]
             key = keys[self.participants.rank]
             operation = operations.build(row, placement, buffers, self.participants)
             test_values.fill(operation.inputs, key, row.largest)

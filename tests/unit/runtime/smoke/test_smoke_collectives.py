@@ -248,11 +248,10 @@ def judged(
     busbw: float | None,
     size: int = GIB,
     device: str = "NVIDIA X1",
-    wires: tuple[tuple[str, float], ...] = (),
     backend: str = "nccl",
 ) -> tuple[str, str]:
     """The id of the finding, and the remark."""
-    curves = bandwidth.ReferenceCurves((curve(),), wires)
+    curves = bandwidth.ReferenceCurves((curve(),))
     hardware = bandwidth.Hardware(device, 8, 1, backend=backend)
     verdict = bandwidth.judge_line(line(busbw, size), hardware, curves)
     return verdict.finding_id, verdict.remark
@@ -276,8 +275,6 @@ def test_results_without_findings() -> None:
     assert judged(5.0, device="cpu") == ("", bandwidth.REHEARSAL)
     assert judged(5.0, backend="gloo") == ("", bandwidth.THROUGH_THE_HOST)
     assert judged(None) == ("", bandwidth.ONE_RANK)
-    above, remark = judged(130.0, wires=(("NVIDIA X*", 120.0),))
-    assert above == "" and "above the wire's 120 GB/s" in remark
 
 
 def test_finding_is_the_worst_row_and_names_its_reference() -> None:
