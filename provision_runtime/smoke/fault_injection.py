@@ -17,9 +17,10 @@ import site
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..facts import libraries, origins
 from .options import UsageError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from .context import RankContext
     from .options import Options
+    from .phases.facts import RankFacts
 
 # How long a fault waits for the other ranks to enter the phase in which it must be detected.
 ENTRY_LIMIT_S = 5.0
@@ -125,15 +127,14 @@ def environment_faults(options: Options, rank: int) -> Iterator[None]:
         yield
 
 
-def falsified_row(row: dict[str, Any], options: Options, rank: int) -> dict[str, Any]:
-    """The row of this rank, changed for the faults that cannot be real here."""
-    changed = dict(row)
+def falsified(facts: RankFacts, options: Options, rank: int) -> RankFacts:
+    """The facts of this rank, changed for the faults that cannot be real here."""
     if options.fault("other-torch", rank):
-        changed["torch"] = OTHER_TORCH
-    if options.fault("small-shm", rank) and row["shm_bytes"] != SMALL_SHM:
-        # We are not permitted to mount: report the row of a rank in its own container.
-        changed.update(shm_bytes=SMALL_SHM, shm_free_bytes=SMALL_SHM, shm_device=-1)
-    return changed
+        facts = replace(facts, torch=OTHER_TORCH)
+    if options.fault("small-shm", rank) and facts.shm_bytes != SMALL_SHM:
+        # We are not permitted to mount: report what a rank in its own container would.
+        facts = replace(facts, shm_bytes=SMALL_SHM, shm_free_bytes=SMALL_SHM, shm_device=-1)
+    return facts
 
 
 def nccl_library() -> Path | None:

@@ -10,7 +10,7 @@ from ..report import model
 from ..report.findings import Finding as Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 # `[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] `
 SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
@@ -91,3 +91,11 @@ def merge_equal(findings: Sequence[Finding]) -> tuple[Finding, ...]:
             ranks.update(merged[key].ranks)
         merged[key] = replace(merged.get(key, finding), ranks=tuple(sorted(ranks)))
     return tuple(merged.values())
+
+
+def majority(groups: Iterable[Sequence[int]]) -> Sequence[int]:
+    """Of ranks grouped by what they have, the group with more than half of all; empty if there is
+    none, since then any may be wrong."""
+    by_size = sorted(groups, key=len)
+    largest = by_size[-1]
+    return largest if len(largest) > sum(map(len, by_size[:-1])) else ()

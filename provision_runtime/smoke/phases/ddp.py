@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
 from .. import measurement, test_values
-from ..outcome import Finding, Outcome, with_finding
+from ..outcome import Finding, Outcome, majority, with_finding
 from . import dataloader
 
 if TYPE_CHECKING:
@@ -177,17 +177,16 @@ def gradient_finding(
 def digest_finding(digests: Sequence[str]) -> Finding | None:
     """Each rank may differ from the single process within the tolerance; but all ranks must have
     the same bits, or their models drift apart."""
-    majority = max(digests, key=digests.count)
-    differing = tuple(rank for rank, digest in enumerate(digests) if digest != majority)
-    if not differing:
+    ranks_by_digest: dict[str, list[int]] = {}
+    for rank, digest in enumerate(digests):
+        ranks_by_digest.setdefault(digest, []).append(rank)
+    if len(ranks_by_digest) == 1:
         return None
-    if digests.count(majority) * 2 <= len(digests):  # either half may be the wrong one
-        message = "gradients differ in their last bits after the same step"
-        return Finding("gradient-mismatch", message, tuple(range(len(digests))))
-    message = (
-        "gradients differ in their last bits from those of "
-        f"rank {digests.index(majority)} after the same step"
-    )
+    most = majority(ranks_by_digest.values())
+    differing = tuple(rank for rank in range(len(digests)) if rank not in most)
+    message = "gradients differ in their last bits after the same step"
+    if most:
+        message += f" from those of rank {most[0]}"
     return Finding("gradient-mismatch", message, differing)
 
 
@@ -295,7 +294,6 @@ def _median_step_s(context: RankContext, model: torch.nn.Module) -> float:
     for _ in range(SCALING_WARM_UP + SCALING_STEPS):
         started = time.perf_counter()
         _backward(model, inputs, inputs)
-        if context.on_gpu:
-            torch.cuda.synchronize()
+        context.synchronize()
         durations_s.append(time.perf_counter() - started)
     return measurement.median(durations_s[SCALING_WARM_UP:])
