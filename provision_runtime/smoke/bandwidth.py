@@ -61,29 +61,23 @@ class ReferenceUnreadable(ValueError):
     """The file has no valid reference curves; the text names the wrong entry and what is right."""
 
 
-class Figures(TypedDict):
-    """The times and bandwidths of a collective in one placement, over all ranks."""
-
-    time_us_max: float
-    time_us_mean: float
-    time_us_min: float
-    time_us_p99: float
-    slowest_rank: int
-    algbw_gb_s: float
-    busbw_gb_s: float | None
-    wrong: int
-
-
-class Line(Figures, total=False):
-    """A row of the report's table. Its own figures are those out of place."""
+class Line(TypedDict, total=False):
+    """A row of the report's table: a collective in one type and size, over all ranks."""
 
     collective: str
     dtype: str
     bytes: int
     count: int
     iterations: int
-    in_place: Figures | None
+    time_us_max: float
+    time_us_mean: float
+    time_us_min: float
+    time_us_p99: float
     time_us_by_rank: list[float]
+    slowest_rank: int
+    algbw_gb_s: float
+    busbw_gb_s: float | None
+    wrong: int
     expected_gb_s: float | None
     judged: str
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-from typing import Any
 
 # A GPU that hangs can block the recorder's own query of its events.
 LIMIT_S = 2.0
@@ -17,7 +16,7 @@ REPORTED_ENTRIES = 10
 KEYS = ("profiling_name", "collective_seq_id", "state", "input_sizes")
 
 
-def latest(limit_s: float = LIMIT_S) -> list[dict[str, Any]]:
+def latest(limit_s: float = LIMIT_S) -> list[dict[str, object]]:
     """The last calls, oldest first; empty if there is no recorder, or if it does not respond."""
     torch = sys.modules.get("torch")
     dump = getattr(getattr(torch, "_C", None), "_distributed_c10d", None)
@@ -38,7 +37,7 @@ def latest(limit_s: float = LIMIT_S) -> list[dict[str, Any]]:
     return entries(traces[0]) if traces else []
 
 
-def entries(trace: bytes) -> list[dict[str, Any]]:
+def entries(trace: bytes) -> list[dict[str, object]]:
     """From torch's own pickle, made in this process."""
     document = pickle.loads(trace)
     recorded = document.get("entries") or []

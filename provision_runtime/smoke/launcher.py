@@ -129,9 +129,8 @@ def _report_failure(
     # Rank 0 wrote the report when the last finished phase ended.
     phase_s = max(duration_s - report.duration_s, 0.0)
     report = replace(report, duration_s=round(duration_s, 3))
-    failed = reporter.with_failure(report, phase_name, outcome, phase_s)
+    failed, phase = reporter.with_failure(report, phase_name, outcome, phase_s)
     reporter.write_report(failed, options.out)
-    phase = next(phase for phase in failed.phases if phase.name == phase_name)
     print("\n".join(table.phase_lines(asdict(phase), table.terminal_width())), flush=True)
 
 

@@ -41,10 +41,9 @@ class Outcome:
 
 
 def from_json(document: Mapping[str, Any]) -> Outcome:
-    findings = []
-    for item in document["findings"]:
-        findings.append(Finding(item["id"], item["message"], tuple(item["ranks"]), item["advice"]))
-    return Outcome(document["message"], tuple(findings), document["data"], document["broken"])
+    """Raises KeyError or TypeError if it is no outcome."""
+    findings = [Finding(**{**item, "ranks": tuple(item["ranks"])}) for item in document["findings"]]
+    return Outcome(**{**document, "findings": tuple(findings)})
 
 
 def with_finding(
@@ -80,16 +79,16 @@ def with_rank(finding: Finding, rank: int) -> Finding:
     return finding if finding.ranks else replace(finding, ranks=(rank,))
 
 
-def merge_equal(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def merge_equal(findings: Iterable[Finding], by_id: bool = False) -> tuple[Finding, ...]:
     """Findings with the same id and message become one of all their ranks, in the order of the
-    first."""
+    first. by_id: those with the same id, with the message of the first: the same fault may strike
+    each rank at a different step."""
     merged: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        key = (finding.id, finding.message)
-        ranks = set(finding.ranks)
-        if key in merged:
-            ranks.update(merged[key].ranks)
-        merged[key] = replace(merged.get(key, finding), ranks=tuple(sorted(ranks)))
+        key = (finding.id, "" if by_id else finding.message)
+        first = merged.get(key, finding)
+        ranks = sorted({*first.ranks, *finding.ranks})
+        merged[key] = replace(first, ranks=tuple(ranks))
     return tuple(merged.values())
 
 

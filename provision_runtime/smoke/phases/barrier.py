@@ -1,9 +1,5 @@
 """Phase barrier: do all ranks reach it, how long does it take, and which rank keeps the others
-waiting?
-
-Through the backend's own barrier, and through the store, which works when the backend does not and
-names the missing ranks.
-"""
+waiting?"""
 
 from __future__ import annotations
 
@@ -20,10 +16,8 @@ if TYPE_CHECKING:
     from ..context import RankContext
 
 WARM_UP = 5
-BACKEND_BARRIERS = {"quick": 50, "default": 200, "full": 1000}
-FEWEST_BACKEND_BARRIERS = 10
-STORE_BARRIERS = {"quick": 10, "default": 20, "full": 50}
-FEWEST_STORE_BARRIERS = 3
+BARRIERS = {"quick": 50, "default": 200, "full": 1000}
+FEWEST = 10
 # A rank is slow if it arrives last at nearly every barrier and the others wait longer than this for
 # it. On a busy machine, the scheduler delays a different rank each time.
 LAST_SHARE = 0.8
@@ -46,7 +40,7 @@ def run(context: RankContext) -> Outcome:
     for _ in range(WARM_UP):
         call(context)
     profile = context.options.profile
-    count = max(BACKEND_BARRIERS[profile] // context.crowding, FEWEST_BACKEND_BARRIERS)
+    count = max(BARRIERS[profile] // context.crowding, FEWEST)
     if context.options.fault("skip-barrier", context.env.rank):
         count -= 1
     is_slow = context.options.fault("slow-rank", context.env.rank)
@@ -57,18 +51,11 @@ def run(context: RankContext) -> Outcome:
         started = time.perf_counter()
         call(context)
         times_us.append((time.perf_counter() - started) * 1e6)
-    store_count = max(STORE_BARRIERS[profile] // context.crowding, FEWEST_STORE_BARRIERS)
-    store_us = []
-    for number in range(store_count):
-        started = time.perf_counter()
-        context.exchange(f"named barrier {number}", None)
-        store_us.append((time.perf_counter() - started) * 1e6)
-    return Outcome(data={"times_us": times_us, "named_us": store_us})
+    return Outcome(data={"times_us": times_us})
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
     times_us = [outcome.data["times_us"] for outcome in outcomes]
-    store_us = [outcome.data["named_us"] for outcome in outcomes]
     summary = summarize(times_us)
     message = (
         f"{summary['count']} barriers, p50 {measurement.format_time(summary['p50_us'])}, "
@@ -76,7 +63,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
         f"max {measurement.format_time(summary['max_us'])}, slowest rank {summary['slowest_rank']}"
     )
     findings = (*combine(outcomes).findings, *slow_ranks(times_us))
-    return Outcome(message, findings, {**summary, "store": summarize(store_us)})
+    return Outcome(message, findings, {**summary})
 
 
 def summarize(times_by_rank: Sequence[Sequence[float]]) -> Summary:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...comm import processes
 from ...report.text import format_count
-from ..outcome import Finding, Outcome, describe_error
+from ..outcome import Finding, Outcome, describe_error, merge_equal
 from ..watchdog import SIGNALS
 
 if TYPE_CHECKING:
@@ -99,19 +99,17 @@ def sampler_findings(samples_by_rank: Sequence[Sequence[int]]) -> tuple[Finding,
     return (Finding("sampler-wrong", message, tuple(ranks or range(len(samples_by_rank)))),)
 
 
-def loader_findings(failures: Sequence[Sequence[str] | None], workers: int) -> tuple[Finding, ...]:
-    """One finding for each id, with the text of its first rank: too little memory fails at a
-    different point on each rank. failures: by rank, a finding's id and the problem, or None."""
-    messages: dict[str, str] = {}
-    ranks: dict[str, tuple[int, ...]] = {}
-    for rank, failure in enumerate(failures):
-        if failure is None:
-            continue
-        id, problem = failure
-        messages.setdefault(id, problem)
-        ranks[id] = (*ranks.get(id, ()), rank)
+def loader_findings(
+    failures: Sequence[tuple[str, str] | None], workers: int
+) -> tuple[Finding, ...]:
+    """One finding for each id. failures: by rank, a finding's id and the problem, or None."""
     loader = f"a DataLoader with {format_count(workers, 'loader worker')}"
-    return tuple(Finding(id, f"{loader}: {messages[id]}", ranks[id]) for id in messages)
+    findings = []
+    for rank, failure in enumerate(failures):
+        if failure is not None:
+            id, problem = failure
+            findings.append(Finding(id, f"{loader}: {problem}", (rank,)))
+    return merge_equal(findings, by_id=True)
 
 
 class SampleDamaged(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from ...comm.addresses import interfaces
 from ...comm.store import StoreAllGather, StoreClient
 from ...report.text import format_count
 from .. import nccl_variables, network
+from ..last_states import location_from_json
 from ..outcome import Finding, Outcome, combine, with_finding
 
 if TYPE_CHECKING:
@@ -64,10 +65,11 @@ def run(context: RankContext) -> Outcome:
         return with_finding(error.finding_id, str(error), broken=True)
     store_s = time.monotonic() - started
     greetings = context.exchange(
-        "hello", [context.location, context.unusable, context.env.crowding]
+        "hello", [asdict(context.location), context.unusable, context.env.crowding]
     )
-    context.locations = {rank: location for rank, (location, _, _) in enumerate(greetings)}
-    hosts = [location["host"] for location in context.locations.values()]
+    for rank, (location, _, _) in enumerate(greetings):
+        context.locations[rank] = location_from_json(location)
+    hosts = [location.host for location in context.locations.values()]
     context.hosts = list(dict.fromkeys(hosts))
     context.crowding = max(crowding for _, _, crowding in greetings)
     data = {

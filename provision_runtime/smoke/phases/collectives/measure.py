@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from ... import test_values
 from .. import barrier
 from . import operations, plan
-from .operations import OUT_OF_PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,22 +27,18 @@ if TYPE_CHECKING:
     from .operations import Buffers, Operation, Participants
     from .plan import Row
 
-# Here torch's call is the same in both placements, so one check holds for both.
-SAME_CALL = ("all_reduce", "broadcast")
 # The share of the phase's remaining time that may be spent on timed calls and their warm-up. The
 # rest is for checks, which cannot be fewer, and for calls that are slower than the first.
 TIMED_SHARE = 0.5
 
 
 class Measured(TypedDict, total=False):
-    """What a rank measured in one row: the microseconds of its calls by placement; how many elements
-    are wrong of its results in each placement and of its inputs; and of both the first (index, value,
-    expected value)."""
+    """What a rank measured in one row: the microseconds of its calls; how many elements are wrong of
+    its results and of its inputs; and of both the first (index, value, expected value)."""
 
     call_s: float
-    out_of_place: list[float]
-    in_place: list[float]
-    wrong: list[int]
+    times_us: list[float]
+    wrong: int
     first_wrong: tuple[int, float, int] | None
     inputs_wrong: int
     inputs_first_wrong: tuple[int, float, int] | None
@@ -69,12 +64,9 @@ class Sweep:
             rows_of_dtype = self._fitted(planned, entries, dtype_bytes / pending_bytes)
             pending_bytes -= dtype_bytes
             for row in rows_of_dtype:
-                self._time_placements(row, buffers, row.warm_up)
+                self._times_us(row, buffers, row.warm_up)
             for plan_row, row, entry in zip(planned, rows_of_dtype, entries):
-                times = self._time_placements(row, buffers, row.iterations)
-                entry["out_of_place"] = times[0]
-                if len(times) > 1:
-                    entry["in_place"] = times[1]
+                entry["times_us"] = self._times_us(row, buffers, row.iterations)
                 results[plan_row] = (row, entry)
         in_order = [results[row] for row in rows]
         return [row for row, _ in in_order], [entry for _, entry in in_order]
@@ -98,7 +90,7 @@ class Sweep:
         buffers = operations.Buffers([row], row.dtype, self.context.device)
         buffers.inputs.zero_()
         try:
-            operation = operations.build(row, OUT_OF_PLACE, buffers, self.participants)
+            operation = operations.build(row, buffers, self.participants)
             self._log_call(row)
             operation.call()
         except Exception as error:
@@ -108,39 +100,29 @@ class Sweep:
         return False
 
     def _check(self, row: Row, buffers: Buffers) -> Measured:
-        """Wrong elements of the results and of this rank's inputs, and the first of each."""
-        placements = operations.placements(row.collective)
-        checked = placements[:1] if row.collective in SAME_CALL else placements
-        entry: Measured = {
-            "call_s": 0.0,
-            "wrong": [],
-            "first_wrong": None,
-            "inputs_wrong": 0,
-            "inputs_first_wrong": None,
+        """Wrong elements of the result and of this rank's inputs, and the first of each."""
+        ranks, rank = range(self.participants.size), self.participants.rank
+        keys = [test_values.key(f"{row.name}/{row.bytes}", rank) for rank in ranks]
+        operation = operations.build(row, buffers, self.participants)
+        test_values.fill(operation.inputs, keys[rank], row.largest)
+        if self.context.options.fault("wrong-value", rank):
+            operation.inputs[operation.inputs.numel() // 2] += 1
+        operation.prepare()
+        started = time.perf_counter()
+        self._call_checked(row, operation)
+        self.context.synchronize()
+        call_s = time.perf_counter() - started
+        wrong, first = operations.count_wrong(operation, keys, row.largest)
+        changed, first_changed = test_values.count_wrong(
+            operation.inputs, [keys[rank]], row.largest
+        )
+        return {
+            "call_s": call_s,
+            "wrong": wrong,
+            "first_wrong": first,
+            "inputs_wrong": changed,
+            "inputs_first_wrong": first_changed,
         }
-        for placement in checked:
-            round_name = f"{row.name}/{row.bytes}/{placement}"
-            ranks = range(self.participants.size)
-            keys = [test_values.key(round_name, rank) for rank in ranks]
-            key = keys[self.participants.rank]
-            operation = operations.build(row, placement, buffers, self.participants)
-            test_values.fill(operation.inputs, key, row.largest)
-            if self.context.options.fault("wrong-value", self.participants.rank):
-                operation.inputs[operation.inputs.numel() // 2] += 1
-            operation.prepare()
-            started = time.perf_counter()
-            self._call_checked(row, operation)
-            self.context.synchronize()
-            entry["call_s"] = max(entry["call_s"], time.perf_counter() - started)
-            count, first = operations.count_wrong(operation, keys, row.largest)
-            entry["wrong"].append(count)
-            entry["first_wrong"] = entry["first_wrong"] or first
-            count, first = test_values.count_wrong(operation.inputs, [key], row.largest)
-            if count > entry["inputs_wrong"]:
-                entry["inputs_wrong"], entry["inputs_first_wrong"] = count, first
-        if len(checked) < len(placements):
-            entry["wrong"] *= 2
-        return entry
 
     def _call_checked(self, row: Row, operation: Operation) -> None:
         if self.is_first_all_reduce and row.collective == "all_reduce":
@@ -155,36 +137,19 @@ class Sweep:
         self._log_call(row)
         operation.call()
 
-    def _time_placements(self, row: Row, buffers: Buffers, repeats: int) -> list[list[float]]:
-        times = []
-        for placement in operations.placements(row.collective):
-            operation = operations.build(row, placement, buffers, self.participants)
-            times_us = self.time_operation(row, operation, repeats)
-            times.append([round(value, 2) for value in times_us])
-        return times
+    def _times_us(self, row: Row, buffers: Buffers, repeats: int) -> list[float]:
+        operation = operations.build(row, buffers, self.participants)
+        return [round(value, 2) for value in self.time_operation(row, operation, repeats)]
 
     def time_operation(self, row: Row, operation: Operation, repeats: int) -> list[float]:
-        """All calls of the series are logged as one, before it begins."""
+        """Microseconds of each call. All calls of the series are logged as one, before it begins."""
         self._log_call(row, f", {repeats} times after a barrier")
         wait = barrier.backend_barrier(self.context)
-        return times_us(operation, wait, repeats, self.context.on_gpu)
+        timed = on_gpu_us if self.context.on_gpu else on_cpu_us
+        return timed(operation.call, operation.prepare, wait, repeats)
 
     def _log_call(self, row: Row, note: str = "") -> None:
         self.context.begin_collective(row.collective, f"{row.count} x {row.dtype}{note}")
-
-
-def times_us(
-    operation: Operation, wait: Callable[[], Any], repeats: int, on_gpu: bool
-) -> list[float]:
-    """Microseconds of each call.
-
-    In place, each result is the next call's input: zeros, whose sums do not overflow.
-    """
-    if operation.in_place:
-        operation.zero()
-    prepare = (lambda: None) if operation.in_place else operation.prepare
-    timed = on_gpu_us if on_gpu else on_cpu_us
-    return timed(operation.call, prepare, wait, repeats)
 
 
 def on_cpu_us(

@@ -81,8 +81,6 @@ REPEATS = {"quick": Repeats(2, 20, 5), "default": Repeats(5, 100, 20), "full": R
 # On CPUs a large message takes a tenth of a second and more: fewer repetitions are enough.
 LARGE_ON_CPU = 16 * MIB
 FEWEST = 3
-# Every row is timed out of place and in place.
-PLACEMENTS = 2
 
 
 @dataclass(frozen=True)
@@ -149,9 +147,7 @@ def fitted(rows: Sequence[Row], call_s: Sequence[float], budget_s: float) -> lis
 
     call_s: seconds that one call of each row takes on the slowest rank.
     """
-    planned_s = 0.0
-    for row, seconds in zip(rows, call_s):
-        planned_s += seconds * (row.warm_up + row.iterations) * PLACEMENTS
+    planned_s = sum(s * (row.warm_up + row.iterations) for row, s in zip(rows, call_s))
     if planned_s <= budget_s:
         return list(rows)
     share = budget_s / planned_s

@@ -14,7 +14,7 @@ from ...outcome import Finding
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...bandwidth import Figures, Line
+    from ...bandwidth import Line
     from .measure import Measured
     from .plan import Row
 
@@ -24,42 +24,27 @@ def table(rows: Sequence[Row], measured: Sequence[Sequence[Measured]]) -> list[L
 
 
 def _line(row: Row, entries: Sequence[Measured]) -> Line:
-    """One row over all ranks. Its top-level figures are those out of place."""
-    in_place = None
-    if "in_place" in entries[0]:
-        in_place = _figures(row, [entry["in_place"] for entry in entries], entries, 1)
-    times_by_rank = [entry["out_of_place"] for entry in entries]
+    """One row over all ranks. Bandwidth is by the slowest rank's median."""
+    times_by_rank = [entry["times_us"] for entry in entries]
+    medians = [measurement.median(times) for times in times_by_rank]
+    iterations = measurement.slowest_of_ranks(times_by_rank)
+    slowest_s = max(medians) / 1e6
+    busbw = measurement.busbw_gb_s(row.collective, row.bytes, slowest_s, len(medians))
     return {
         "collective": row.collective,
         "dtype": row.dtype,
         "bytes": row.bytes,
         "count": row.count,
         "iterations": row.iterations,
-        **_figures(row, times_by_rank, entries, 0),
-        "in_place": in_place,
-        "expected_gb_s": None,
-        "judged": "",
-        "time_us_by_rank": [round(measurement.median(times), 2) for times in times_by_rank],
-    }
-
-
-def _figures(
-    row: Row, times_by_rank: Sequence[Sequence[float]], entries: Sequence[Measured], placement: int
-) -> Figures:
-    """Bandwidth is by the slowest rank's median."""
-    medians = [measurement.median(times) for times in times_by_rank]
-    iterations = measurement.slowest_of_ranks(times_by_rank)
-    slowest_s = max(medians) / 1e6
-    busbw = measurement.busbw_gb_s(row.collective, row.bytes, slowest_s, len(medians))
-    return {
         "time_us_max": round(max(medians), 2),
         "time_us_mean": round(measurement.mean(medians), 2),
         "time_us_min": round(min(iterations), 2),
         "time_us_p99": round(measurement.percentile(iterations, 99), 2),
+        "time_us_by_rank": [round(median, 2) for median in medians],
         "slowest_rank": medians.index(max(medians)),
         "algbw_gb_s": round(measurement.algbw_gb_s(row.bytes, slowest_s), 6),
         "busbw_gb_s": None if busbw is None else round(busbw, 6),
-        "wrong": sum(entry["wrong"][placement] for entry in entries),
+        "wrong": sum(entry["wrong"] for entry in entries),
     }
 
 
@@ -76,10 +61,10 @@ def wrong_value_findings(
             count, first = entry["inputs_wrong"], entry["inputs_first_wrong"]
             message = _describe_wrong(rows, bad, count, "before they were sent", first)
             changed.append(Finding("wrong-value", message, (rank,)))
-        bad = [index for index, entry in enumerate(by_row) if any(entry["wrong"])]
+        bad = [index for index, entry in enumerate(by_row) if entry["wrong"]]
         if bad:
             entry = by_row[bad[0]]
-            count, first = max(entry["wrong"]), entry["first_wrong"]
+            count, first = entry["wrong"], entry["first_wrong"]
             where = "in the result, although every rank sent the right values"
             message = _describe_wrong(rows, bad, count, where, first)
             wrong.append(Finding("wrong-result", message, (rank,)))

@@ -27,8 +27,8 @@ def row(collective: str = "all_reduce", dtype: str = "float32", size: int = 1 <<
 
 
 def entry(times: list[float], **changes: Any) -> Any:
-    fine = {"wrong": [0, 0], "first_wrong": None, "inputs_wrong": 0, "inputs_first_wrong": None}
-    return {"out_of_place": times, "in_place": times, **fine, **changes}
+    fine = {"wrong": 0, "first_wrong": None, "inputs_wrong": 0, "inputs_first_wrong": None}
+    return {"times_us": times, **fine, **changes}
 
 
 # formulae
@@ -204,21 +204,11 @@ def test_single_rank_has_no_busbw_and_no_verdict() -> None:
     assert verdict == bandwidth.LineVerdict(bandwidth.ONE_RANK)
 
 
-def test_a_collective_without_an_in_place_call_has_no_such_figures() -> None:
-    result = entry([1.0], wrong=[0])
-    del result["in_place"]
-    (out_of_place,) = results.table([row("all_to_all")], [[result], [result]])
-    assert out_of_place["in_place"] is None
-
-
 def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
-    received = entry([1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4])
-    sent = entry(
-        [1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4], inputs_wrong=1, inputs_first_wrong=[7, 3.0, 2]
-    )
-    (finding,) = results.wrong_value_findings(
-        [row(), row(size=8)], [[received, received], [sent, sent]]
-    )
+    received = entry([1.0], wrong=1, first_wrong=[7, 5.0, 4])
+    sent: Any = {**received, "inputs_wrong": 1, "inputs_first_wrong": [7, 3.0, 2]}
+    rows = [row(), row(size=8)]
+    (finding,) = results.wrong_value_findings(rows, [[received, received], [sent, sent]])
     assert (finding.id, finding.ranks) == ("wrong-value", (1,))
     assert finding.message == (
         "all_reduce of 1 MiB in float32 (and 1 more row): "
@@ -227,11 +217,9 @@ def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
 
 
 def test_wrong_sum_of_right_values_names_its_receivers() -> None:
-    findings = results.wrong_value_findings(
-        [row()], [[entry([1.0])], [entry([1.0], wrong=[3, 0], first_wrong=[0, 9.0, 8])]]
-    )
-    assert [(finding.id, finding.ranks) for finding in findings] == [("wrong-result", (1,))]
-    assert "3 wrong elements in the result" in findings[0].message
+    wrong = entry([1.0], wrong=3, first_wrong=[0, 9.0, 8])
+    (finding,) = results.wrong_value_findings([row()], [[entry([1.0])], [wrong]])
+    assert (finding.id, finding.ranks) == ("wrong-result", (1,))
     assert results.wrong_value_findings([row()], [[entry([1.0])]]) == ()
 
 
@@ -350,10 +338,12 @@ def test_a_full_run_on_slow_wires_fits_its_time(name: str, ranks: int, gb_s: flo
     full = scope(profile="full", device="cuda", ranks=ranks)
     rows = plan.rows(full, plan.candidates(full))
     call_s = seconds_of(rows, gb_s, ranks)
-    planned_s = sum(s * (r.warm_up + r.iterations) * 2 for s, r in zip(call_s, rows))
-    assert planned_s > 150, name
-    fitted = plan.fitted(rows, call_s, 150.0)
-    assert sum(s * (r.warm_up + r.iterations) * 2 for s, r in zip(call_s, fitted)) < 165
+
+    def needed_s(planned: list[plan.Row]) -> float:
+        return sum(s * (r.warm_up + r.iterations) for s, r in zip(call_s, planned))
+
+    fitted = plan.fitted(rows, call_s, 75.0)
+    assert needed_s(rows) > 75 and needed_s(fitted) < 83, name
     assert min(row.iterations for row in fitted) >= plan.FEWEST
 
 
