@@ -175,7 +175,7 @@ def test_killed_launcher_ends_its_ranks_without_a_success(
 def test_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
     run = smoke(tmp_path, "--inject", "stop:1:barrier", "--deadline", f"barrier={DEADLINE_S}")
     assert (run.status, run.failed) == (1, ["barrier"])
-    assert "rank 1: its process is stopped, last seen in barrier" in run.phases["barrier"].message
+    assert "rank 1: its process is stopped, last in barrier" in run.phases["barrier"].message
 
 
 @contextmanager

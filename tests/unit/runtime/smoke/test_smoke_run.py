@@ -29,20 +29,21 @@ from tests import evidence
 from tests.unit.runtime.smoke.builders import parsed, rank_env
 
 
-def skewed(*skews: float, bound: float = 0.01) -> list[tuple[int, ...]]:
-    return [
-        finding.ranks
-        for finding in rendezvous.skew_findings(
-            [{"skew_s": skew, "bound_s": bound} for skew in skews]
-        )
-    ]
-
-
-def test_clock_skew_is_relative_to_the_majority() -> None:
-    assert skewed(0, 0.2, -0.9) == []
-    assert skewed(0, 30) == [(1,)]
-    assert skewed(0, 30, 30, 30) == [(0,)]
-    assert skewed(0, 5, bound=10) == []
+@pytest.mark.parametrize(
+    ("skews", "bound_s", "ranks"),
+    [
+        ([0, 0.2, -0.9], 0.01, []),
+        ([0, 30], 0.01, [1]),
+        ([0, 30, 30, 30], 0.01, [0]),
+        ([0, None, -5], 0.01, [2]),
+        ([0, 5], 10, []),
+    ],
+)
+def test_clock_skew_is_relative_to_the_majority(
+    skews: list[float | None], bound_s: float, ranks: list[int]
+) -> None:
+    findings = rendezvous.skew_findings(skews, bound_s)
+    assert [finding.ranks for finding in findings] == [(rank,) for rank in ranks]
 
 
 @pytest.mark.parametrize(
