@@ -137,14 +137,22 @@ def compare(
     findings = []
     for before, line in pairs:
         if on_gpu:
-            before_us, now_us, tolerated = before.time_us_max, line["time_us_max"], TOLERATED_ON_GPU
+            before_usec, now_usec, tolerated = (
+                before.time_us_max,
+                line["time_us_max"],
+                TOLERATED_ON_GPU,
+            )
         else:
-            before_us, now_us, tolerated = before.time_us_min, line["time_us_min"], TOLERATED_ON_CPU
-        if line["bytes"] >= JUDGED_FROM_BYTES and now_us / before_us > tolerated:
+            before_usec, now_usec, tolerated = (
+                before.time_us_min,
+                line["time_us_min"],
+                TOLERATED_ON_CPU,
+            )
+        if line["bytes"] >= JUDGED_FROM_BYTES and now_usec / before_usec > tolerated:
             message = (
                 f"{line['collective']} {line['dtype']} of {format_bytes(line['bytes'])} takes "
-                f"{measurement.format_time(now_us)} instead of {measurement.format_time(before_us)}, "
-                f"{now_us / before_us:.2f} times the baseline"
+                f"{measurement.format_time(now_usec)} instead of {measurement.format_time(before_usec)}, "
+                f"{now_usec / before_usec:.2f} times the baseline"
             )
             findings.append(Finding("baseline-regressed", message, all_ranks))
     data: Comparison = {"compared": len(pairs), "slower": len(findings), "result": "compared"}

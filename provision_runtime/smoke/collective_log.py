@@ -88,10 +88,10 @@ def compare(latest_by_rank: Mapping[int, Sequence[Call]]) -> Finding | None:
         most = max(ranks_by_operation.values(), key=len)
         differing = [rank for rank in calls if rank not in most]
         if differing:
-            call, usual = calls[differing[0]][number], calls[most[0]][number]
+            call, common_call = calls[differing[0]][number], calls[most[0]][number]
             message = (
                 f"collective {number} is {call.operation} ({call.site}), "
-                f"but {usual.operation} on rank {most[0]} ({usual.site})"
+                f"but {common_call.operation} on rank {most[0]} ({common_call.site})"
             )
             return Finding("collective-mismatch", message, tuple(differing))
     counts = {rank: max(by_number, default=0) for rank, by_number in calls.items()}

@@ -112,7 +112,7 @@ NODE_OPTIONS = {
     "drain_max": "--drain-max",
     "queue_s": "--queue-timeout",
 }
-PLACES: dict[str, tuple[Place, ...]] = {
+TARGETS: dict[str, tuple[Place, ...]] = {
     "prefix": ("prefix",),
     "image": ("image",),
     "both": ("prefix", "image"),
@@ -124,8 +124,8 @@ PLACES: dict[str, tuple[Place, ...]] = {
 @prefix_option
 @click.option(
     "--in",
-    "place",
-    type=click.Choice(list(PLACES)),
+    "target",
+    type=click.Choice(list(TARGETS)),
     help="What to test.  [default: prefix]",
 )
 @click.option(
@@ -144,7 +144,7 @@ def smoke(
     name: str,
     envs: Path | None,
     prefix: Path | None,
-    place: str | None,
+    target: str | None,
     junit: Path | None,
     **options: Any,
 ) -> int:
@@ -163,12 +163,12 @@ def smoke(
         script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
         console.result("smoke-health-check", {"script": script}, script.splitlines())
         return 0
-    nodes = _nodes_request(envs, options, local={"--in": place, "--junit": junit})
+    nodes = _nodes_request(envs, options, local={"--in": target, "--junit": junit})
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if nodes is not None:
         return _smoke_nodes(console, context, request, nodes)
-    results = workflow.smoke(context, request, PLACES[place or "prefix"], junit)
+    results = workflow.smoke(context, request, TARGETS[target or "prefix"], junit)
     lines = []
     for result in results:
         lines += smoke_lines(result, brief=console.shows_all_on_terminal)

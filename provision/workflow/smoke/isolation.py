@@ -143,7 +143,7 @@ class _Search:
 
     def _tested(self, purpose: str, groups: Sequence[Group]) -> Mapping[Group, GroupVerdict]:
         self._test_again(
-            purpose, [each for each in groups if frozenset(each) not in self._verdicts]
+            purpose, [group for group in groups if frozenset(group) not in self._verdicts]
         )
         return {group: self._latest(group) for group in groups}
 
@@ -250,11 +250,11 @@ class _Search:
             group = failing[0]
         return group
 
-    def _reduced(self, part: Group, others: Group) -> Group:
-        """Part of `part` that still fails together with the others."""
+    def _reduced(self, part: Group, complement: Group) -> Group:
+        """Part of `part` that still fails together with the complement."""
         while len(part) > 1:
             for half in _halves(part):
-                group = (*half, *others)
+                group = (*half, *complement)
                 if self._tested(HALVES, [group])[group] == "fail":
                     part = half
                     break

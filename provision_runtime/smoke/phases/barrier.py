@@ -21,7 +21,7 @@ FEWEST = 10
 # A rank is slow if it arrives last at nearly every barrier and the others wait longer than this for
 # it. On a busy machine, the scheduler delays a different rank each time.
 LAST_SHARE = 0.8
-WAITED_US = 10_000.0
+WAITED_USEC = 10_000.0
 INJECTED_DELAY_S = 0.05
 
 
@@ -44,38 +44,38 @@ def run(context: RankContext) -> Outcome:
     if context.options.fault("skip-barrier", context.env.rank):
         count -= 1
     is_slow = context.options.fault("slow-rank", context.env.rank)
-    times_us = []
+    times_usec = []
     for _ in range(count):
         if is_slow:
             time.sleep(INJECTED_DELAY_S)
         started = time.perf_counter()
         call(context)
-        times_us.append((time.perf_counter() - started) * 1e6)
-    return Outcome(data={"times_us": times_us})
+        times_usec.append((time.perf_counter() - started) * 1e6)
+    return Outcome(data={"times_usec": times_usec})
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    times_us = [outcome.data["times_us"] for outcome in outcomes]
-    summary = summarize(times_us)
+    times_usec = [outcome.data["times_usec"] for outcome in outcomes]
+    summary = summarize(times_usec)
     message = (
         f"{summary['count']} barriers, p50 {measurement.format_time(summary['p50_us'])}, "
         f"p99 {measurement.format_time(summary['p99_us'])}, "
         f"max {measurement.format_time(summary['max_us'])}, slowest rank {summary['slowest_rank']}"
     )
-    findings = (*combine(outcomes).findings, *slow_ranks(times_us))
+    findings = (*combine(outcomes).findings, *slow_ranks(times_usec))
     return Outcome(message, findings, {**summary})
 
 
 def summarize(times_by_rank: Sequence[Sequence[float]]) -> Summary:
     """The slowest rank is the one that spends the least time in barriers: it arrives last, and the
     others wait for it."""
-    barriers_us = measurement.slowest_of_ranks(times_by_rank)
-    medians = [measurement.median(times_us) for times_us in times_by_rank]
+    barriers_usec = measurement.slowest_of_ranks(times_by_rank)
+    medians = [measurement.median(times_usec) for times_usec in times_by_rank]
     return {
-        "count": len(barriers_us),
-        "p50_us": round(measurement.percentile(barriers_us, 50), 1),
-        "p99_us": round(measurement.percentile(barriers_us, 99), 1),
-        "max_us": round(max(barriers_us), 1),
+        "count": len(barriers_usec),
+        "p50_us": round(measurement.percentile(barriers_usec, 50), 1),
+        "p99_us": round(measurement.percentile(barriers_usec, 99), 1),
+        "max_us": round(max(barriers_usec), 1),
         "slowest_rank": medians.index(min(medians)),
         "p50_us_by_rank": [round(value, 1) for value in medians],
     }
@@ -86,19 +86,19 @@ def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
     if len(times_by_rank) < 2:
         return ()
     # For each rank, how long the others waited for it at each barrier.
-    waits_us: list[list[float]] = [[] for _ in times_by_rank]
-    for barrier_us in zip(*times_by_rank):
-        for rank, rank_us in enumerate(barrier_us):
-            shortest_other = min(barrier_us[:rank] + barrier_us[rank + 1 :])
-            waits_us[rank].append(shortest_other - rank_us)
-    late_counts = [sum(wait > WAITED_US for wait in waits) for waits in waits_us]
-    slowest = late_counts.index(max(late_counts))
-    count = len(waits_us[slowest])
-    if late_counts[slowest] < LAST_SHARE * count:
+    waits_usec: list[list[float]] = [[] for _ in times_by_rank]
+    for barrier_usec in zip(*times_by_rank):
+        for rank, rank_usec in enumerate(barrier_usec):
+            shortest_other = min(barrier_usec[:rank] + barrier_usec[rank + 1 :])
+            waits_usec[rank].append(shortest_other - rank_usec)
+    delay_counts = [sum(wait > WAITED_USEC for wait in waits) for waits in waits_usec]
+    slowest = delay_counts.index(max(delay_counts))
+    count = len(waits_usec[slowest])
+    if delay_counts[slowest] < LAST_SHARE * count:
         return ()
-    typical = measurement.format_time(measurement.median(waits_us[slowest]))
+    typical = measurement.format_time(measurement.median(waits_usec[slowest]))
     message = (
-        f"the others waited for it at {late_counts[slowest]} of {count} barriers, "
+        f"the others waited for it at {delay_counts[slowest]} of {count} barriers, "
         f"typically for {typical}"
     )
     return (Finding("slow-rank", message, (slowest,)),)

@@ -7,6 +7,7 @@ where /dev/shm is too small) or hangs, the loader raises an error within its tim
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -166,7 +167,7 @@ def _load(context: RankContext, workers: int) -> list[int]:
         num_workers=workers,
         pin_memory=context.on_gpu,
         timeout=loader_timeout_s(context.remaining_s()),
-        worker_init_fn=_PrepareWorker(os.getpid()),
+        worker_init_fn=functools.partial(_prepare_worker, os.getpid()),
         multiprocessing_context="fork",
     )
     delivered: list[int] = []
@@ -182,21 +183,16 @@ def _load(context: RankContext, workers: int) -> list[int]:
     return delivered
 
 
-class _PrepareWorker:
+def _prepare_worker(parent: int, _: int) -> None:
     """Makes a worker end on a signal, and die when this rank ends, however it ends.
 
     A worker hands its tensors over through a socket. If it cannot make one, torch's worker only
     prints the error, and the loader waits until its time limit: so this raises it.
     """
-
-    def __init__(self, parent: int) -> None:
-        self._parent = parent
-
-    def __call__(self, worker: int) -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        processes.death_signal(signal.SIGKILL)()
-        if os.getppid() != self._parent:
-            os._exit(1)
-        problem = socket_problem()
-        if problem is not None:
-            raise SocketsUnusable(problem)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    processes.death_signal(signal.SIGKILL)()
+    if os.getppid() != parent:
+        os._exit(1)
+    problem = socket_problem()
+    if problem is not None:
+        raise SocketsUnusable(problem)

@@ -37,7 +37,7 @@ class Measured(TypedDict, total=False):
     its results and of its inputs; and of both the first (index, value, expected value)."""
 
     call_s: float
-    times_us: list[float]
+    times_usec: list[float]
     wrong: int
     first_wrong: tuple[int, float, int] | None
     inputs_wrong: int
@@ -64,9 +64,9 @@ class Sweep:
             rows_of_dtype = self._fitted(planned, entries, dtype_bytes / pending_bytes)
             pending_bytes -= dtype_bytes
             for row in rows_of_dtype:
-                self._times_us(row, buffers, row.warm_up)
+                self._times_usec(row, buffers, row.warm_up)
             for plan_row, row, entry in zip(planned, rows_of_dtype, entries):
-                entry["times_us"] = self._times_us(row, buffers, row.iterations)
+                entry["times_usec"] = self._times_usec(row, buffers, row.iterations)
                 results[plan_row] = (row, entry)
         in_order = [results[row] for row in rows]
         return [row for row, _ in in_order], [entry for _, entry in in_order]
@@ -137,7 +137,7 @@ class Sweep:
         self._log_call(row)
         operation.call()
 
-    def _times_us(self, row: Row, buffers: Buffers, repeats: int) -> list[float]:
+    def _times_usec(self, row: Row, buffers: Buffers, repeats: int) -> list[float]:
         operation = operations.build(row, buffers, self.participants)
         return [round(value, 2) for value in self.time_operation(row, operation, repeats)]
 
@@ -145,14 +145,14 @@ class Sweep:
         """Microseconds of each call. All calls of the series are logged as one, before it begins."""
         self._log_call(row, f", {repeats} times after a barrier")
         wait = barrier.backend_barrier(self.context)
-        timed = on_gpu_us if self.context.on_gpu else on_cpu_us
+        timed = on_gpu_usec if self.context.on_gpu else on_cpu_usec
         return timed(operation.call, operation.prepare, wait, repeats)
 
     def _log_call(self, row: Row, note: str = "") -> None:
         self.context.begin_collective(row.collective, f"{row.count} x {row.dtype}{note}")
 
 
-def on_cpu_us(
+def on_cpu_usec(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
     """All ranks wait for each other before each call, so that no rank waits inside it for a slow
@@ -168,7 +168,7 @@ def on_cpu_us(
     return times
 
 
-def on_gpu_us(
+def on_gpu_usec(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
     """Queues all calls, then waits once. Reads the device's own clock between them, not the

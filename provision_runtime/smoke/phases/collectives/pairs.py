@@ -64,10 +64,10 @@ def measure(context: RankContext) -> list[tuple[int, float]]:
     for number, pairs in enumerate(rounds(context.env.world_size)):
         context.begin_collective("send_recv of pairs", f"round {number}")
         barrier.backend_barrier(context)()
-        own_pair = next((pair for pair in pairs if rank in pair), None)
-        if own_pair is None:
+        pair_of_rank = next((pair for pair in pairs if rank in pair), None)
+        if pair_of_rank is None:
             continue
-        partner = sum(own_pair) - rank
+        partner = sum(pair_of_rank) - rank
         seconds = []
         for _ in range(WARM_UP + REPEATS):
             started = time.perf_counter()
@@ -147,12 +147,12 @@ def _slow_rails(rail_rates: Mapping[int, float], local_ranks: Sequence[int]) -> 
     """The rails below LEAST_SHARE of the median of the others."""
     findings = []
     for rail, gb_s in rail_rates.items():
-        others = [rate for other, rate in rail_rates.items() if other != rail]
-        if others and gb_s < measurement.median(others) * LEAST_SHARE:
+        rates = [rate for other, rate in rail_rates.items() if other != rail]
+        if rates and gb_s < measurement.median(rates) * LEAST_SHARE:
             ranks = tuple(rank for rank, local_rank in enumerate(local_ranks) if local_rank == rail)
             message = (
                 f"rail {rail} carries {gb_s:.3g} GB/s in each direction between hosts;"
-                f" the median of the other rails is {measurement.median(others):.3g}"
+                f" the median of the other rails is {measurement.median(rates):.3g}"
             )
             findings.append(Finding("rail-slow", message, ranks))
     return findings

@@ -25,7 +25,7 @@ def table(rows: Sequence[Row], measured: Sequence[Sequence[Measured]]) -> list[L
 
 def _line(row: Row, entries: Sequence[Measured]) -> Line:
     """One row over all ranks. Bandwidth is by the slowest rank's median."""
-    times_by_rank = [entry["times_us"] for entry in entries]
+    times_by_rank = [entry["times_usec"] for entry in entries]
     medians = [measurement.median(times) for times in times_by_rank]
     iterations = measurement.slowest_of_ranks(times_by_rank)
     slowest_s = max(medians) / 1e6

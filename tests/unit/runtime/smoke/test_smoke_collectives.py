@@ -28,7 +28,7 @@ def row(collective: str = "all_reduce", dtype: str = "float32", size: int = 1 <<
 
 def entry(times: list[float], **changes: Any) -> Any:
     fine = {"wrong": 0, "first_wrong": None, "inputs_wrong": 0, "inputs_first_wrong": None}
-    return {"times_us": times, **fine, **changes}
+    return {"times_usec": times, **fine, **changes}
 
 
 # formulae
