@@ -83,7 +83,6 @@ class LastState:
     outcome: Outcome
     oom_kills: int
     stack: list[str]
-    nccl_calls: list[dict[str, object]]
     schema: int = 2
     kind: str = "last-state"
 

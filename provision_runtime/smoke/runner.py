@@ -19,7 +19,6 @@ from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
 from ..report import model
 from . import (
     fault_injection,
-    flight_recorder,
     last_states,
     out_folder,
     phases,
@@ -404,7 +403,6 @@ class RankRunner:
             outcome=self._abort_outcome,
             oom_kills=context.oom_counter.rise() if context.oom_counter else 0,
             stack=last_states.stack_of_main_thread(),
-            nccl_calls=flight_recorder.latest(),
         )
         return last_states.write_last_state(state, context.options.out, context.watchdog_client)
 

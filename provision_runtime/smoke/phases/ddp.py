@@ -1,18 +1,17 @@
 """Phase ddp: what data-parallel training takes for granted.
 
 Do all ranks have the same model? Does a step give the gradients of one process? Does the same seed
-give the same losses? How much time is lost to the other ranks? dataloader checks that every sample
+give the same losses? dataloader checks that every sample
 comes exactly once, and that workers deliver it.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from typing import TYPE_CHECKING, Any
 
 from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
-from .. import measurement, test_values
+from .. import test_values
 from ..outcome import Finding, Outcome, majority, with_finding
 from . import dataloader
 
@@ -34,12 +33,6 @@ RELATIVE, ABSOLUTE = 1e-4, 1e-6
 REPEATED_STEPS = 5
 REPEATED_STEPS_QUICK = 2
 
-SCALING_WIDTH = 512
-SCALING_LAYERS = 4
-SCALING_BATCH = 64
-SCALING_WARM_UP = 2
-SCALING_STEPS = 10
-
 
 def run(context: RankContext) -> Outcome:
     """Different models do not break the phase: DDP was not constructed, so no rank waits."""
@@ -55,7 +48,6 @@ def run(context: RankContext) -> Outcome:
         "gradients": _check_gradients(context, model),
         "repeat": _check_repeatability(context),
         "loader": dataloader.check_loader(context),
-        "scaling": _measure_scaling(context),
     }
     data: dict[str, Any] = {"parameter_digest": digest}
     findings: list[Finding] = []
@@ -247,53 +239,3 @@ def repeat_finding(first: Sequence[str], second: Sequence[str]) -> Finding | Non
             )
         return Finding("not-deterministic", message)
     return None
-
-
-# Scaling: the time of a step of a single rank, divided by that of the same step with all ranks
-# (weak scaling: every rank keeps its batch). Reported, never judged: on a CPU the ranks share
-# cores, and for GPUs no published value fits a model this small.
-
-
-def _measure_scaling(context: RankContext) -> Outcome:
-    """Rank 0 measures alone first, while the others wait in an exchange."""
-    if context.options.quick:
-        return Outcome(data={"efficiency": None, "note": "not measured"})
-    if context.env.world_size == 1:
-        return Outcome(data={"efficiency": None, "note": "one rank: not applicable"})
-    from torch import nn
-
-    layers: list[nn.Module] = []
-    for _ in range(SCALING_LAYERS):
-        layers += [nn.Linear(SCALING_WIDTH, SCALING_WIDTH), nn.ReLU()]
-    model = nn.Sequential(*layers).to(context.device)
-    step_s = _median_step_s(context, model) if context.env.rank == 0 else None
-    single_s = context.exchange("ddp/alone", step_s)[0]
-    wrapped = _wrap(context, model)
-    steps = SCALING_WARM_UP + SCALING_STEPS
-    context.begin_collective("DistributedDataParallel backward", f"{steps} steps")
-    distributed_s = max(context.exchange("ddp/together", _median_step_s(context, wrapped)))
-    data = scaling_data(single_s, distributed_s, context.env.world_size)
-    return Outcome(f"scaling efficiency {single_s / distributed_s:.2f}", data=data)
-
-
-def scaling_data(single_s: float, distributed_s: float, ranks: int) -> dict[str, Any]:
-    return {
-        "ranks": ranks,
-        "step_alone_s": round(single_s, 6),
-        "step_together_s": round(distributed_s, 6),
-        "efficiency": round(single_s / distributed_s, 4),
-        "note": "weak scaling, reported and not judged",
-    }
-
-
-def _median_step_s(context: RankContext, model: torch.nn.Module) -> float:
-    import torch
-
-    inputs = torch.ones(SCALING_BATCH, SCALING_WIDTH, device=context.device)
-    durations_s = []
-    for _ in range(SCALING_WARM_UP + SCALING_STEPS):
-        started = time.perf_counter()
-        _backward(model, inputs, inputs)
-        context.synchronize()
-        durations_s.append(time.perf_counter() - started)
-    return measurement.median(durations_s[SCALING_WARM_UP:])

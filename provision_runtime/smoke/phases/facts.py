@@ -34,7 +34,6 @@ class RankFacts:
     torch: str | None
     cuda: str | None
     nccl: str | None
-    nccl_compiled: str | None
     nccl_file: str | None
     driver: str | None
     backend: str
@@ -42,12 +41,9 @@ class RankFacts:
     gpu: str | None
     gpu_name: str | None
     architecture: str | None
-    gpus_visible: int | None
     lock_hash: str | None
     installed: distribution_drift.Installed | None
     cpus: float
-    cpu_count: int
-    omp_num_threads: str | None
     shm_bytes: int | None
     shm_free_bytes: int | None
     shm_device: int | None
@@ -155,7 +151,6 @@ def _rank_facts(context: RankContext) -> RankFacts:
     torch = facts["torch"] or {}
     limits = facts["limits"]
     shm = limits["shm"] or {}
-    nccl = torch.get("nccl", {})
     gpu = {}
     if context.on_gpu:
         for device in torch["devices"]:
@@ -168,20 +163,16 @@ def _rank_facts(context: RankContext) -> RankFacts:
         torch=torch.get("version"),
         cuda=torch.get("cuda"),
         nccl=expectation.nccl_version(torch) if torch else None,
-        nccl_compiled=nccl.get("compiled"),
-        nccl_file=nccl.get("file"),
+        nccl_file=torch.get("nccl", {}).get("file"),
         driver=facts["driver"],
         backend=context.backend,
         device=context.device,
         gpu=gpu.get("uuid"),
         gpu_name=gpu.get("name"),
         architecture=gpu.get("architecture"),
-        gpus_visible=torch.get("device_count"),
         lock_hash=facts["lock_hash"],
         installed=distribution_drift.collect(env),
         cpus=limits["cpus"]["allowed"],
-        cpu_count=limits["cpus"]["count"],
-        omp_num_threads=facts["environment"].get("OMP_NUM_THREADS"),
         shm_bytes=shm.get("bytes"),
         shm_free_bytes=shm.get("free_bytes"),
         shm_device=shm.get("device"),

@@ -1,4 +1,4 @@
-"""The phase ddp's judgments that need no torch: samples, repeated losses, gradients of other ranks, scaling."""
+"""The phase ddp's judgments that need no torch: samples, repeated losses, gradients of other ranks."""
 
 from __future__ import annotations
 
@@ -53,10 +53,6 @@ def test_ranks_with_deviating_gradients_are_named(
 ) -> None:
     finding = ddp.digest_finding(list(digests))
     assert (finding.ranks if finding else None) == ranks
-
-
-def test_scaling_is_single_time_over_joint_time() -> None:
-    assert ddp.scaling_data(1.0, 1.25, 4)["efficiency"] == 0.8
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ def state_of(rank: int, position: postmortem.Position, **fields: Any) -> postmor
         "outcome": outcome.Outcome(),
         "oom_kills": 0,
         "stack": [],
-        "nccl_calls": [],
     }
     return postmortem.LastState(rank=rank, position=position, **{**usual, **fields})
 
