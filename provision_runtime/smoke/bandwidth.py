@@ -22,7 +22,7 @@ from . import wire_limit
 from .outcome import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .wire_limit import WireLimit
 
@@ -39,6 +39,18 @@ NCCL, GLOO = BACKENDS = ("nccl", "gloo")
 NVLS = "NVLS"
 CPU = "cpu"
 REQUIRED_KEYS = ("device", "ranks", "points")
+# The keys of a curve in a file, and what their values may be.
+KINDS: dict[str, tuple[type, ...]] = {
+    "device": (str,),
+    "ranks": (int,),
+    "points": (dict,),
+    "hosts": (int,),
+    "from": (int, str),
+    **dict.fromkeys(
+        ("backend", "fabric", "algorithm", "collective", "condition", "source"), (str,)
+    ),
+}
+KIND_NAMES = {str: "a text", int: "a whole number above 0", dict: "an object of sizes and GB/s"}
 # nccl-tests itself fails below 0.9 of the expected mean; more than 20 % below, something is broken.
 FINE, BAD = 0.9, 0.8
 ONE_RANK = "n = 1: not applicable"
@@ -197,16 +209,27 @@ def parse_curves(document: Any) -> ReferenceCurves:
 def _curve(entry: object, where: str) -> ReferenceCurve:
     if not isinstance(entry, dict):
         raise ValueError(f"{where} is not an object")
-    fields = {}
     for key, value in entry.items():
-        if key not in READERS:
-            raise ValueError(f"{where}: no such key: {key!r}; there are {', '.join(READERS)}")
-        field, read = READERS[key]
-        fields[field] = read(value, f"{where}, {key}")
+        if key not in KINDS:
+            raise ValueError(f"{where}: no such key: {key!r}; there are {', '.join(KINDS)}")
+        is_too_small = value == {} or (type(value) is int and value < 1)
+        if type(value) not in KINDS[key] or is_too_small:
+            kinds = " or ".join(KIND_NAMES[kind] for kind in KINDS[key])
+            raise ValueError(f"{where}, {key}: {value!r} is not {kinds}")
     missing = [key for key in REQUIRED_KEYS if key not in entry]
     if missing:
         raise ValueError(f"{where}: {', '.join(missing)} is missing")
-    return ReferenceCurve(**fields)
+    fields = dict(entry)
+    if entry.get("backend", NCCL) not in BACKENDS:
+        raise ValueError(f"{where}, backend: {entry['backend']!r} is neither nccl nor gloo")
+    if "from" in entry:
+        fields["from_bytes"] = _size(fields.pop("from"), f"{where}, from")
+    points = []
+    for size, rate in entry["points"].items():
+        if type(rate) not in (int, float) or not 0 < rate < math.inf:
+            raise ValueError(f"{where}, points, {size}: {rate!r} is not a number of GB/s above 0")
+        points.append((_size(size, f"{where}, points"), float(rate)))
+    return ReferenceCurve(**{**fields, "points": tuple(sorted(points))})
 
 
 def _size(text: object, where: str) -> int:
@@ -215,55 +238,6 @@ def _size(text: object, where: str) -> int:
     if not match or unit is None or not int(match[1]):
         raise ValueError(f"{where}: {text!r} is not a size; write 512MiB or a number of bytes")
     return int(match[1]) * unit
-
-
-def _points(value: object, where: str) -> tuple[tuple[int, float], ...]:
-    if not isinstance(value, dict) or not value:
-        raise ValueError(f'{where}: it must be sizes and GB/s, as {{"512MiB": 450.3}}')
-    points = []
-    for size, rate in value.items():
-        points.append((_size(size, where), _rate(rate, f"{where}, {size}")))
-    return tuple(sorted(points))
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: {value!r} is not a string")
-    return value
-
-
-def _backend(value: object, where: str) -> str:
-    if value not in BACKENDS:
-        raise ValueError(f"{where}: {value!r} is neither nccl nor gloo")
-    return str(value)
-
-
-def _count(value: object, where: str) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{where}: {value!r} is not a whole number above 0")
-    return value
-
-
-def _rate(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"{where}: {value!r} is not a number of GB/s above 0")
-    return float(value)
-
-
-# The keys of a curve in a file, the field that each fills, and what reads its value.
-READERS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
-    "device": ("device", _text),
-    "ranks": ("ranks", _count),
-    "points": ("points", _points),
-    "hosts": ("hosts", _count),
-    "from": ("from_bytes", _size),
-    "backend": ("backend", _backend),
-    "fabric": ("fabric", _text),
-    "algorithm": ("algorithm", _text),
-    "collective": ("collective", _text),
-    "condition": ("condition", _text),
-    "source": ("source", _text),
-}
 
 
 def may_use_nvls(environment: Mapping[str, str], nccl: str | None) -> bool:

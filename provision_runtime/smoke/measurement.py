@@ -33,10 +33,6 @@ def median(values: Sequence[float]) -> float:
     return percentile(values, 50)
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def slowest_of_ranks(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
     """The time of each iteration: the slowest rank's."""
     return [max(times) for times in zip(*times_by_rank)]

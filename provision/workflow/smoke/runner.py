@@ -75,20 +75,8 @@ def check(request: SmokeRequest) -> None:
     if request.expect is not None:
         argv += ["--expect", str(request.expect.absolute())]
     if request.baseline is not None:
-        # Whether the phases that run measure bandwidths at all. `check_baseline` looks at the file
-        # itself.
+        # Whether the phases that run measure bandwidths at all; the test itself reads the file.
         argv += ["--baseline", "save=baseline.json"]
-    _refuse(argv)
-
-
-def check_baseline(path: Path) -> None:
-    """Raise InvalidSpec if a file is no longer a usable baseline, before anything runs."""
-    advice = "`provision smoke --baseline save` replaces it; run it while the machine is healthy."
-    _refuse(["--baseline", f"compare={path.absolute()}"], advice)
-
-
-def _refuse(argv: Sequence[str], advice: str = "") -> None:
-    """Raise InvalidSpec if the test would refuse these options."""
     from provision_runtime.smoke import options
 
     try:
@@ -100,7 +88,7 @@ def _refuse(argv: Sequence[str], advice: str = "") -> None:
             lambda option: f"the setting {option[1].replace('-', '_')}",
             str(error).removeprefix("argument ").rstrip("."),
         )
-        raise InvalidSpec(f"{refusal}.", advice=advice) from error
+        raise InvalidSpec(f"{refusal}.") from error
 
 
 def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:

@@ -246,13 +246,6 @@ def test_smoke_tests_own_refusal_is_passed_on(tmp_path: Path) -> None:
         smoke_runner.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
 
 
-def test_damaged_baseline_is_refused_before_the_run(tmp_path: Path) -> None:
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text('{"schema": 1, "kind": "smoke-baseline"}')
-    with pytest.raises(InvalidSpec, match=r"baseline\.json is damaged.*--baseline save"):
-        smoke_runner.check_baseline(baseline)
-
-
 def test_earlier_report_is_not_reused(tmp_path: Path) -> None:
     smoke_runner.remove_old_report(report(tmp_path))
     with pytest.raises(CheckFailed, match="left no report"):

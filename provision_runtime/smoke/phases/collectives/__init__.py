@@ -81,12 +81,7 @@ def run(context: RankContext) -> Outcome:
         "refused": unsupported,
         "note": None if hardware.ranks > 1 else "busbw is not applicable to one rank",
         "cpu_share": measurement.describe_cpu_share(rank_infos),
-        "hardware": {
-            "device": hardware.device,
-            "hosts": hardware.hosts,
-            "fabric": hardware.fabric,
-            "nvls": hardware.nvls,
-        },
+        "hardware": asdict(hardware),
         "expected": bandwidth.expected_curves(hardware, curves, list(collectives)),
         "slowest_wire": None if limit is None else asdict(limit),
         "transports": transport.summary(rank_transports) if rank_transports else None,

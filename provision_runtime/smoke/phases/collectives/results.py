@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from ....report.text import format_bytes, format_count
@@ -37,7 +38,7 @@ def _line(row: Row, entries: Sequence[Measured]) -> Line:
         "count": row.count,
         "iterations": row.iterations,
         "time_us_max": round(max(medians), 2),
-        "time_us_mean": round(measurement.mean(medians), 2),
+        "time_us_mean": round(statistics.fmean(medians), 2),
         "time_us_min": round(min(iterations), 2),
         "time_us_p99": round(measurement.percentile(iterations, 99), 2),
         "time_us_by_rank": [round(median, 2) for median in medians],

@@ -175,6 +175,8 @@ def test_curve_backend_is_named_or_the_devices_default(
     [
         ({"ranks": "two"}, "curve 1, ranks: 'two'"),
         ({"ranks": None}, "curve 1: ranks"),
+        ({"ranks": 0}, "curve 1, ranks: 0"),
+        ({"hosts": -1}, "curve 1, hosts: -1"),
         ({"gpu": "H200"}, "curve 1: no such key: 'gpu'; there are device, ranks, points"),
         ({"points": {}}, "curve 1, points:"),
         ({"points": {"1MB": 3}}, "curve 1, points: '1MB'"),
