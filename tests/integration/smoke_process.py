@@ -87,6 +87,12 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in foreign}
 
 
+def variables_of(rank: int, port: int) -> dict[str, str]:
+    """The variables of one of two ranks of this host that are started apart."""
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    return {**shared, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+
+
 def smoke(
     out: Path,
     *arguments: str,

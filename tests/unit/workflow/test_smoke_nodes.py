@@ -165,7 +165,8 @@ def test_bad_node_is_drained_with_the_id_of_the_finding() -> None:
 def test_what_is_no_fault_of_the_node_drains_none(id: str) -> None:
     decision = drain_policy.decide(BAD_3, [failed(("n3",), (id, ("n3",)))], [], 10)
     assert decision.drained == {}
-    assert id in decision.not_drained["n3"]
+    reason = decision.not_drained["n3"]
+    assert id in reason and ("slow" in reason) == (id in TIME_FINDINGS)
 
 
 def test_suspects_links_and_nodes_without_results_are_never_drained() -> None:
