@@ -142,7 +142,7 @@ class RankContext:
     ) -> list[Any]:
         """Every rank's payload on every rank, through the store; also a named barrier.
 
-        Raises RanksMissing when a rank did not answer, PhaseAbandoned when a rank left the phase
+        Raises RanksMissing when a rank did not respond, PhaseAbandoned when a rank left the phase
         with an error, and StoreLost.
         """
         all_gather, timeout_s = self._begin_exchange(name)

@@ -94,12 +94,15 @@ def read_locations(
             locations[rank] = agreed[rank]
             continue
         document = document or _read_of_run(location_path(out, rank), env.run)
-        if document is not None:
-            locations[rank] = location_from_json(document)
+        # Another release of this package may write another document.
+        with contextlib.suppress(KeyError, TypeError):
+            if document is not None:
+                locations[rank] = location_from_json(document)
     return locations
 
 
 def location_from_json(document: Mapping[str, Any]) -> Location:
+    """Raises KeyError or TypeError if it is no location."""
     oom = document["oom"]
     return Location(**{**document, "oom": OomCounter(**oom) if oom is not None else None})
 
@@ -154,8 +157,9 @@ def collect_evidence(
                 in_store.add(rank)
             elif rank not in evidence.last_states:
                 document = _read_of_run(state_path(out, rank), env.run)
-            if document is not None:
-                evidence.last_states[rank] = _state_from_json(document)
+            with contextlib.suppress(KeyError, TypeError):
+                if document is not None:
+                    evidence.last_states[rank] = _state_from_json(document)
         silent = [rank for rank in ranks if rank not in evidence.last_states]
         evidence.process_states.clear()
         examine_processes(evidence, silent)
@@ -168,7 +172,7 @@ def collect_evidence(
     if client is not None:
         # Ranks on hosts that reached the store before, but now only a shared disk.
         hosts = {rank: state.host for rank, state in sorted(evidence.last_states.items())}
-        reaching_hosts = {hosts[rank] for rank in in_store}
+        reaching_hosts = {host for rank, host in hosts.items() if rank in in_store}
         for rank, host in hosts.items():
             if rank in evidence.locations and host not in reaching_hosts:
                 evidence.cut_off.append(rank)

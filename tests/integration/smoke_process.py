@@ -31,6 +31,14 @@ RANK_VARIABLES = (
 FindingKey = tuple[str, str, tuple[int, ...]]
 
 
+def findings_of(report: model.Report) -> set[FindingKey]:
+    return {
+        (phase.name, finding.id, tuple(finding.ranks))
+        for phase in report.phases
+        for finding in phase.findings
+    }
+
+
 class SmokeRun:
     """A finished smoke test: its exit, its lines and its report."""
 
@@ -45,11 +53,7 @@ class SmokeRun:
 
     @property
     def findings(self) -> set[FindingKey]:
-        return {
-            (phase.name, finding.id, tuple(finding.ranks))
-            for phase in self.report.phases
-            for finding in phase.findings
-        }
+        return findings_of(self.report)
 
     def message(self, id: str) -> str:
         return next(

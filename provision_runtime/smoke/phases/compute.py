@@ -143,7 +143,7 @@ def _busy_gpus(context: RankContext) -> list[Any] | None:
         for _ in range(BUSY_CALLS):
             torch.mm(matrix, matrix, out=result)
         if needs_health and time.perf_counter() - started > busy_s / 2:
-            # The queued calls keep the GPU busy while the driver answers.
+            # The queued calls keep the GPU busy while the driver responds.
             health, needs_health = wires.smi(*gpu_health.QUERY), False
         torch.cuda.synchronize()
     if not health:

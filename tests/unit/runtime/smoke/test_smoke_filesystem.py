@@ -18,26 +18,18 @@ from provision_runtime.smoke.outcome import Outcome
 from provision_runtime.smoke.phases import filesystem, filesystem_findings
 from provision_runtime.smoke.phases.filesystem_findings import Observation
 
-DISK = {
-    "device": 1,
-    "mount": {"point": "/", "type": "ext4", "source": "/dev/sda1", "options": "rw"},
-}
-SHARED = {
-    "device": 2,
-    "mount": {"point": "/shared", "type": "nfs4", "source": "server:/x", "options": "rw,nolock"},
-}
-OTHER = {
-    "device": 3,
-    "mount": {"point": "/shared", "type": "tmpfs", "source": "none", "options": "rw"},
-}
+
+def location(device: int, point: str, type: str, source: str, options: str = "rw") -> Any:
+    mount = {"point": point, "type": type, "source": source, "options": options}
+    return {"device": device, "mount": mount}
+
+
+DISK = location(1, "/", "ext4", "/dev/sda1")
+SHARED = location(2, "/shared", "nfs4", "server:/x", "rw,nolock")
+OTHER = location(3, "/shared", "tmpfs", "none")
 FINE = {"held": "locked", "second": "refused", "after": "locked"}
-NOTHING: dict[str, Any] = {
-    "visible_s": {},
-    "sync_s": None,
-    "space": None,
-    "reads": None,
-    "locks": None,
-}
+NOTHING: dict[str, Any] = {"visible_s": {}, "sync_s": None, "space": None, "reads": None}
+NOTHING["locks"] = None
 
 
 def observed(count: int = 2, **changes: dict[str, Any]) -> list[Observation]:

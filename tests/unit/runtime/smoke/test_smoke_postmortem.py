@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,11 @@ def test_leftovers_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
     evidence = last_states.collect_evidence(None, tmp_path, earlier, {})
     assert evidence.last_states == {0: state}
     assert last_states.collect_evidence(None, tmp_path, this, {}).last_states == {}
+    unknown = {"run": this.run, "rank": 0, "of": "another release"}
+    last_states.state_path(tmp_path, 0).write_text(json.dumps(unknown))
+    last_states.location_path(tmp_path, 0).write_text(json.dumps(unknown))
+    evidence = last_states.collect_evidence(None, tmp_path, this, {})
+    assert (evidence.last_states, evidence.locations) == ({}, {})
 
 
 def test_no_blame_if_all_ranks_are_in_one_place() -> None:
