@@ -17,7 +17,6 @@ import site
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from .context import RankContext
     from .options import Options
-    from .phases.facts import RankFacts
 
 # How long a fault waits for the other ranks to enter the phase in which it must be detected.
 ENTRY_LIMIT_S = 5.0
@@ -125,16 +123,6 @@ def environment_faults(options: Options, rank: int) -> Iterator[None]:
         if options.fault("shadow-nccl", rank):
             stack.enter_context(shadowed_nccl())
         yield
-
-
-def falsified(facts: RankFacts, options: Options, rank: int) -> RankFacts:
-    """The facts of this rank, changed for the faults that cannot be real here."""
-    if options.fault("other-torch", rank):
-        facts = replace(facts, torch=OTHER_TORCH)
-    if options.fault("small-shm", rank) and facts.shm_bytes != SMALL_SHM:
-        # We are not permitted to mount: report what a rank in its own container would.
-        facts = replace(facts, shm_bytes=SMALL_SHM, shm_free_bytes=SMALL_SHM, shm_device=-1)
-    return facts
 
 
 def nccl_library() -> Path | None:

@@ -216,6 +216,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[PHASE=]S",
         help="seconds for a phase, or for every phase",
     )
+    _add_expectations(parser)
+    add(
+        "--inject",
+        dest="faults",
+        action="append",
+        default=[],
+        type=parse_fault,
+        metavar="FAULT",
+        help=f"inject a fault: {fault_forms()}",
+    )
+
+
+def _add_expectations(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--expect-torch",
         metavar="VERSION",
@@ -248,15 +262,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--require-gpu",
         action="store_true",
         help="fail if there is no GPU, instead of rehearsing on the CPU",
-    )
-    add(
-        "--inject",
-        dest="faults",
-        action="append",
-        default=[],
-        type=parse_fault,
-        metavar="FAULT",
-        help=f"inject a fault: {fault_forms()}",
     )
 
 

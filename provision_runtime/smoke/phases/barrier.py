@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from .. import measurement
 from ..outcome import Finding, Outcome, combine
@@ -23,17 +23,6 @@ FEWEST = 10
 LAST_SHARE = 0.8
 WAITED_USEC = 10_000.0
 INJECTED_DELAY_S = 0.05
-
-
-class Summary(TypedDict):
-    """Of a series of barriers, over all ranks."""
-
-    count: int
-    p50_us: float
-    p99_us: float
-    max_us: float
-    slowest_rank: int
-    p50_us_by_rank: list[float]
 
 
 def run(context: RankContext) -> Outcome:
@@ -55,30 +44,27 @@ def run(context: RankContext) -> Outcome:
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    times_usec = [outcome.data["times_usec"] for outcome in outcomes]
-    summary = summarize(times_usec)
-    message = (
-        f"{summary['count']} barriers, p50 {measurement.format_time(summary['p50_us'])}, "
-        f"p99 {measurement.format_time(summary['p99_us'])}, "
-        f"max {measurement.format_time(summary['max_us'])}, slowest rank {summary['slowest_rank']}"
-    )
-    findings = (*combine(outcomes).findings, *slow_ranks(times_usec))
-    return Outcome(message, findings, {**summary})
-
-
-def summarize(times_by_rank: Sequence[Sequence[float]]) -> Summary:
     """The slowest rank is the one that spends the least time in barriers: it arrives last, and the
     others wait for it."""
+    times_by_rank = [outcome.data["times_usec"] for outcome in outcomes]
     barriers_usec = measurement.slowest_of_ranks(times_by_rank)
     medians = [measurement.median(times_usec) for times_usec in times_by_rank]
-    return {
+    p50, p99 = (measurement.percentile(barriers_usec, percent) for percent in (50, 99))
+    longest, slowest = max(barriers_usec), medians.index(min(medians))
+    data = {
         "count": len(barriers_usec),
-        "p50_us": round(measurement.percentile(barriers_usec, 50), 1),
-        "p99_us": round(measurement.percentile(barriers_usec, 99), 1),
-        "max_us": round(max(barriers_usec), 1),
-        "slowest_rank": medians.index(min(medians)),
+        "p50_us": round(p50, 1),
+        "p99_us": round(p99, 1),
+        "max_us": round(longest, 1),
+        "slowest_rank": slowest,
         "p50_us_by_rank": [round(value, 1) for value in medians],
     }
+    message = (
+        f"{len(barriers_usec)} barriers, p50 {measurement.format_time(p50)}, "
+        f"p99 {measurement.format_time(p99)}, max {measurement.format_time(longest)}, "
+        f"slowest rank {slowest}"
+    )
+    return Outcome(message, (*combine(outcomes).findings, *slow_ranks(times_by_rank)), data)
 
 
 def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:

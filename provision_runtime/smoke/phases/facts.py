@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..context import RankContext
+    from ..options import Options
 
 # The columns of this rank's row that the report repeats at the top of the phase's data.
 SUMMARY_KEYS = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")
@@ -134,7 +135,7 @@ def _backend_problems(context: RankContext) -> list[str]:
 
 def _data(context: RankContext, started: float) -> dict[str, Any]:
     """For the report: this rank's environment and settings, and in `ranks` its row."""
-    facts = fault_injection.falsified(_rank_facts(context), context.options, context.env.rank)
+    facts = _falsified(_rank_facts(context), context.options)
     row = asdict(facts)
     is_usable = bool(context.facts["torch"])
     return {
@@ -144,6 +145,17 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
         "collect_s": round(time.monotonic() - started, 3),
         "ranks": [row],
     }
+
+
+def _falsified(facts: RankFacts, options: Options) -> RankFacts:
+    """The facts of this rank, changed for the faults that cannot be real here."""
+    if options.fault("other-torch", facts.rank):
+        facts = replace(facts, torch=fault_injection.OTHER_TORCH)
+    small = fault_injection.SMALL_SHM
+    if options.fault("small-shm", facts.rank) and facts.shm_bytes != small:
+        # We are not permitted to mount: report what a rank in its own container would.
+        facts = replace(facts, shm_bytes=small, shm_free_bytes=small, shm_device=-1)
+    return facts
 
 
 def _rank_facts(context: RankContext) -> RankFacts:

@@ -176,8 +176,9 @@ def test_times_are_formatted() -> None:
 
 
 def test_slowest_rank_at_a_barrier_does_not_wait() -> None:
-    summary = barrier.summarize([[100.0, 120.0, 110.0], [10.0, 12.0, 300.0]])
-    assert (summary["slowest_rank"], summary["p50_us"], summary["max_us"]) == (1, 120.0, 300.0)
+    times = ([100.0, 120.0, 110.0], [10.0, 12.0, 300.0])
+    data = barrier.merge([outcome.Outcome(data={"times_usec": usec}) for usec in times]).data
+    assert (data["slowest_rank"], data["p50_us"], data["max_us"]) == (1, 120.0, 300.0)
 
 
 def test_rank_that_others_always_wait_for_is_slow() -> None:
