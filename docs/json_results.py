@@ -19,6 +19,7 @@ from provision.cluster.fitness import NodeVerdict
 from provision.cluster.inventory import Engine, NodeNames
 from provision.core.types import BuildResult, EnvironmentOutcome, Image, Kernel, Prefix, SmokeResult
 from provision.environment.drift import Drift
+from provision.environment.kernel import KernelSpec
 from provision.image.registry.push import PushResult
 from provision.launch import JobFormat, RunFormat
 from provision.lockfile import LockDiff, VerifyReport
@@ -148,7 +149,7 @@ RESULTS = (
         "kernel-add-preview",
         "kernel add --dry-run",
         "kernel.json as it would be",
-        {"kernel": dict[str, Any]},
+        {"kernel": KernelSpec},
     ),
     _result("kernel-list", "kernel list", "the registered kernels", {"kernels": list[Kernel]}),
     _result(
@@ -237,7 +238,7 @@ RESULTS = (
         "doctor-nodes",
         "doctor --on",
         "the findings of each node, and which were not examined",
-        {"nodes": dict[str, Any], "failures": dict[str, NodeFailure]},
+        {"nodes": dict[str, Diagnosis], "failures": dict[str, NodeFailure]},
     ),
     _result("doctor-explain", "doctor --explain", "what a finding means", Rule, {"id": str}),
     _result(
@@ -266,7 +267,7 @@ RESULTS = (
         "the Python that would be packaged",
         HostPython,
     ),
-    _result("channel-mirror", "channel mirror", "what was downloaded and removed", MirrorResult),
+    _result("channel-mirror", "channel mirror", "what was downloaded", MirrorResult),
     _result(
         "nodes-list",
         "nodes list",

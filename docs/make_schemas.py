@@ -52,6 +52,7 @@ class SchemaWriter:
         whole["properties"]["schema"] = {"const": f"provision.{result.name}/1"}
         for shape in result.shapes:
             fields = self._fields(shape)
+            fields["properties"].pop("schema", None)
             whole["required"] += [name for name in fields["required"] if name != "schema"]
             whole["properties"].update(fields["properties"])
         head = {
@@ -87,7 +88,7 @@ class SchemaWriter:
             if "*" in hint:
                 return {"type": "object", "additionalProperties": self._value(hint["*"])}
             return self._fields(hint)
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)):
             return self._reference(hint)
         return self._generic(typing.get_origin(hint), typing.get_args(hint))
 
@@ -122,6 +123,8 @@ class SchemaWriter:
 
 
 def _hints(shape: type) -> dict[str, Any]:
+    if typing.is_typeddict(shape):
+        return typing.get_type_hints(shape, _names(shape.__module__))
     names: dict[str, Any] = {}
     for base in reversed(shape.__mro__[:-1]):  # all but `object`
         names.update(_names(base.__module__))

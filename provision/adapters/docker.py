@@ -7,12 +7,10 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from provision.core.container import brief_reference
@@ -29,7 +27,7 @@ from provision.core.types import Progress
 T = TypeVar("T")
 Client = Any  # docker.DockerClient
 
-PING_TIMEOUT_S = 1  # to find out that no engine answers
+PING_TIMEOUT_S = 1  # to find out that no engine responds
 # Between two signs of life: an engine that unpacks gigabytes on a slow disk is silent for minutes.
 CALL_TIMEOUT_S = 900.0
 
@@ -86,7 +84,7 @@ def engine_errors(purpose: str) -> Iterator[None]:
         raise _engine_error(purpose, message, error.status_code) from error
     except DockerException as error:
         raise _engine_error(purpose, str(error), None) from error
-    # HTTPError: within an answer that comes in chunks.
+    # HTTPError: within a response that comes in chunks.
     except (requests.RequestException, HTTPError, ConnectionError) as error:
         raise Unreachable(
             f"The connection to the Docker engine broke: could not {purpose}.",
@@ -158,14 +156,14 @@ def save_image(client: Client, image_id: str, chunk_size: int) -> Iterator[bytes
 
 
 def engine_identity(client: Client) -> str:
-    """The engine's own id, which tells two engines apart."""
+    """The engine's id, which tells two engines apart."""
     with engine_errors("ask the engine for its id"):
         return str(client.info()["ID"])
 
 
 def engine_version(client: Client) -> str:
     """The version of an engine, like 27.3.1."""
-    with engine_errors("say its version"):
+    with engine_errors("ask for its version"):
         return str(client.version()["Version"])
 
 
@@ -175,21 +173,6 @@ def uses_containerd_store(client: Client) -> bool:
     with engine_errors("ask for its image store"):
         status = client.info().get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]
-
-
-def local_data_folder(client: Client) -> Path | None:
-    """Where an engine on this machine keeps images; None if that is elsewhere or unknown.
-
-    An engine in a virtual machine or behind a mounted socket has another host name. containerd's
-    image store has a folder of its own, which the engine does not name.
-    """
-    if not client.api.base_url.startswith("http+docker:") or uses_containerd_store(client):
-        return None
-    with engine_errors("ask where it keeps images"):
-        info = client.info()
-    if info["Name"] != platform.node():
-        return None
-    return Path(info["DockerRootDir"])
 
 
 def sees_this_machine(client: Client) -> bool:

@@ -22,7 +22,7 @@ from provision.core.errors import (
 )
 from provision.core.system_errors import tool_without_space
 
-ANSWER_TIMEOUT_S = 30.0
+REPLY_TIMEOUT_S = 30.0
 CLONE_TIMEOUT_S = 600.0
 CONNECT_S = 10
 # git gives up on a server that sends fewer bytes a second for this long (git-config(1),
@@ -61,27 +61,27 @@ _FAILURES: tuple[tuple[re.Pattern[str], type[ProvisionError], str, str], ...] = 
     (
         _HOST_KEY,
         Unreachable,
-        "ssh does not know the host of {place}, so nothing was read from it.",
+        "ssh does not know the host of {repository}, so nothing was read from it.",
         "Compare its key with what the host's owner publishes, and add it: "
         "ssh-keyscan HOST >> ~/.ssh/known_hosts.",
     ),
     (
         _PRIVATE,
         Unreachable,
-        "{place} is private, and no key or password for it is at hand ({reason}).",
+        "{repository} is private, and no key or password for it is at hand ({reason}).",
         "Add your public key there and use its ssh address; or store a token with a credential "
         "helper (`git help credentials`). Then run the same command again.",
     ),
     (
         _NO_REPOSITORY,
         InvalidSpec,
-        "{place} is no git repository that you may read ({reason}).",
+        "{repository} is no git repository that you may read ({reason}).",
         "Check the address. Hosts also say so of private repositories.",
     ),
     (
         _UNREACHABLE,
         Unreachable,
-        "{place} does not answer ({reason}).",
+        "{repository} does not answer ({reason}).",
         "Try `git ls-remote` with the address.",
     ),
 )
@@ -132,7 +132,7 @@ def fast_forward(folder: Path, url: str) -> None:
     _git(["-C", str(folder), "reset", "--quiet", "--hard", "FETCH_HEAD"], url)
 
 
-def _git(arguments: Sequence[str], url: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
+def _git(arguments: Sequence[str], url: str, timeout_s: float = REPLY_TIMEOUT_S) -> str:
     """What git printed. url: what the error names."""
     try:
         # The user's whole environment: ssh agents, Kerberos, certificates, proxies.
@@ -156,7 +156,7 @@ def _git(arguments: Sequence[str], url: str, timeout_s: float = ANSWER_TIMEOUT_S
         raise _error(error, url) from error
 
 
-def _error(error: ToolFailed, place: str) -> ProvisionError:
+def _error(error: ToolFailed, repository: str) -> ProvisionError:
     text = error.tail
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:"))]
@@ -165,5 +165,7 @@ def _error(error: ToolFailed, place: str) -> ProvisionError:
         return no_space
     for pattern, kind, message, advice in _FAILURES:
         if pattern.search(text):
-            return kind(message.format(place=place, reason=reason), advice=advice, details=text)
+            return kind(
+                message.format(repository=repository, reason=reason), advice=advice, details=text
+            )
     return error

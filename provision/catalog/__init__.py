@@ -24,7 +24,6 @@ from provision.catalog.hardware import (
 )
 from provision.catalog.nccl import (
     CondaForgeNccl,
-    cuda_versions,
     nccl_on_conda_forge,
 )
 from provision.catalog.releases import (
@@ -55,7 +54,6 @@ __all__ = [
     "architectures",
     "covers_minor",
     "cuda_range",
-    "cuda_versions",
     "find_gpu",
     "gpus",
     "matching_releases",

@@ -7,7 +7,7 @@ import difflib
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from provision.catalog.data_files import load
 from provision.catalog.releases import Build, version_key
@@ -51,7 +51,6 @@ class Toolkit:
     driver_floor: str  # the oldest driver that runs its programs (minor-version compatibility)
     driver_source: str
     toolkit_driver: str  # the driver that ships with it: what compiling PTX, and new features, need
-    toolkit_source: str
     capability_min: str  # GPUs older than this it cannot compile for
     capability_max: str | None  # nor for newer ones; None: not known
     capability_source: str
@@ -92,7 +91,18 @@ class Gpu:
 @functools.cache
 def toolkits() -> dict[str, Toolkit]:
     """CUDA version -> toolkit, oldest first."""
-    return {cuda: _toolkit(cuda, row) for cuda, row in load("cuda.yml")["toolkits"].items()}
+    table = {}
+    for cuda, row in load("cuda.yml")["toolkits"].items():
+        table[cuda] = Toolkit(
+            cuda=cuda,
+            driver_floor=row["driver_floor"]["version"],
+            driver_source=row["driver_floor"]["source"],
+            toolkit_driver=row["toolkit_driver"]["version"],
+            capability_min=row["capability"]["min"],
+            capability_max=row["capability"]["max"],
+            capability_source=row["capability"]["source"],
+        )
+    return table
 
 
 @functools.cache
@@ -264,19 +274,6 @@ def _is_at_least(driver: str, floor: str) -> Compatibility:
     return "yes" if driver_key >= floor_key else "no"
 
 
-def _toolkit(cuda: str, row: dict[str, Any]) -> Toolkit:
-    return Toolkit(
-        cuda=cuda,
-        driver_floor=row["driver_floor"]["version"],
-        driver_source=row["driver_floor"]["source"],
-        toolkit_driver=row["toolkit_driver"]["version"],
-        toolkit_source=row["toolkit_driver"]["source"],
-        capability_min=row["capability"]["min"],
-        capability_max=row["capability"]["max"],
-        capability_source=row["capability"]["source"],
-    )
-
-
 def _capability(architecture: str) -> str:
     digits = architecture.removeprefix("sm_")
     return f"{digits[:-1]}.{digits[-1]}"
@@ -333,5 +330,5 @@ def _suggestion(name: str) -> str:
     if similar:
         names = [products[candidate] for candidate in dict.fromkeys(similar)][:5]
         return f"Similar: {', '.join(names)}. "
-    one_of_each = {gpu.architecture: product for product, gpu in reversed(gpus().items())}
-    return f"Known GPUs include {', '.join(one_of_each.values())}. "
+    examples = {gpu.architecture: product for product, gpu in reversed(gpus().items())}
+    return f"Known GPUs include {', '.join(examples.values())}. "

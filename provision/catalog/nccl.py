@@ -26,15 +26,9 @@ class CondaForgeNccl:
 @functools.cache
 def nccl_on_conda_forge() -> dict[str, CondaForgeNccl]:
     """The builds on conda-forge by NCCL version, oldest first."""
-    table = load("nccl.yml")["nccl"]
+    table = load("nccl.yml")
     builds = {}
     for version in sorted(table["builds"], key=version_key):
         cuda = tuple(table["builds"][version])
         builds[version] = CondaForgeNccl(version=version, cuda=cuda, source=table["source"])
     return builds
-
-
-@functools.cache
-def cuda_versions() -> tuple[str, ...]:
-    """Releases of conda-forge's cuda-version, oldest first."""
-    return tuple(load("nccl.yml")["cuda_version"]["versions"])

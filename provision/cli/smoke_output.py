@@ -6,6 +6,7 @@ Also the summary of a command over many environments.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provision.cli.console import table
@@ -45,18 +46,19 @@ def phase_lines(report: Mapping[str, Any], indent: str, *, brief: bool = False) 
 
     brief: only those that did not pass.
     """
+    from provision_runtime.report import model
     from provision_runtime.report import table as report_table
-    from provision_runtime.report.model import SCHEMA
 
-    schema = report.get("schema")
-    if schema != SCHEMA:
-        return [f"{indent}its report has schema {schema!r}, which is not supported: test again"]
+    try:
+        content = model.parse(report)
+    except model.ReportUnreadable as error:
+        return [f"{indent}its report cannot be shown, test again: {error}"]
     if brief:
-        phases = [phase for phase in report["phases"] if phase["verdict"] != "pass"]
+        phases = [phase for phase in content.phases if phase.verdict != "pass"]
         if not phases:
             return []
-        report = {**report, "phases": phases, "skipped": []}
+        content = replace(content, phases=phases, skipped=[])
     width = report_table.terminal_width()
     if width:
         width -= len(indent)
-    return [f"{indent}{line}" for line in report_table.lines(report, width)]
+    return [f"{indent}{line}" for line in report_table.lines(content, width)]

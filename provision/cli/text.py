@@ -89,10 +89,10 @@ def short_verdict(environment: Environment, now: float) -> str:
         text = f"{verdict.verdict} {verdict.elsewhere}".rstrip()
         if verdict.elsewhere and verdict.measured_at is not None:
             text += f", {_ago(verdict.measured_at, now)}"
-        texts[verdict.place] = text
+        texts[verdict.target] = text
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
-    return "; ".join(f"{place}: {text}" for place, text in texts.items()) or environment.smoke
+    return "; ".join(f"{target}: {text}" for target, text in texts.items()) or environment.smoke
 
 
 def _sum(environments: Sequence[Environment]) -> str:

@@ -119,12 +119,13 @@ def backup_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.provision-replaced")
 
 
-def replace_directory(path: Path) -> None:
-    """Move `staging_path(path)` to `path`, and what was there to `backup_path(path)`.
+def replace_directory(path: Path, staging: Path | None = None) -> None:
+    """Move `staging`, by default `staging_path(path)`, to `path`, and what was there to
+    `backup_path(path)`.
 
     One step where the file system can exchange two names; else two renames with nothing in between.
     """
-    staging = staging_path(path)
+    staging = staging or staging_path(path)
     if not path.exists():
         staging.rename(path)
         return

@@ -123,7 +123,6 @@ class Lock:
     platforms: tuple[Platform, ...] = (PLATFORM,)  # all that the file locks
     channels: tuple[str, ...] = ()  # as the file declares them
     as_of: str | None = None  # YYYY-MM-DD: what was published later was invisible to the solvers
-    solver: str | None = None  # the executable that solved its conda part, if not the one built in
 
     def find(self, name: str) -> LockedPackage | None:
         for package in self.packages:
@@ -142,7 +141,8 @@ class Prefix:
     name: str
     path: Path
     lock_sha256: str
-    wheels: Mapping[str, str] | None = None  # uv.fingerprints at the installation, if known
+    # uv.fingerprints at the installation, as far as known.
+    wheels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def python(self) -> Path:

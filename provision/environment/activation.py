@@ -25,29 +25,10 @@ def write_scripts(tree: Path) -> None:
     """Write the activation scripts. They find their prefix by their own path, so they are the same
     in every prefix. A package's own file of that name stays (conda's package has `bin/activate`).
     """
-    for path, text in _missing_scripts(tree).items():
-        atomic_write(path, text)
-
-
-def scripts_are_current(tree: Path) -> bool:
-    """Whether the activation scripts are those that `write_scripts` writes."""
-    return not _missing_scripts(tree)
-
-
-def scripts_exist(tree: Path) -> bool:
-    """Whether there are activation scripts, perhaps an earlier provision's."""
-    return all((tree / relative).exists() for relative in _SCRIPTS)
-
-
-def _missing_scripts(tree: Path) -> dict[Path, str]:
-    missing = {}
     for relative, source in _SCRIPTS.items():
         path = tree / relative
-        text = (_FOLDER / source).read_text(encoding="utf-8")
-        is_ours = not path.exists() or "Written by provision" in path.read_text(errors="replace")
-        if is_ours and (not path.exists() or path.read_text(encoding="utf-8") != text):
-            missing[path] = text
-    return missing
+        if not path.exists() or "Written by provision" in path.read_text(errors="replace"):
+            atomic_write(path, (_FOLDER / source).read_text(encoding="utf-8"))
 
 
 def activation_variables(prefix: Prefix) -> dict[str, str]:
@@ -57,14 +38,14 @@ def activation_variables(prefix: Prefix) -> dict[str, str]:
     LD_LIBRARY_PATH are emptied, see DROPPED_VARIABLES.
     """
     return {
-        **_own_variables(prefix),
+        **_prefix_variables(prefix),
         "PATH": f"{prefix.path / 'bin'}:{SYSTEM_PATH}",
         "PYTHONPATH": "",
         "LD_LIBRARY_PATH": "",
     }
 
 
-def _own_variables(prefix: Prefix) -> dict[str, str]:
+def _prefix_variables(prefix: Prefix) -> dict[str, str]:
     return {
         "CONDA_PREFIX": str(prefix.path),
         "CONDA_DEFAULT_ENV": prefix.name,
@@ -80,7 +61,7 @@ def run_variables(prefix: Prefix, environ: Mapping[str, str]) -> dict[str, str]:
     """
     variables = {name: environ[name] for name in environ if name not in DROPPED_VARIABLES}
     path = environ.get("PATH") or SYSTEM_PATH
-    return {**variables, **_own_variables(prefix), "PATH": f"{prefix.path / 'bin'}:{path}"}
+    return {**variables, **_prefix_variables(prefix), "PATH": f"{prefix.path / 'bin'}:{path}"}
 
 
 def run_argv(prefix: Prefix, command: Sequence[str]) -> list[str]:

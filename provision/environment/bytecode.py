@@ -96,9 +96,9 @@ def _byte_code_of_folder(folder: Path) -> set[str]:
         return set()
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
+def _is_same_file(first: Path, second: Path) -> bool:
     try:
-        return os.path.samestat(os.lstat(one), os.lstat(other))
+        return os.path.samestat(os.lstat(first), os.lstat(second))
     except OSError:
         return False
 
@@ -120,7 +120,7 @@ def changed_files(
 ) -> dict[str, str]:
     """The same, where only some sources were compiled since and others may be gone.
 
-    earlier: the answer of `compiled_files` before. compiled: those sources.
+    earlier: what `compiled_files` returned before. compiled: those sources.
     """
     files = {}
     for file, sha256 in earlier.items():
@@ -186,17 +186,17 @@ def _batches(
 ) -> list[list[str]]:
     """What is compiled together: sources of one package, so that others do not change its bytes.
 
-    A source that several packages have, or whose text names the tree's place, is alone. compiled:
+    A source that several packages have, or whose text names the tree's path, is alone. compiled:
     packages whose sources have byte code already, by the names of their records; then sources of no
     package have it, too.
     """
     owners: dict[str, list[str]] = {}
-    naming_the_place = set()
+    with_prefix = set()
     for path, record in records.items():
         for row in path_rows(record):
             owners.setdefault(row["_path"], []).append(path.name)
             if row.get("prefix_placeholder"):
-                naming_the_place.add(row["_path"])
+                with_prefix.add(row["_path"])
     for record_file in wheel_records(tree):
         if _relative(record_file, tree) in owners:  # of a conda package, which lists its files
             continue
@@ -209,7 +209,7 @@ def _batches(
     single_sources = []
     for source in sources:
         source_owners = owners.get(source, [])
-        if len(source_owners) == 1 and source not in naming_the_place:
+        if len(source_owners) == 1 and source not in with_prefix:
             batches.setdefault(source_owners[0], []).append(source)
         else:
             single_sources.append([source])
@@ -272,11 +272,11 @@ def _is_source(tree: Path, file: str) -> bool:
 
 def _compiled(tree: Path) -> list[str]:
     """The files of byte code below a tree's lib, by their paths from the tree, sorted."""
-    return sorted(file for file in _files(tree, "lib") if _is_byte_code(file))
-
-
-def _is_byte_code(file: str) -> bool:
-    return file.endswith(".pyc") and posixpath.dirname(file).endswith(f"/{FOLDER}")
+    files = []
+    for file in _files(tree, "lib"):
+        if file.endswith(".pyc") and posixpath.dirname(file).endswith(f"/{FOLDER}"):
+            files.append(file)
+    return sorted(files)
 
 
 def _files(tree: Path, folder: str) -> Iterator[str]:

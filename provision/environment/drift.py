@@ -58,9 +58,9 @@ def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
         drifts += _wheel_file_drift(prefix)
     record = install_record.read(prefix.path)
     if record is not None:
-        if files:
-            drifts += _byte_code_drift(prefix, record)
-        drifts += _digest_drift(prefix, record, {canonicalize_name(each.name) for each in drifts})
+        for file, sha256 in record.byte_code.items() if files else ():
+            drifts += _file_drift("(byte code)", prefix.path / file, sha256, prefix)
+        drifts += _digest_drift(prefix, record, {canonicalize_name(drift.name) for drift in drifts})
     return drifts
 
 
@@ -80,11 +80,6 @@ def _digest_drift(
         if entry["kind"] == "files":
             detail = "files that belong to no package were added, removed or changed"
         yield Drift(kind="changed", name=name, detail=detail)
-
-
-def _byte_code_drift(prefix: Prefix, record: InstallRecord) -> Iterator[Drift]:
-    for file, sha256 in record.byte_code.items():
-        yield from _file_drift("(byte code)", prefix.path / file, sha256, prefix)
 
 
 def find_package_drift(prefix: Prefix, lock: Lock) -> list[Drift]:
@@ -173,8 +168,6 @@ def _installed_wheels(prefix: Prefix) -> dict[str, str]:
 
 def _reinstalled_wheels(prefix: Prefix) -> Iterator[Drift]:
     """Wheels that somebody reinstalled later in the locked version."""
-    if not prefix.wheels:
-        return
     for folder, fingerprint in uv.fingerprints(prefix.path).items():
         if prefix.wheels.get(folder, fingerprint) != fingerprint:
             name, _, version = folder.removesuffix(".dist-info").rpartition("-")

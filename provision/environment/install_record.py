@@ -17,11 +17,10 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters.installed_files import INSTALL_RECORD
 from provision.core.atomic import atomic_write
-from provision.core.json_text import parse_json
 from provision.core.process import run
-from provision.environment import activation, bytecode, runtime_package
+from provision.core.records import parse_record
+from provision.environment import bytecode, runtime_package
 
-SCHEMA = 1
 RUNTIME = canonicalize_name(runtime_package.NAME)
 RUNTIME_FOLDER = f"/site-packages/{runtime_package.NAME}/"
 
@@ -32,15 +31,6 @@ class InstallRecord:
 
     distributions: Mapping[str, Mapping[str, str]]
     byte_code: Mapping[str, str]
-
-
-def complete(tree: Path, cache: Path | None = None) -> None:
-    """Compile every source of an installed tree, and record what it holds.
-
-    cache: as in bytecode.compile_all. Raises NoSpace on a full disk.
-    """
-    bytecode.compile_all(tree, "checked-hash", cache)
-    write(tree)
 
 
 def write(
@@ -54,46 +44,12 @@ def write(
     already.
     """
     hashes = bytecode.compiled_files(tree) if byte_code is None else byte_code
-    own_hashes = {path: sha256 for path, sha256 in hashes.items() if RUNTIME_FOLDER not in path}
+    hashes = {path: sha256 for path, sha256 in hashes.items() if RUNTIME_FOLDER not in path}
     entries = digests(tree) if distributions is None else distributions
-    return _write(tree, InstallRecord(distributions=entries, byte_code=own_hashes))
-
-
-def update_scripts(tree: Path) -> None:
-    """Replace the activation scripts of an earlier provision, and record them.
-
-    They belong to no package. If other such files were changed since the tree was installed, the
-    record stays, so that this is still seen.
-    """
-    record = read(tree)
-    before = None if record is None else _of_no_package(digests(tree))
-    activation.write_scripts(tree)
-    if record is not None and before == _of_no_package(record.distributions):
-        entries = {**record.distributions, **_of_no_package(digests(tree))}
-        _write(tree, InstallRecord(distributions=entries, byte_code=record.byte_code))
-
-
-def _of_no_package(
-    distributions: Mapping[str, Mapping[str, str]],
-) -> dict[str, Mapping[str, str]]:
-    """The entry of the files that belong to no package."""
-    return {name: entry for name, entry in distributions.items() if entry["kind"] == "files"}
-
-
-def _write(tree: Path, record: InstallRecord) -> int:
-    content = {
-        "schema": SCHEMA,
-        "distributions": record.distributions,
-        "byte_code": record.byte_code,
-    }
+    content = {"distributions": entries, "byte_code": hashes}
     text = json.dumps(content, indent=1) + "\n"
     atomic_write(tree / INSTALL_RECORD, text)
     return len(text)
-
-
-def is_complete(tree: Path) -> bool:
-    """Whether a tree has byte code and a record; not if an earlier provision made it."""
-    return (tree / INSTALL_RECORD).exists()
 
 
 def compile_runtime(tree: Path, cache: Path | None = None) -> None:
@@ -103,19 +59,16 @@ def compile_runtime(tree: Path, cache: Path | None = None) -> None:
 
 
 def read(tree: Path) -> InstallRecord | None:
-    """None for a tree of an earlier provision, and for a record that cannot be read."""
+    """None if there is none, or if it cannot be read."""
     try:
-        content = parse_json((tree / INSTALL_RECORD).read_text(encoding="utf-8"))
+        return parse_record(InstallRecord, (tree / INSTALL_RECORD).read_bytes())
     except (OSError, ValueError):
         return None
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        return None
-    return InstallRecord(distributions=content["distributions"], byte_code=content["byte_code"])
 
 
 def digests(tree: Path) -> dict[str, dict[str, str]]:
     """The digest of each distribution in a tree, as nodes compute it. Opens no file but records."""
-    answer = run([sys.executable, runtime_package.FOLDER, "digests", tree]).stdout
-    distributions: dict[str, dict[str, str]] = json.loads(answer)["distributions"]
+    output = run([sys.executable, runtime_package.FOLDER, "digests", tree]).stdout
+    distributions: dict[str, dict[str, str]] = json.loads(output)["distributions"]
     distributions.pop(RUNTIME, None)
     return distributions

@@ -59,19 +59,15 @@ def ensure_server(
     return jupyter
 
 
-def _host_glibc() -> str:
-    """This machine's glibc, the only one that has to fit: the server runs nowhere else."""
-    text = os.confstr("CS_GNU_LIBC_VERSION")  # `glibc 2.36`
-    return text.rpartition(" ")[2] if text else "2.28"
-
-
 def _install(staging: Path, path: Path, progress: Progress, mirrors: Mirrors) -> None:
+    # This machine's glibc is the only one that has to fit: the server runs nowhere else.
+    glibc = os.confstr("CS_GNU_LIBC_VERSION") or "glibc 2.28"
     with progress.meter("finding the packages of JupyterLab", 0):
         packages = uv.resolve(
             uv.ResolveRequest(
                 requirements=REQUIREMENTS,
                 python=f"{sys.version_info.major}.{sys.version_info.minor}",
-                glibc=_host_glibc(),
+                glibc=glibc.rpartition(" ")[2],
                 mirrors=mirrors,
             )
         )

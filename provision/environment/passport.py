@@ -18,7 +18,7 @@ from typing import Any, cast
 from packaging.utils import canonicalize_name
 
 from provision import __version__
-from provision.core import host, prefix_registry
+from provision.core import host
 from provision.core.credentials import public_document
 from provision.core.documents import (
     NodeResult,
@@ -142,11 +142,7 @@ def _describe_image(image: Image | None) -> RecordedImage | None:
 def _describe_runtime(runtime: InstalledRuntime | None) -> RuntimeSummary | None:
     if runtime is None:
         return None
-    return {
-        "name": runtime_package.NAME,
-        "version": runtime.version,
-        "sha256": runtime.sha256,
-    }
+    return {"name": runtime_package.NAME, "version": runtime.version, "sha256": runtime.sha256}
 
 
 def _verdict(result: SmokeResult, image: RecordedImage | None, lock_sha256: str) -> Verdict:
@@ -194,7 +190,7 @@ def with_smoke(
     results: Sequence[SmokeResult],
     runtime: InstalledRuntime | None,
 ) -> Passport:
-    """The passport with new verdicts; a place that was not tested this time keeps its verdict.
+    """The passport with new verdicts; a target that was not tested this time keeps its verdict.
 
     runtime: the package in the prefix.
     """
@@ -211,26 +207,14 @@ def with_smoke(
 
 def with_smoke_over_nodes(passport: Passport, document: Mapping[str, Any]) -> Passport:
     """The passport with the latest test over nodes. document: the report of that test."""
-    nodes: list[NodeResult] = []
-    for row in document["nodes"]:
-        nodes.append(
-            {
-                "node": row["node"],
-                "host": row["host"],
-                "state": row["state"],
-                "findings": row["findings"],
-                "message": row["message"],
-            }
-        )
-    summary: NodesSummary = {
-        "on": document["on"],
-        "verdict": document["verdict"],
-        "started_at": document["started_at"],
-        "duration_s": document["duration_s"],
-        "job": document["job"],
-        "nodes": nodes,
-    }
+    summary: NodesSummary = _items(document, NodesSummary)
+    summary["nodes"] = [_items(row, NodeResult) for row in document["nodes"]]
     return {**passport, "smoke_nodes": summary, "written_at": _now()}
+
+
+def _items(document: Mapping[str, Any], kind: type) -> Any:
+    """What a type names of a document."""
+    return {name: document[name] for name in kind.__annotations__}
 
 
 def to_image(passport: Passport) -> Image:
@@ -270,16 +254,16 @@ def smoke_attachments(passport: Passport, image: Image) -> list[SmokeAttachment]
     if passport["lock"]["sha256"] != image.lock_sha256:
         return []
     attachments = []
-    for place, verdict in passport["smoke"].items():
-        if place != "image" or verdict.get("image_id") == image.image_id:
-            attachments.append(_attachment(place, verdict, image))
+    for target, verdict in passport["smoke"].items():
+        if target != "image" or verdict.get("image_id") == image.image_id:
+            attachments.append(_attachment(target, verdict, image))
     return attachments
 
 
-def _attachment(place: str, verdict: Verdict, image: Image) -> SmokeAttachment:
+def _attachment(target: str, verdict: Verdict, image: Image) -> SmokeAttachment:
     document = {
         "schema": SMOKE_SCHEMA,
-        "place": place,
+        "place": target,
         "image_id": image.image_id,
         "lock_sha256": image.lock_sha256,
         "verdict": verdict["verdict"],
@@ -287,13 +271,13 @@ def _attachment(place: str, verdict: Verdict, image: Image) -> SmokeAttachment:
         "report": verdict["report"],
     }
     annotations = {
-        "org.provision.smoke.place": place,
+        "org.provision.smoke.place": target,
         "org.provision.smoke.verdict": verdict["verdict"],
     }
     if "started_at" in verdict["report"]:
         annotations["org.opencontainers.image.created"] = verdict["report"]["started_at"]
     return SmokeAttachment(
-        label=f"smoke ({place}): {verdict['verdict']}",
+        label=f"smoke ({target}): {verdict['verdict']}",
         content=json.dumps(document, sort_keys=True, separators=(",", ":")).encode(),
         annotations=annotations,
     )
@@ -332,13 +316,13 @@ def stamp(passport: Passport, previous: Passport | None) -> Passport | None:
     return {**passport, "written_at": _now()}
 
 
-def read(folder: Path) -> Passport | None:
-    """The passport in a folder, which has the name of its environment; None if there is none.
+def find(folders: Folders, name: str) -> Passport | None:
+    """The passport of an environment, or None if it has none.
 
-    Ignores one of another name, which came with a copied folder.
-    Raises IntegrityError for a damaged one.
+    Ignores one of another name, which came with a copied folder. Raises IntegrityError for a
+    damaged one.
     """
-    path = folder / FILE
+    path = folders.passport(name) / FILE
     advice = "Build again: that writes a new passport."
     try:
         passport = parse_json(path.read_text(encoding="utf-8"))
@@ -351,32 +335,9 @@ def read(folder: Path) -> Passport | None:
         raise IntegrityError(
             f"{path} is not a passport of schema {SCHEMA}: at {violation}.", advice=advice
         )
-    if passport["name"] != folder.name:
+    if passport["name"] != name:
         return None
     return cast(Passport, passport)
-
-
-def folder_of(folders: Folders, name: str) -> Path:
-    """The folder of an environment's passport: earlier provisions wrote it next to the lock."""
-    folder = folders.passport(name)
-    earlier = folders.envs / name
-    if not (folder / FILE).exists() and (earlier / FILE).exists():
-        return earlier
-    return folder
-
-
-def find(folders: Folders, name: str) -> Passport | None:
-    """The passport of an environment, or None if it has none.
-
-    One next to the lock may have come from another user with the lab's repository, and counts only
-    if it is of the prefix of this user. Raises IntegrityError for a damaged one.
-    """
-    folder = folder_of(folders, name)
-    passport = read(folder)
-    if passport is None or folder == folders.passport(name):
-        return passport
-    path = str(prefix_registry.prefix_path(folders, name))
-    return passport if passport["prefix"]["path"] == path else None
 
 
 def to_text(passport: Passport) -> str:

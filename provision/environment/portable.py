@@ -12,7 +12,6 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from provision.adapters.installed_files import (
     HOST_FILES,
@@ -26,7 +25,6 @@ from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import bytecode, drift
 from provision.environment import prefix as prefixes
-from provision.environment.marker import PACK
 
 
 def install_portable(
@@ -45,9 +43,7 @@ def install_portable(
     """
     prefixes.install_packages(lock, staging, Path(final), folders, progress, mirrors)
     _remove_host_files(staging)
-    _remove_host_paths(staging)
-    marker_fields: dict[str, Any] = {PACK: key}
-    wheels = prefixes.complete(lock, name, final, staging, **marker_fields)
+    wheels = prefixes.complete(lock, name, final, staging, pack=key)
     progress.say("checking every file against the lock")
     _check(Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock)
     progress.say("compiling every module")
@@ -56,11 +52,13 @@ def install_portable(
 
 
 def _remove_host_files(tree: Path) -> None:
-    """Remove what installers wrote for themselves, and the RECORDs' rows about it and about byte
-    code, which we make anew."""
+    """Remove what installers wrote for themselves, the RECORDs' rows about it and about byte code,
+    which we make anew, and paths of this host in conda's records."""
     for path in sorted(_files(tree)):
         if path.name in HOST_FILES:
             path.unlink()
+    for conda_record in sorted((tree / "conda-meta").glob("*.json")):
+        conda_record.write_bytes(without_host_paths(conda_record.read_text(encoding="utf-8")))
     for record in wheel_records(tree):
         rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
         remaining = []
@@ -70,12 +68,6 @@ def _remove_host_files(tree: Path) -> None:
                 remaining.append(row)
         if remaining != rows:
             write_record(record, sorted(remaining))
-
-
-def _remove_host_paths(tree: Path) -> None:
-    """Remove paths of this host from conda's records."""
-    for record in sorted((tree / "conda-meta").glob("*.json")):
-        record.write_bytes(without_host_paths(record.read_text(encoding="utf-8")))
 
 
 def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
@@ -96,24 +88,19 @@ def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
             )
         mode = 0o755 if status.st_mode & 0o111 else 0o644
         if stat.S_IMODE(status.st_mode) != mode or status.st_ino in visited_inodes:
-            _copy_in_place(path)
-            path.chmod(mode)
+            copy = path.with_name(f".{path.name}.copy")
+            shutil.copyfile(path, copy)
+            copy.chmod(mode)
+            copy.replace(path)
         visited_inodes.add(status.st_ino)
     for folder, _, _ in os.walk(tree):
         Path(folder).chmod(0o755)
 
 
-def _copy_in_place(path: Path) -> None:
-    """Give a file an inode of its own: it may be a hard link."""
-    copy = path.with_name(f".{path.name}.copy")
-    shutil.copyfile(path, copy)
-    copy.replace(path)
-
-
 def _check_link(path: Path, tree: Path, final: PurePosixPath) -> None:
     """Raise IntegrityError for a link that leads out of the environment, where nodes differ."""
-    place = final / path.parent.relative_to(tree)
-    target = os.path.normpath(place / path.readlink())
+    location = final / path.parent.relative_to(tree)
+    target = os.path.normpath(location / path.readlink())
     if not PurePosixPath(target).is_relative_to(final):
         raise IntegrityError(
             f"{path.relative_to(tree)} of a package is a link to {path.readlink()}, outside of the "

@@ -14,7 +14,6 @@ import stat
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from provision.adapters import conda, uv
 from provision.adapters.installed_files import (
@@ -36,28 +35,21 @@ from provision.core.atomic import (
 )
 from provision.core.errors import IntegrityError, InUse, InvalidSpec, NoSpace
 from provision.core.mirrors import NO_MIRRORS, Mirrors
-from provision.core.paths import Folders, make_private_directory
-from provision.core.system_errors import from_system
+from provision.core.paths import Folders, make_private_directory, nearest_existing
+from provision.core.system_errors import free_space, from_system
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import (
     activation,
     bytecode,
-    disk_space,
     install_record,
+    marker,
     prefix_clone,
     runtime_package,
 )
 from provision.environment.drift import find_package_drift
 from provision.environment.marker import MARKER as MARKER
-from provision.environment.marker import added_by_hand as added_by_hand
-from provision.environment.marker import described_in as described_in
+from provision.environment.marker import Marker
 from provision.environment.marker import find as find
-from provision.environment.marker import installed_at as installed_at
-from provision.environment.marker import installed_size as installed_size
-from provision.environment.marker import is_shipped as is_shipped
-from provision.environment.marker import package_records as package_records
-from provision.environment.marker import read_marker
-from provision.environment.marker import recorded_contents as recorded_contents
 
 # PEP 668: pip and uv refuse to change an environment that has this file next to its libraries.
 EXTERNALLY_MANAGED = """\
@@ -89,22 +81,22 @@ def check_location(name: str, folder: Path, path: Path) -> None:
         )
     if path.exists() and not path.is_dir():
         raise InUse(f"{path} is a file.", advice="Name a folder with --prefix.")
-    marker = read_marker(path)
-    if marker is None:
+    present = marker.read(path)
+    if present is None:
         if path.exists() and any(path.iterdir()):
             raise InUse(
                 f"{path} exists and is not an environment of provision.",
                 advice="Name another folder with --prefix.",
             )
         return
-    if marker["name"] != name:
+    if present.name != name:
         raise InUse(
-            f"{path} is the environment `{marker['name']}`, not `{name}`.",
+            f"{path} is the environment `{present.name}`, not `{name}`.",
             advice="Name another folder with --prefix.",
         )
-    if marker["folder"] != str(folder) and Path(marker["folder"]).exists():
+    if present.folder != str(folder) and Path(present.folder).exists():
         raise InUse(
-            f"{path} belongs to {marker['folder']}, not to {folder}.",
+            f"{path} belongs to {present.folder}, not to {folder}.",
             advice="Give one of the two another name or --prefix, or remove the existing one: "
             f"provision env remove {name}.",
         )
@@ -156,11 +148,11 @@ def create(
             progress.say("compiling every module")
             bytecode.compile_all(staging, "checked-hash", folders.byte_code)
         # `env list` shows size and records, and must not walk through 32,000 files per environment.
-        records = sorted(package_records(staging))
+        records = tuple(sorted(marker.package_records(staging)))
         has_runtime = staying is not None and runtime_package.is_current(
             staging, runtime_package.load()
         )
-        fingerprints = _add_own_files(name, staging, staying or {}, runtime=not has_runtime)
+        fingerprints = _add_provision_files(name, staging, staying or {}, runtime=not has_runtime)
         if not has_runtime:
             install_record.compile_runtime(staging, folders.byte_code)
         (staging / INSTALL_RECORD).unlink(missing_ok=True)  # of the prefix before
@@ -169,16 +161,16 @@ def create(
             digests = side_by_side.submit(install_record.digests, staging)
             size = _leave_writing_to_owner(staging)
         size += install_record.write(staging, byte_code, digests.result())
-        _write_marker(
-            lock,
-            name,
-            folder,
-            staging,
+        new = Marker(
+            name=name,
+            folder=str(folder),
+            lock_sha256=lock.sha256,
             wheels=fingerprints,
             size=size,
             records=records,
-            warnings=sorted(warnings),
+            warnings=tuple(sorted(warnings)),
         )
+        marker.write(staging, new)
         replace_directory(path)
     except KeyboardInterrupt:
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
@@ -186,13 +178,15 @@ def create(
     except (OSError, NoSpace) as error:
         failure = error if isinstance(error, NoSpace) else from_system(error, path)
         if isinstance(failure, NoSpace):
-            failure.advice += " " + disk_space.free_space(
-                {
-                    "the environment": path.parent,
-                    "conda packages": folders.packages,
-                    "uv's cache": uv.cache_folder(),
-                }
-            )
+            folders_written = {
+                "the environment": path.parent,
+                "conda packages": folders.packages,
+                "uv's cache": uv.cache_folder(),
+            }
+            texts = []
+            for content, written in folders_written.items():
+                texts.append(f"{free_space(nearest_existing(written))} for {content} in {written}")
+            failure.advice += f" Free now: {'; '.join(texts)}."
         raise failure from error
     finally:
         if not keep_replaced:
@@ -209,9 +203,7 @@ def install_packages(
     mirrors: Mirrors,
 ) -> None:
     """Install the packages of a lock into `staging`, which is empty or does not exist, with the
-    final path inside. Raises NoSpace, before anything is downloaded, if they do not fit.
-    """
-    disk_space.check(lock, staging, folders.packages, mirrors, progress)
+    final path inside."""
     conda.install_packages(
         lock.by("conda"),
         staging,
@@ -231,19 +223,19 @@ def install_packages(
 
 
 def complete(
-    lock: Lock, name: str, folder: Path | PurePosixPath, staging: Path, **fields: Any
+    lock: Lock, name: str, final: PurePosixPath, staging: Path, *, pack: str
 ) -> dict[str, str]:
-    """Add what makes installed packages a prefix of ours: the runtime package, the file that stops
-    pip, activation scripts, and the marker. Returns the wheels' fingerprints.
-
-    fields: more of the marker.
-    """
-    fingerprints = _add_own_files(name, staging, {})
-    _write_marker(lock, name, folder, staging, wheels=fingerprints, **fields)
+    """Add what makes the packages of a pack a prefix of ours: the runtime package, the file that
+    stops pip, activation scripts, and the marker. Returns the wheels' fingerprints."""
+    fingerprints = _add_provision_files(name, staging, {})
+    new = Marker(
+        name=name, folder=str(final), lock_sha256=lock.sha256, wheels=fingerprints, pack=pack
+    )
+    marker.write(staging, new)
     return fingerprints
 
 
-def _add_own_files(
+def _add_provision_files(
     name: str, staging: Path, staying: Mapping[str, str], *, runtime: bool = True
 ) -> dict[str, str]:
     """All but the marker. staying: fingerprints that are known already. runtime: also the runtime
@@ -259,14 +251,6 @@ def _add_own_files(
     _write_conda_state(staging)
     activation.write_scripts(staging)
     return fingerprints
-
-
-def _write_marker(
-    lock: Lock, name: str, folder: Path | PurePosixPath, staging: Path, **fields: Any
-) -> None:
-    marker = {"name": name, "folder": str(folder), "lock_sha256": lock.sha256, **fields}
-    # It replaces the file, which may be a hard link into the prefix that is still in use.
-    atomic_write(staging / MARKER, json.dumps(marker, indent=1) + "\n")
 
 
 def _leave_writing_to_owner(staging: Path) -> int:
@@ -368,19 +352,19 @@ def _rewrite_script(script: Path, old: bytes, new: bytes) -> bytes | None:
     return content
 
 
-def remove(prefix: Prefix) -> None:
+def remove(path: Path) -> None:
     """Remove a prefix. Its name disappears at once, before its files are deleted."""
-    remove_leftovers(prefix.path)
-    prefix.path.rename(backup_path(prefix.path))
-    remove_leftovers(prefix.path)
+    remove_leftovers(path)
+    path.rename(backup_path(path))
+    remove_leftovers(path)
 
 
 def put_back(path: Path, lock_sha256: str) -> None:
     """Undo a `create` that kept the prefix of this lock, wherever that is between its path and its
     backup, and remove what it built."""
     for copy in (backup_path(path), staging_path(path)):
-        marker = read_marker(copy)
-        if marker is not None and marker["lock_sha256"] == lock_sha256:
+        copied = marker.read(copy)
+        if copied is not None and copied.lock_sha256 == lock_sha256:
             if copy == backup_path(path):
                 remove_tree(staging_path(path))
                 copy.rename(staging_path(path))

@@ -38,13 +38,13 @@ def install_changes(
     the prefix must be installed anew: other conda packages, a prefix that was changed by hand, or
     packages that share files with those that go.
     """
-    if _conda_identities(before) != _conda_identities(lock):
+    if set(map(_identity, before.by("conda"))) != set(map(_identity, lock.by("conda"))):
         return None
     if not drift.is_current(prefix, before) or _was_changed(prefix):
         return None
-    old = {canonicalize_name(package.name): package for package in before.by("pip")}
+    old = {canonicalize_name(package.name): _identity(package) for package in before.by("pip")}
     new = {canonicalize_name(package.name): package for package in lock.by("pip")}
-    changed = [package for name, package in new.items() if _is_other_file(package, old.get(name))]
+    changed = [package for name, package in new.items() if _identity(package) != old.get(name)]
     removed = sorted(old.keys() - new.keys())
     leaving = [*removed, *(name for name in old if new.get(name) in changed)]
     if uv.shares_files(prefix.path, leaving):
@@ -75,7 +75,7 @@ def install_changes(
         )
     bytecode.link_unchanged(prefix.path, staging, folders)
     staying = {}
-    for folder, fingerprint in (prefix.wheels or {}).items():
+    for folder, fingerprint in prefix.wheels.items():
         if canonicalize_name(folder.split("-")[0]) not in leaving:
             staying[folder] = fingerprint
     return staying
@@ -102,14 +102,8 @@ def _was_changed(prefix: Prefix) -> bool:
     return False
 
 
-def _conda_identities(lock: Lock) -> set[tuple[str, str]]:
-    return {(package.name, package.sha256) for package in lock.by("conda")}
-
-
-def _is_other_file(package: LockedPackage, old: LockedPackage | None) -> bool:
-    if old is None:
-        return True
-    return (package.version, package.sha256, package.url) != (old.version, old.sha256, old.url)
+def _identity(package: LockedPackage) -> tuple[str, ...]:
+    return package.name, package.version, package.sha256, package.url
 
 
 def _link_tree(source: str, target: str) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from provision.core.types import Prefix
-from provision.environment import prefix as prefixes
-from provision.environment import runtime_package
+from provision.environment import marker, runtime_package
 
 # current: as locked. differs: packages were added, removed or changed by hand. stale: the lock or
 # the request in the envs folder is newer than the prefix. damaged: no interpreter.
@@ -23,37 +22,39 @@ SHOWN_CHANGES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateAnswer:
+class EnvironmentState:
     """A state, and its reason in words; empty for `current`."""
 
     state: State
     reason: str = ""
 
 
-def quick_state(prefix: Prefix | None, lock_path: Path) -> StateAnswer:
+def quick_state(prefix: Prefix | None, lock_path: Path) -> EnvironmentState:
     """The state of an environment, by its lock's digest and the names of what is installed.
 
     A file that was changed in place is not noticed: `provision env diff NAME --files` reads all.
     """
     if prefix is None:
         if lock_path.exists():
-            return StateAnswer(state="not installed", reason="locked, not installed here")
-        return StateAnswer(state="not installed", reason="neither locked nor installed here")
+            return EnvironmentState(state="not installed", reason="locked, not installed here")
+        return EnvironmentState(state="not installed", reason="neither locked nor installed here")
     if not prefix.python.exists():
-        return StateAnswer(state="damaged", reason=f"{prefix.path} has no bin/python")
+        return EnvironmentState(state="damaged", reason=f"{prefix.path} has no bin/python")
     changes = changed_packages(prefix)
     if changes:
         names = ", ".join(changes[:SHOWN_CHANGES])
         if len(changes) > SHOWN_CHANGES:
             names += f" and {len(changes) - SHOWN_CHANGES} more"
-        return StateAnswer(state="differs", reason=f"changed since it was installed: {names}")
+        return EnvironmentState(state="differs", reason=f"changed since it was installed: {names}")
     try:
         sha256 = hashlib.sha256(lock_path.read_bytes()).hexdigest()
     except OSError:
-        return StateAnswer(state="no lock", reason=f"there is no {lock_path}")
+        return EnvironmentState(state="no lock", reason=f"there is no {lock_path}")
     if sha256 != prefix.lock_sha256:
-        return StateAnswer(state="stale", reason="installed from another lock than the present one")
-    return StateAnswer(state="current")
+        return EnvironmentState(
+            state="stale", reason="installed from another lock than the present one"
+        )
+    return EnvironmentState(state="current")
 
 
 def changed_packages(prefix: Prefix) -> list[str]:
@@ -62,19 +63,14 @@ def changed_packages(prefix: Prefix) -> list[str]:
     By the names of their records: `name-version.dist-info` of wheels, `name-version-build.json` of
     conda packages. An updated package is among them, because its version changed.
     """
-    recorded = prefixes.recorded_contents(prefix.path)
-    if recorded is None:
-        return []  # installed by an earlier provision
-    present = prefixes.package_records(prefix.path)
+    recorded = marker.recorded_contents(prefix.path)
+    if not recorded:
+        return []  # it came in a pack
+    present = marker.package_records(prefix.path)
     changed = set()
     for record in recorded ^ present:
-        name = _package_name(record)
-        if name != runtime_package.NAME:
-            changed.add(name)
-    return sorted(changed)
-
-
-def _package_name(record: str) -> str:
-    if record.endswith(".dist-info"):
-        return record.removesuffix(".dist-info").rpartition("-")[0]
-    return record.removesuffix(".json").rsplit("-", 2)[0]
+        if record.endswith(".dist-info"):
+            changed.add(record.removesuffix(".dist-info").rpartition("-")[0])
+        else:
+            changed.add(record.removesuffix(".json").rsplit("-", 2)[0])
+    return sorted(changed - {runtime_package.NAME})

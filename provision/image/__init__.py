@@ -4,8 +4,8 @@ This package exports what the commands need. Its modules:
 
 - build, layer_build, layers, conda_files, wheel_files, config: from a prefix to an image
 - cache_key, layer_cache: which layers can be reused instead of built again
-- base, base_archive: the base image
-- oci_layout, tar: the file formats
+- base, disk_base: the base image
+- oci_layout, manifest: the file formats
 - docker, container_smoke: the Docker engine
 - export, compress, registry: archives, compressed layers, registries
 - sbom: the packages in it
@@ -20,8 +20,8 @@ from provision.image.base import (
     parse_engine_reference,
     parse_tag,
 )
-from provision.image.base_archive import read_disk_base, recorded_base
 from provision.image.build import build_image, find_image, matching_image
+from provision.image.cache_key import Recipe
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
     dockerfile_context,
@@ -30,24 +30,25 @@ from provision.image.config import (
     source_date_epoch,
 )
 from provision.image.container_smoke import SmokeFiles, run_smoke
+from provision.image.disk_base import read_disk_base
 from provision.image.docker import (
     find_engine_base,
     find_engine_id,
     is_loaded,
     load_image,
-    name_of_own_image,
     present_engine_base,
     removable_images,
     removable_references,
     remove_images,
+    runnable_name,
     send_image,
     tag_image,
     unmet_requirements,
 )
 from provision.image.engine_record import record_path
 from provision.image.export import COMPRESSIBLE, Output, check_output, export_image, parse_output
+from provision.image.manifest import ImageDocuments
 from provision.image.oci_layout import remove_leftovers
-from provision.image.registry.manifest import RemoteImage
 from provision.image.registry.pull import (
     decompress_image,
     discard_if_incomplete,
@@ -74,10 +75,11 @@ __all__ = [
     "PREFIX",
     "BaseImage",
     "Compression",
+    "ImageDocuments",
     "Output",
     "PushResult",
+    "Recipe",
     "RegistryReference",
-    "RemoteImage",
     "SmokeFiles",
     "attach_referrer",
     "base_registry_reference",
@@ -103,7 +105,6 @@ __all__ = [
     "list_referrers",
     "load_image",
     "matching_image",
-    "name_of_own_image",
     "parse_engine_reference",
     "parse_output",
     "parse_registry_reference",
@@ -115,7 +116,6 @@ __all__ = [
     "read_disk_base",
     "read_packages",
     "record_path",
-    "recorded_base",
     "referrer_content",
     "removable_images",
     "removable_references",
@@ -124,6 +124,7 @@ __all__ = [
     "repository",
     "require_engine",
     "run_smoke",
+    "runnable_name",
     "send_image",
     "source_date_epoch",
     "tag_image",

@@ -4,17 +4,17 @@ about a base, and what a base must contain."""
 from __future__ import annotations
 
 import functools
-import posixpath
 import re
-import tarfile
+import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by
+from provision.catalog import version_key
+from provision.core.errors import InvalidSpec
+from provision.image.contents import read_files
 from provision.image.oci_layout import DIGEST
 
 Use = Literal["base", "builder"]
@@ -24,14 +24,13 @@ _REFERENCE = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}"
 )
-# Images on disk, as containers-transports(5) names them; base_archive.py reads them.
-ON_DISK = re.compile(r"(oci|oci-archive|docker-archive):(.+)")
+# An image layout on disk, as containers-transports(5) names it; disk_base.py reads it.
+ON_DISK = "oci:"
 
-SHELLS = ("bin/sh", "usr/bin/sh")
+SHELLS = re.compile("(?:usr/)?bin/sh")
 LIBC = re.compile(r"(?:usr/)?lib(?:64)?(?:/[^/]+-linux-gnu)?/libc(?:\.so\.6|-2\.\d+\.so)")
 # glibc's banner, which `libc.so.6` prints when it is run.
 BANNER = re.compile(rb"GNU C Library [^\n]*version (\d+\.\d+)")
-LIBC_LIMIT = 64 << 20  # glibc has 2 MB; a larger file of that name is not read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +91,13 @@ def chosen_base(reference: str | None) -> str:
         return pinned("base")
     if is_on_disk(reference):
         return reference
-    return parse_engine_reference(
-        reference, alternatives=", or oci:DIR, oci-archive:FILE, docker-archive:FILE"
-    )
+    if reference.startswith(("oci-archive:", "docker-archive:")):
+        raise InvalidSpec(
+            f"The base {reference} is an archive; provision reads image layouts in folders.",
+            advice="Unpack it (`tar -xf FILE -C DIR`) and write oci:DIR. For an archive by "
+            f"`docker save` before Docker 25: `skopeo copy {shlex.quote(reference)} oci:DIR`.",
+        )
+    return parse_engine_reference(reference, alternatives=", or oci:DIR")
 
 
 def parse_engine_reference(text: str, alternatives: str = "") -> str:
@@ -125,22 +128,10 @@ def parse_tag(text: str) -> str:
 
 def is_on_disk(reference: str | None) -> bool:
     """Whether a reference names an image on disk, which can be read without an engine."""
-    return reference is not None and ON_DISK.fullmatch(reference) is not None
+    return reference is not None and reference.startswith(ON_DISK)
 
 
 # What a base must contain
-
-
-@dataclass
-class _BaseFiles:
-    """The shells and glibc versions that the layers together contain. libc: versions by path."""
-
-    shells: set[str] = field(default_factory=set)
-    libc: dict[str, str] = field(default_factory=dict)
-
-    def hide(self, is_hidden: Callable[[str], bool]) -> None:
-        self.shells = {path for path in self.shells if not is_hidden(path)}
-        self.libc = {path: version for path, version in self.libc.items() if not is_hidden(path)}
 
 
 def check_base(reference: str, layers: Sequence[Path], glibc: str) -> None:
@@ -150,70 +141,31 @@ def check_base(reference: str, layers: Sequence[Path], glibc: str) -> None:
     layers: uncompressed archives from the bottom up. glibc: the oldest that works, for example
     2.28. Raises InvalidSpec if the base is unsuitable, IntegrityError if a layer is not an archive.
     """
-    contents = _BaseFiles()
-    for layer in layers:
-        _add_layer(contents, layer)
+    contents = read_files(layers, LIBC, noticed=SHELLS)
+    versions = []
+    for content in contents.files.values():
+        match = BANNER.search(content)
+        if match:
+            versions.append(match[1].decode())
     advice = (
         "Choose another base with --base: Debian, Ubuntu or a similar distribution that is not "
         "older than this."
     )
-    if not contents.libc:
+    if not versions:
         raise InvalidSpec(
             f"The base {reference} has no glibc, which every build of PyTorch needs (Alpine has "
             "musl).",
             advice=advice,
         )
-    version = max(contents.libc.values(), key=_version_key)
-    if _version_key(version) < _version_key(glibc):
+    version = max(versions, key=version_key)
+    if version_key(version) < version_key(glibc):
         raise InvalidSpec(
             f"The base {reference} has glibc {version}, but the environment was locked for "
             f"{glibc} or newer.",
             advice=advice,
         )
-    if not contents.shells:
+    if not contents.noticed:
         raise InvalidSpec(
             f"The base {reference} has no /bin/sh, with which commands of packages start.",
             advice=advice,
         )
-
-
-def _add_layer(contents: _BaseFiles, layer: Path) -> None:
-    try:
-        with tarfile.open(layer, "r:", tarinfo=BoundedTarInfo) as archive:
-            for member in archive:
-                _add_member(contents, archive, member)
-    except UNREADABLE as error:
-        raise IntegrityError(
-            f"A layer of the base is not a tar archive: {error}.",
-            advice="Load or save the base again.",
-        ) from error
-
-
-def _add_member(contents: _BaseFiles, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-    path = posixpath.normpath(member.name).lstrip("/")
-    is_hidden = hidden_by(path)
-    if is_hidden:
-        contents.hide(is_hidden)
-    elif path in SHELLS:
-        contents.shells.add(path)
-    elif LIBC.fullmatch(path) and (member.isreg() or member.islnk()):
-        version = _glibc_version(archive, member)
-        if version:
-            contents.libc[path] = version
-
-
-def _glibc_version(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
-    """The version of glibc in a file, or a hard link to a file in this layer. Symbolic links are
-    not read: extractfile would look for their targets."""
-    if member.size > LIBC_LIMIT:
-        return None
-    try:
-        file = archive.extractfile(member)
-    except KeyError:  # a hard link to a file that is not in this layer
-        return None
-    match = BANNER.search(file.read(LIBC_LIMIT)) if file else None
-    return match[1].decode() if match else None
-
-
-def _version_key(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))

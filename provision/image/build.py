@@ -4,15 +4,13 @@ bytes on every machine."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from provision.core import tar
 from provision.core.errors import InvalidSpec
 from provision.core.system_errors import disk_full_raises
-from provision.core.types import Image, Lock, Prefix, Progress, Resolution
+from provision.core.types import Image, Prefix, Progress
 from provision.image import conda_files, config, layer_cache, oci_layout
-from provision.image.base import BaseImage
 from provision.image.cache_key import Recipe
 from provision.image.layer_build import SPACE_ADVICE, LayerBuild
 from provision.image.oci_layout import LayoutManifest
@@ -20,98 +18,25 @@ from provision.image.oci_layout import LayoutManifest
 RECIPE = "org.provision.recipe"
 
 
-def find_image(
-    resolution: Resolution,
-    lock: Lock,
-    base: BaseImage,
-    *,
-    layout: Path,
-    runtime: Mapping[str, bytes],
-    progress: Progress,
-    epoch: int = tar.EPOCH,
-) -> Image | None:
+def matching_image(recipe: Recipe, layout: Path) -> Image | None:
+    """The image that `find_image` returns if no layer is corrupt: no layer is read, and nothing is
+    removed."""
+    manifest = oci_layout.read(layout)
+    if manifest is None or manifest.annotations.get(RECIPE) != recipe.digest:
+        return None
+    return _image(recipe, layout, manifest)
+
+
+def find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
     """The image in `layout`, if building it now would give the same image.
 
     Only layers whose files changed are read. Corrupt layers are reported and removed, so that the
     next build makes them again.
     """
-    own = conda_files.own_entries(runtime, resolution.python)
-    recipe = Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch)
-    return _find_image(recipe, layout, progress)
-
-
-def matching_image(
-    resolution: Resolution,
-    lock: Lock,
-    base: BaseImage,
-    *,
-    layout: Path,
-    runtime: Mapping[str, bytes],
-    epoch: int = tar.EPOCH,
-) -> Image | None:
-    """The image that `find_image` returns if no layer is corrupt: no layer is read, and nothing is
-    removed."""
-    own = conda_files.own_entries(runtime, resolution.python)
-    recipe = Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch)
-    manifest = _read_manifest(recipe, layout)
-    return _image(recipe, layout, manifest) if manifest else None
-
-
-def build_image(
-    resolution: Resolution,
-    lock: Lock,
-    prefix: Prefix,
-    base: BaseImage,
-    *,
-    layout: Path,
-    runtime: Mapping[str, bytes],
-    link: Callable[[Path], None],
-    progress: Progress,
-    epoch: int = tar.EPOCH,
-) -> Image:
-    """Build the image layout, or return the existing one if it is current. Reuses layers of this
-    layout and of those next to it.
-
-    link: fills an empty directory with the conda packages of the lock; paths in their files name
-    /opt/env. Called only if needed. A build that fails or is killed leaves the previous layout
-    unchanged.
-    """
-    conda_files.check_prefix(prefix, lock.sha256)
-    # File names in images are UTF-8; under another locale they would differ.
-    encoding = sys.getfilesystemencoding()
-    if encoding != "utf-8":
-        raise InvalidSpec(
-            f"The locale's encoding of file names is {encoding}, but images need UTF-8.",
-            advice="Set LC_ALL=C.UTF-8.",
-        )
-    own = conda_files.own_entries(runtime, resolution.python)
-    recipe = Recipe(resolution=resolution, lock=lock, base=base, own=own, epoch=epoch)
-    image = _find_image(recipe, layout, progress)
-    if image is not None:
-        return image
-    with (
-        disk_full_raises(layout, SPACE_ADVICE),
-        oci_layout.staging(layout) as new,
-    ):
-        build = LayerBuild(
-            recipe=recipe, prefix=prefix, layout=layout, new=new, link=link, progress=progress
-        )
-        layers = build.layers()
-        manifest = oci_layout.write(
-            new,
-            config.image_config(recipe.variables, recipe.labels, layers, recipe.epoch),
-            layers,
-            {**recipe.labels, RECIPE: recipe.digest},
-            config.image_reference(resolution.spec.name, lock),
-        )
-    return _image(recipe, layout, manifest)
-
-
-def _find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
-    manifest = _read_manifest(recipe, layout)
-    if manifest is None:
+    image = matching_image(recipe, layout)
+    if image is None:
         return None
-    corrupt = layer_cache.quarantine_corrupt(layout, [layer.digest for layer in manifest.layers])
+    corrupt = layer_cache.quarantine_corrupt(layout, [layer.digest for layer in image.layers])
     for digest in corrupt:
         progress.warn(
             f"the layer {digest[:19]} in {layout} is corrupt: it does not match its digest and is "
@@ -121,15 +46,48 @@ def _find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | Non
         return None
     # A build that was killed right after it finished left the layout that it replaced.
     oci_layout.remove_leftovers(layout)
+    return image
+
+
+def build_image(
+    recipe: Recipe,
+    prefix: Prefix,
+    *,
+    layout: Path,
+    link: Callable[[Path], None],
+    progress: Progress,
+) -> Image:
+    """Build the image layout, or return the existing one if it is current. Reuses layers of this
+    layout and of those next to it.
+
+    link: fills an empty directory with the conda packages of the lock; paths in their files name
+    /opt/env. Called only if needed. A build that fails or is killed leaves the previous layout
+    unchanged.
+    """
+    conda_files.check_prefix(prefix, recipe.lock.sha256)
+    # File names in images are UTF-8; under another locale they would differ.
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8":
+        raise InvalidSpec(
+            f"The locale's encoding of file names is {encoding}, but images need UTF-8.",
+            advice="Set LC_ALL=C.UTF-8.",
+        )
+    image = find_image(recipe, layout, progress)
+    if image is not None:
+        return image
+    with disk_full_raises(layout, SPACE_ADVICE), oci_layout.staging(layout) as new:
+        build = LayerBuild(
+            recipe=recipe, prefix=prefix, layout=layout, new=new, link=link, progress=progress
+        )
+        layers = build.layers()
+        manifest = oci_layout.write(
+            new,
+            config.image_config(recipe.variables, recipe.labels, layers, recipe.epoch),
+            layers,
+            {**recipe.labels, RECIPE: recipe.digest},
+            config.image_reference(recipe.resolution.spec.name, recipe.lock),
+        )
     return _image(recipe, layout, manifest)
-
-
-def _read_manifest(recipe: Recipe, layout: Path) -> LayoutManifest | None:
-    """The layout's manifest, if the image was made by this recipe."""
-    manifest = oci_layout.read(layout)
-    if manifest is None or manifest.annotations.get(RECIPE) != recipe.digest:
-        return None
-    return manifest
 
 
 def _image(recipe: Recipe, layout: Path, manifest: LayoutManifest) -> Image:

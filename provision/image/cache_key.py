@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 from provision.adapters.installed_files import without_folder
 from provision.catalog import required_glibc
+from provision.core import tar
 from provision.core.container import PREFIX
 from provision.core.credentials import without_credentials
 from provision.core.types import Lock, LockedPackage, Resolution
-from provision.image import config, layers, oci_layout
+from provision.image import conda_files, config, layers, oci_layout
 from provision.image.base import BaseImage
 from provision.image.layers import LayerEntry
 
@@ -23,13 +25,19 @@ LAYER_VERSION = 4
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that decides the bytes of an image; its packages by their lock. Two equal recipes
-    give one digest. own: provision's own files."""
+    give one digest. runtime: the files of the runtime package, by their paths below
+    site-packages."""
 
     resolution: Resolution
     lock: Lock
     base: BaseImage
-    own: Sequence[LayerEntry]
-    epoch: int
+    runtime: Mapping[str, bytes]
+    epoch: int = tar.EPOCH
+
+    @cached_property
+    def provision_files(self) -> Sequence[LayerEntry]:
+        """The files that provision itself adds."""
+        return conda_files.provision_entries(self.runtime, self.resolution.python)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -47,9 +55,9 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        own = [
+        provision_files = [
             (entry.path, entry.mode, hashlib.sha256(entry.content or b"").hexdigest())
-            for entry in self.own
+            for entry in self.provision_files
         ]
         return _digest_of(
             {
@@ -57,7 +65,7 @@ class Recipe:
                 "config": config.image_config(self.variables, self.labels, (), self.epoch),
                 "groups": [asdict(group) for group in layers.GROUPS],
                 "layers": LAYER_VERSION,
-                "own": own,
+                "own": provision_files,
             }
         )
 

@@ -1,63 +1,27 @@
-"""Compressed layers, gzip or zstd: the same bytes on any number of cores, and no layer is
-compressed twice.
+"""Layers compressed with zstd: the same bytes on any number of cores, and no layer is compressed
+twice.
 
-A layer is cut into blocks that are compressed independently, several at a time. gzip: one member,
-whose blocks end on whole bytes (RFC 1951, an empty stored block). zstd: a frame per block (RFC 8878
-lets frames follow each other). The library decides the bytes - the zlib that Python runs with, or
-the libzstd of the package zstandard - so compressed layers are stored under its version.
+libzstd decides the bytes, so compressed layers are stored under its version.
 """
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import struct
-import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from provision.core.errors import IntegrityError
-from provision.core.host import usable_cpus
+from provision.adapters import zstd
+from provision.adapters.http import sha256_of
 from provision.core.system_errors import disk_full_raises
 from provision.core.types import Image, Layer, Progress
 from provision.image import layer_cache, oci_layout
 from provision.image.oci_layout import LayoutManifest
 
-Compression = Literal["none", "gzip", "zstd"]
+Compression = Literal["none", "zstd"]
 
-BLOCK = 4 << 20  # part of the bytes: another size is another digest
-MAX_WORKERS = 16  # each holds some megabytes
-GZIP_LEVEL = 6
-ZSTD_LEVEL = 3
-# RFC 1952: deflate, no flags, no time, no hint, unknown system.
-GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-LAST_BLOCK = b"\x03\x00"  # an empty deflate block, marked as the last
-
-
-@dataclass(frozen=True, kw_only=True)
-class Codec:
-    """A compression. name: library and settings. suffix: of the media type. compress: one block,
-    independently of the others."""
-
-    name: str
-    suffix: str
-    compress: Callable[[bytes], bytes]
-    is_gzip: bool
-
-
-def codec(method: Literal["gzip", "zstd"]) -> Codec:
-    if method == "gzip":
-        name = f"gzip-{GZIP_LEVEL}-zlib{zlib.ZLIB_RUNTIME_VERSION}"
-        return Codec(name=name, suffix="+gzip", compress=_gzip_block, is_gzip=True)
-    import zstandard
-
-    version = ".".join(map(str, zstandard.ZSTD_VERSION))
-    name = f"zstd-{ZSTD_LEVEL}-libzstd{version}"
-    return Codec(name=name, suffix="+zstd", compress=_zstd_frame, is_gzip=False)
+MEDIA_TYPE = f"{oci_layout.LAYER}+zstd"
 
 
 def compress_image(
@@ -75,14 +39,9 @@ def compress_image(
     """
     if method == "none":
         return image
-    by = codec(method)
-    layout = packed / image.layout.name / by.name
-    plain = oci_layout.read(image.layout)
-    if plain is None or plain.manifest_digest != image.manifest_digest:
-        raise IntegrityError(
-            f"{image.layout} is no longer the complete image.",
-            advice="Run `provision image build` to make it again.",
-        )
+    version = f"zstd-{zstd.LEVEL}-libzstd{zstd.library_version()}"
+    layout = packed / image.layout.name / version
+    plain = oci_layout.read_image(image)
     compressed = _read_intact(layout)
     is_current = (
         compressed is not None
@@ -91,12 +50,15 @@ def compress_image(
     )
     if compressed is None or not is_current:
         with disk_full_raises(layout), oci_layout.staging(layout) as new:
-            cached = _compressed_layers(packed, by.name)
-            layers = _compress_layers(image, by, cached, new, progress, workers or usable_cpus())
+            cached = _compressed_layers(packed, version)
+            layers = _compress_layers(image, cached, new, progress, workers)
             config = oci_layout.read_config(image.layout, image.image_id)
             compressed = oci_layout.write(new, config, layers, plain.annotations, image.reference)
             layer_cache.record(new, {layer.digest: "" for layer in layers})
-        _remove_older_versions(layout, method)
+        # The layers that other versions of the library compressed.
+        for path in layout.parent.glob("zstd-*"):
+            if path != layout:
+                shutil.rmtree(path)
     return replace(
         image,
         layout=layout,
@@ -117,10 +79,10 @@ def _read_intact(layout: Path) -> LayoutManifest | None:
     return manifest
 
 
-def _compressed_layers(packed: Path, name: str) -> dict[str, tuple[Path, Layer]]:
-    """Layers that were compressed before with a codec, by their diff ids."""
+def _compressed_layers(packed: Path, version: str) -> dict[str, tuple[Path, Layer]]:
+    """Layers that were compressed before, by their diff ids."""
     compressed: dict[str, tuple[Path, Layer]] = {}
-    for layout in sorted(packed.glob(f"*/{name}")):
+    for layout in sorted(packed.glob(f"*/{version}")):
         manifest = _read_intact(layout)
         if manifest is None:
             continue
@@ -132,15 +94,14 @@ def _compressed_layers(packed: Path, name: str) -> dict[str, tuple[Path, Layer]]
 
 def _compress_layers(
     image: Image,
-    by: Codec,
     cached: Mapping[str, tuple[Path, Layer]],
     new: Path,
     progress: Progress,
-    workers: int,
+    workers: int | None,
 ) -> list[Layer]:
     layers: list[Layer] = []
-    title = f"compressing layers ({by.name.partition('-')[0]})"
-    with progress.meter(title, sum(layer.size for layer in image.layers)) as meter:
+    total = sum(layer.size for layer in image.layers)
+    with progress.meter("compressing layers", total) as meter:
         for layer in image.layers:
             compressed = None
             if layer.digest in cached:
@@ -149,7 +110,7 @@ def _compress_layers(
                 meter.advance(layer.size)
                 layers.append(replace(compressed, group=layer.group))
             else:
-                layers.append(_compress_layer(image.layout, layer, by, new, meter.advance, workers))
+                layers.append(_compress_layer(image.layout, layer, new, meter.advance, workers))
     return layers
 
 
@@ -163,83 +124,16 @@ def _link_cached(path: Path, layer: Layer, blobs: Path) -> Layer | None:
 
 
 def _compress_layer(
-    layout: Path, layer: Layer, by: Codec, new: Path, advance: Callable[[int], None], workers: int
+    layout: Path, layer: Layer, new: Path, advance: Callable[[int], None], workers: int | None
 ) -> Layer:
-    plain_hash = hashlib.sha256()
-    crc = 0
+    def chunks() -> Iterator[bytes]:
+        for chunk in layer_cache.verified_chunks(oci_layout.blob(layout, layer.digest)):
+            advance(len(chunk))
+            yield chunk
 
-    def plain_blocks() -> Iterator[bytes]:
-        nonlocal crc
-        # Buffered: an unbuffered read may return less, and other block sizes give another
-
-        # digest.
-        with oci_layout.blob(layout, layer.digest).open("rb") as file:
-            while block := file.read(BLOCK):
-                plain_hash.update(block)
-                if by.is_gzip:
-                    crc = zlib.crc32(block, crc)
-                advance(len(block))
-                yield block
-
-    def compressed_parts() -> Iterator[bytes]:
-        blocks = _in_parallel(by.compress, plain_blocks(), min(workers, MAX_WORKERS))
-        if not by.is_gzip:
-            yield from blocks
-            return
-        yield GZIP_HEADER
-        yield from blocks
-        yield LAST_BLOCK + struct.pack("<II", crc, layer.size & 0xFFFFFFFF)
-
-    compressed_hash = hashlib.sha256()
-    size = 0
     unfinished = oci_layout.blobs(new) / ".packing"
-    with unfinished.open("wb") as file:
-        for part in compressed_parts():
-            compressed_hash.update(part)
-            size += len(part)
-            file.write(part)
-    if f"sha256:{plain_hash.hexdigest()}" != layer.digest:
-        raise IntegrityError(
-            f"The layer {layer.digest} in {layout} is corrupt.",
-            advice="Remove that folder and build the image again.",
-        )
-    unfinished.replace(oci_layout.blobs(new) / compressed_hash.hexdigest())
-    return replace(
-        layer,
-        digest=f"sha256:{compressed_hash.hexdigest()}",
-        size=size,
-        media_type=oci_layout.LAYER + by.suffix,
-    )
-
-
-def _in_parallel(
-    work: Callable[[bytes], bytes], blocks: Iterable[bytes], workers: int
-) -> Iterator[bytes]:
-    """The result for each block, in order. zlib and libzstd release the interpreter's lock. At most
-    2 * workers blocks are in memory."""
-    pending: deque[Future[bytes]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        for block in blocks:
-            pending.append(pool.submit(work, block))
-            if len(pending) >= 2 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-
-
-def _gzip_block(block: bytes) -> bytes:
-    deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return deflate.compress(block) + deflate.flush(zlib.Z_SYNC_FLUSH)
-
-
-def _zstd_frame(block: bytes) -> bytes:
-    import zstandard
-
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(block)
-
-
-def _remove_older_versions(layout: Path, method: Compression) -> None:
-    """Remove the layers that other versions of the library compressed."""
-    for path in layout.parent.glob(f"{method}-*"):
-        if path != layout:
-            shutil.rmtree(path)
+    zstd.compress_to(chunks(), unfinished, workers)
+    digest = f"sha256:{sha256_of(unfinished)}"
+    path = oci_layout.blob(new, digest)
+    unfinished.replace(path)
+    return replace(layer, digest=digest, size=path.stat().st_size, media_type=MEDIA_TYPE)

@@ -134,7 +134,7 @@ def site_packages(python: str) -> str:
     return f"{PREFIX}/lib/python{python}/site-packages"
 
 
-def own_entries(runtime: Mapping[str, bytes], python: str) -> list[LayerEntry]:
+def provision_entries(runtime: Mapping[str, bytes], python: str) -> list[LayerEntry]:
     """The files that provision itself adds: its runtime package, the command of the smoke test, and
     a folder that any user may write to.
 

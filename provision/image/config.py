@@ -92,12 +92,7 @@ def environment(
         if key not in FOREIGN:
             variables[key] = value
     path = variables.get("PATH") or PATH
-    variables.update(_own_variables(resolution, lock, path))
-    return variables
-
-
-def _own_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, str]:
-    variables = {
+    variables |= {
         "PATH": f"{PREFIX}/bin:{path}",
         "CONDA_PREFIX": PREFIX,
         # ~/.local of a mounted home must not shadow the lock.
@@ -116,18 +111,12 @@ def _own_variables(resolution: Resolution, lock: Lock, path: str) -> dict[str, s
     if resolution.cuda is not None:
         variables["NVIDIA_VISIBLE_DEVICES"] = "all"
         variables["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
-        variables["NVIDIA_REQUIRE_CUDA"] = _require_cuda(resolution)
+        # NVIDIA's runtime checks it before a container starts. A space is "or" (libnvidia-container,
+        # src/cli/dsl.c): a driver that is older than the toolkit's, but not older than its minimum
+        # (minor-version compatibility), is enough.
+        floor = f" driver>={resolution.driver_floor}" if resolution.driver_floor else ""
+        variables["NVIDIA_REQUIRE_CUDA"] = f"cuda>={resolution.cuda}{floor}"
     return variables
-
-
-def _require_cuda(resolution: Resolution) -> str:
-    """What NVIDIA's runtime checks before a container starts.
-
-    A space is "or" (libnvidia-container, src/cli/dsl.c): a driver that is older than the toolkit's
-    own, but not older than its minimum (minor-version compatibility), is enough.
-    """
-    floor = f" driver>={resolution.driver_floor}" if resolution.driver_floor else ""
-    return f"cuda>={resolution.cuda}{floor}"
 
 
 # Labels and config

@@ -4,11 +4,9 @@ and removes the container."""
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import tarfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -84,14 +82,14 @@ class SmokeFiles:
             inputs[EXPECTED] = self.expect
         if self.baseline and self.verb == "compare":
             inputs[BASELINE] = self.baseline
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as writer:
-            for name, path in inputs.items():
-                content = path.read_bytes()
-                member = tarfile.TarInfo(f"{PurePosixPath(INPUT_DIR).name}/{name}")
-                member.size = len(content)
-                writer.addfile(member, io.BytesIO(content))
-        container.put_archive(str(PurePosixPath(INPUT_DIR).parent), archive.getvalue())
+        directory = PurePosixPath(INPUT_DIR)
+        archive = b""
+        for name, path in inputs.items():
+            content = path.read_bytes()
+            archive += b"".join(
+                tar.file_member(f"{directory.name}/{name}", len(content), [content])
+            )
+        container.put_archive(str(directory.parent), archive + tar.END)
 
     def store_baseline(self, out: Path) -> None:
         """Store the baseline that the test saved into its report."""
@@ -140,7 +138,10 @@ def run_smoke(
             with _follow(container, on_line):
                 status = wait_for_exit(container, timeout_s)
             printed = container.logs().decode(errors="replace")
-            _copy_report(container, out)
+            # None if the smoke test ended before it made the report's directory.
+            reply = none_if_missing(lambda: container.get_archive(REPORT_DIR, chunk_size=tar.CHUNK))
+            if reply is not None:
+                unpack_report(reply[0], out)
             files.store_baseline(out)
         finally:
             container.remove(force=True, v=True)
@@ -210,20 +211,9 @@ def _remove_orphans(client: Client, image: Image) -> None:
             ignore_removed=True,
         )
         for container in containers:
-            if _is_orphan(container.labels):
+            # The process that waits for the container is known to have ended.
+            if has_ended(container.labels.get(OWNER_LABEL, "").split(" ")):
                 none_if_missing(lambda: container.remove(force=True, v=True))  # noqa: B023 - runs at once
-
-
-def _is_orphan(labels: Mapping[str, str]) -> bool:
-    """Whether the process that waits for a container is known to have ended."""
-    return has_ended(labels.get(OWNER_LABEL, "").split(" "))
-
-
-def _copy_report(container: Any, out: Path) -> None:
-    """Copy the report's directory; nothing if the smoke test ended before it made one."""
-    reply = none_if_missing(lambda: container.get_archive(REPORT_DIR, chunk_size=tar.CHUNK))
-    if reply is not None:
-        unpack_report(reply[0], out)
 
 
 def unpack_report(archive: Iterable[bytes], out: Path) -> None:

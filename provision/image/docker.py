@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from provision.adapters.docker import (
     get_image,
     has_image,
     has_nvidia_runtime,
-    local_data_folder,
     none_if_missing,
     pull_into_engine,
     save_image,
@@ -29,7 +27,6 @@ from provision.core.errors import (
     IntegrityError,
     InUse,
     InvalidSpec,
-    NoSpace,
     ToolFailed,
     ToolMissing,
 )
@@ -39,7 +36,6 @@ from provision.image.base import BaseImage, chosen_base
 from provision.image.config import LOCK_LABEL
 from provision.image.engine_record import EngineRecord, read_record, write_record
 from provision.image.export import docker_archive
-from provision_runtime.report.text import format_bytes
 
 # No config or manifest is larger: registries accept no more.
 DOCUMENT_LIMIT = 4 << 20
@@ -237,8 +233,8 @@ def _find_in_engine(image: Image, client: Client) -> str | None:
 
 
 def is_same(attributes: Mapping[str, Any], image: Image) -> bool:
-    """Whether what an engine says about an image fits ours: the same layers, and the same settings
-    in its config."""
+    """Whether an engine's image has the same layers as ours, and the same settings in its
+    config."""
     if not oci_layout.blob(image.layout, image.image_id).is_file():
         return False
     config = oci_layout.read_config(image.layout, image.image_id)
@@ -273,7 +269,7 @@ def unmet_requirements(client: Client, reference: str, name: str) -> tuple[str, 
     return () if has_nvidia_runtime(client) else ("gpus", "memlock")
 
 
-def name_of_own_image(client: Client, layout: Path, reference: str) -> str:
+def runnable_name(client: Client, layout: Path, reference: str) -> str:
     """What to run in this engine: `reference`, or the id of the image that this user loaded last,
     if another user's image has that name. Our references end with the lock's hash."""
     tagged = get_image(client, reference)
@@ -282,8 +278,8 @@ def name_of_own_image(client: Client, layout: Path, reference: str) -> str:
         return reference
     lock_prefix = reference.rpartition(":")[2]
     for image_id in reversed(record.images):
-        own = get_image(client, image_id)
-        if own is not None and own.labels.get(LOCK_LABEL, "").startswith(lock_prefix):
+        candidate = get_image(client, image_id)
+        if candidate is not None and candidate.labels.get(LOCK_LABEL, "").startswith(lock_prefix):
             return image_id
     return reference
 
@@ -352,24 +348,8 @@ def _shared_layers(image: Image, client: Client) -> int:
     return most
 
 
-def _check_space(client: Client, image: Image, size: int) -> None:
-    folder = local_data_folder(client)
-    try:
-        free = shutil.disk_usage(folder).free if folder else None
-    except OSError:  # hidden from us
-        return
-    if free is not None and free < size:
-        raise NoSpace(
-            f"{image.reference} needs at least {format_bytes(size)} in the Docker engine's "
-            f"{folder}, where {format_bytes(free)} are free.",
-            advice="Free space there (`docker system df`) and run the same command again. Nothing "
-            "was sent.",
-        )
-
-
 def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str:
     size = sum(layer.size for layer in image.layers[skip:])
-    _check_space(client, image, size)
     try:
         with engine_errors(f"load {image.reference}"), contextlib.ExitStack() as waiting:
 

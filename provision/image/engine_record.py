@@ -1,8 +1,8 @@
 """Which images this user's provision loaded into which Docker engine.
 
 Several users may share an engine, and their environments have the same names, because names come
-from the request. So a name or a label does not tell whose an image is; this record does. It lies
-next to the image's layout.
+from the request. So a name or a label does not tell whose an image is; this record does. It is next
+to the image's layout.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
@@ -22,7 +21,7 @@ from provision.core.schema import schema_error
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRecord:
-    """What was loaded into one engine.
+    """What was loaded into one engine (provision/schemas/engine-images.schema.json).
 
     references: the tags that we made, with the image's id in the engine. images: the ids of all
     images that we sent and have not removed.
@@ -32,23 +31,13 @@ class EngineRecord:
     images: tuple[str, ...] = ()
 
 
-class EngineRow(TypedDict):
-    """The record of one engine in the file (provision/schemas/engine-images.schema.json)."""
-
-    references: dict[str, str]
-    images: list[str]
-
-
 def record_path(layout: Path) -> Path:
     return layout.parent / f".{layout.name}.engine.json"
 
 
 def read_record(layout: Path, engine: str) -> EngineRecord:
     """The record of a layout for the engine with that id. Raises IntegrityError if it is damaged."""
-    entry = _read_engines(layout).get(engine)
-    if entry is None:
-        return EngineRecord()
-    return EngineRecord(references=entry["references"], images=tuple(entry["images"]))
+    return _read_engines(layout).get(engine, EngineRecord())
 
 
 def write_record(layout: Path, engine: str, record: EngineRecord) -> None:
@@ -56,19 +45,17 @@ def write_record(layout: Path, engine: str, record: EngineRecord) -> None:
     engines = _read_engines(layout)
     engines.pop(engine, None)
     if record.references or record.images:
-        engines[engine] = {
-            "references": dict(record.references),
-            "images": list(record.images),
-        }
+        engines[engine] = record
     path = record_path(layout)
     if engines:
         make_private_directory(path.parent)
-        atomic_write(path, json.dumps({"schema": 1, "engines": engines}, indent=1) + "\n")
+        rows = {engine: vars(record) for engine, record in engines.items()}
+        atomic_write(path, json.dumps({"schema": 1, "engines": rows}, indent=1) + "\n")
     else:
         path.unlink(missing_ok=True)
 
 
-def _read_engines(layout: Path) -> dict[str, EngineRow]:
+def _read_engines(layout: Path) -> dict[str, EngineRecord]:
     path = record_path(layout)
     try:
         document = parse_json(path.read_text(encoding="utf-8"))
@@ -79,13 +66,15 @@ def _read_engines(layout: Path) -> dict[str, EngineRow]:
     problem = schema_error(document, "engine-images")
     if problem:
         raise _damaged(path, problem)
-    engines: dict[str, EngineRow] = document["engines"]
-    return engines
+    return {
+        engine: EngineRecord(references=row["references"], images=tuple(row["images"]))
+        for engine, row in document["engines"].items()
+    }
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:
     return IntegrityError(
         f"{path} is damaged: {problem}.",
-        advice="It only says which images of the Docker engine are yours. Delete it, and remove "
+        advice="It only lists which images of the Docker engine are yours. Delete it, and remove "
         "those images with `docker rmi`.",
     )

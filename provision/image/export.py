@@ -23,15 +23,10 @@ OutputKind = Literal["docker", "oci", "oci-archive", "docker-archive"]
 # Their layers may be compressed; readers of docker archives do not know every compression.
 COMPRESSIBLE: tuple[OutputKind, ...] = ("oci", "oci-archive")
 # What a layout consists of: by the specification, by `docker save`, and our own files.
-_LAYOUT_FILES = {
-    "blobs",
-    oci_layout.INDEX_FILE,
-    oci_layout.VERSION_FILE,
-    "manifest.json",
-    "repositories",
-    layer_cache.FILE,
-    oci_layout.MARKER,
-}
+_LAYOUT_FILE = re.compile(
+    r"blobs(/sha256(/[0-9a-f]{64})?)?|oci-layout|(index|manifest|layers)\.json|repositories"
+    rf"|{re.escape(oci_layout.MARKER)}"
+)
 _OUTPUT = re.compile(r"(docker)|(oci|oci-archive|docker-archive):(.+)")
 
 
@@ -123,27 +118,11 @@ def _why_not_replaceable(path: Path) -> str:
     is_nested = any(entry["mediaType"] in oci_layout.INDEX_TYPES for entry in entries)
     if is_nested or len({entry["digest"] for entry in entries}) > 1:
         return "is a layout of several images; all of them would be replaced"
-    for name in _foreign_files(path):
-        return f"holds more than an image layout, {name}; all of it would be replaced"
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path).as_posix()
+        if not _LAYOUT_FILE.fullmatch(name):
+            return f"holds more than an image layout, {name}; all of it would be replaced"
     return ""
-
-
-def _foreign_files(layout: Path) -> Iterator[str]:
-    """Paths in the folder that do not belong to the layout."""
-    for item in _sorted_items(layout):
-        if item.name not in _LAYOUT_FILES:
-            yield item.name
-    blobs = oci_layout.blobs(layout)
-    for item in _sorted_items(blobs.parent):
-        if item != blobs:
-            yield f"blobs/{item.name}"
-    for item in _sorted_items(blobs):
-        if not re.fullmatch("[0-9a-f]{64}", item.name):
-            yield f"blobs/sha256/{item.name}"
-
-
-def _sorted_items(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 # Layouts

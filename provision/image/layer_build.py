@@ -24,7 +24,7 @@ from provision.image.layers import LayerEntry
 from provision.image.wheel_files import InstalledWheel, SharedFiles
 from provision_runtime.report.text import format_bytes
 
-OWN = "provision"
+PROVISION_GROUP = "provision"
 SPACE_ADVICE = "Free space there and run the same command again, or build without --image."
 
 
@@ -133,7 +133,7 @@ class LayerBuild:
             )
         for entries in by_path.values():
             self._add_byte_code(entries)
-        by_path[OWN] = {entry.path: entry for entry in self.recipe.own}
+        by_path[PROVISION_GROUP] = {entry.path: entry for entry in self.recipe.provision_files}
         return {
             group: [entries[path] for path in sorted(entries)] for group, entries in by_path.items()
         }
@@ -168,7 +168,8 @@ class LayerBuild:
         """Add the byte code of a layer's sources: the prefix's, whose bytes depend on a source and
         its package alone.
 
-        A source without a hash may differ from the prefix's: its text names the place. It gets none.
+        A source without a hash may differ from the prefix's, because its text names the path of the
+        prefix. It gets no byte code.
         """
         root = f"{PREFIX.lstrip('/')}/"
         for entry in list(entries.values()):

@@ -78,11 +78,10 @@ def read(layout: Path) -> list[CachedLayer]:
 
 
 def neighbors(layout: Path) -> list[CachedLayer]:
-    """The recorded layers of a layout, of an interrupted build of it, and of the layouts next to
-    it."""
+    """The recorded layers of a layout, of killed builds of it, and of the layouts next to it."""
     siblings = sorted(path for path in layout.parent.iterdir() if not path.name.startswith("."))
-    layouts = dict.fromkeys([layout, oci_layout.interrupted(layout), *siblings])
-    return [layer for each in layouts for layer in read(each)]
+    layouts = dict.fromkeys([layout, *oci_layout.unfinished(layout), *siblings])
+    return [layer for path in layouts for layer in read(path)]
 
 
 def link_first(candidates: Iterable[CachedLayer], layout: Path) -> str | None:

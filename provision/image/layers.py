@@ -8,12 +8,12 @@ id, so one hash serves manifest, config and engine.
 from __future__ import annotations
 
 import fnmatch
+import gzip
 import hashlib
 import itertools
 import posixpath
 import stat
 import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -36,7 +36,7 @@ MAX_EXPANSION, MIN_EXPANDED_LIMIT = 100, 1 << 30
 ZSTD_WINDOW = 128 << 20
 
 _ADVICE = (
-    "Make or download it again (docker pull or docker load if it lies in an engine), "
+    "Make or download it again (docker pull or docker load if it is in an engine), "
     "or choose another base with --base."
 )
 
@@ -57,12 +57,9 @@ class LayerGroup:
 
 
 _CUDA = ("cuda-*", "cudatoolkit", "cudnn", "cusparselt", "nccl", "libmagma*", "magma*")
-_CUDA_LIBRARIES = tuple(
-    f"lib{name}*"
-    for name in ("cublas", "cudnn", "cudss", "cufft", "cufile", "curand", "cusolver", "cusparse")
-)
-_NVIDIA_LIBRARIES = tuple(
-    f"lib{name}*" for name in ("npp", "nvfatbin", "nvjitlink", "nvjpeg", "nvptxcompiler", "nvvm")
+_LIBRARIES = (
+    "cublas cudnn cudss cufft cufile curand cusolver cusparse "
+    "npp nvfatbin nvjitlink nvjpeg nvptxcompiler nvvm"
 )
 # The base lies below all of them. A package belongs to the first group that matches it. The order
 # goes from what is large and changes least to what is small and changes most, because an engine
@@ -70,7 +67,7 @@ _NVIDIA_LIBRARIES = tuple(
 GROUPS = (
     LayerGroup(
         name="cuda",
-        conda=(*_CUDA, *_CUDA_LIBRARIES, *_NVIDIA_LIBRARIES),
+        conda=(*_CUDA, *(f"lib{name}*" for name in _LIBRARIES.split())),
         wheels=("nvidia-*", "cuda-*"),
         reason="gigabytes, the same for each torch of one CUDA",
     ),
@@ -124,8 +121,8 @@ def group_packages(
 class LayerEntry:
     """One member of a layer. A file has either a `source` on this host or its `content`.
 
-    hashes, sizes: what its package says about it, in a wheel's RECORD or conda's paths.json.
-    Several, because wheels share files: each nvidia wheel has nvidia/__init__.py.
+    hashes: what its package says about it, in a wheel's RECORD or conda's paths.json. Several,
+    because wheels share files: each nvidia wheel has nvidia/__init__.py.
     """
 
     path: str  # in the image, without the leading slash
@@ -137,7 +134,6 @@ class LayerEntry:
     target: str = ""
     conda: str = ""  # the conda package that owns it
     hashes: frozenset[str] = frozenset()
-    sizes: frozenset[int] = frozenset()
 
     @staticmethod
     def of(path: str, content: bytes, *, executable: bool = False) -> LayerEntry:
@@ -155,7 +151,7 @@ def file_entry(image_path: str, path: Path) -> LayerEntry:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise IntegrityError(
-            f"{path} is not a file, though a package says so; it cannot be put into an image."
+            f"{path} is not a file, but its package lists it as one; it cannot be put into an image."
         )
     return LayerEntry(
         path=image_path,
@@ -166,8 +162,8 @@ def file_entry(image_path: str, path: Path) -> LayerEntry:
 
 
 def verify(entry: LayerEntry, digest: str) -> None:
-    """Raise IntegrityError if a file's sha256 is not what its package, or any wheel whose RECORD
-    lists it, says."""
+    """Raise IntegrityError if a file's sha256 differs from that in its package, or in the RECORD of
+    any wheel that lists it."""
     if not entry.hashes or digest in entry.hashes:
         return
     if entry.conda:
@@ -349,12 +345,16 @@ def _write_blob(file: IO[bytes], size: int, layer_ids: set[str], blobs: Path) ->
 
 
 def _decompress(file: IO[bytes]) -> Iterator[bytes]:
+    """The chunks of a file. A gzip file has several members, and a zstd file several frames, if
+    parts of a layer can be fetched alone (estargz, zstd:chunked). Raises ReadError, as tarfile
+    does, or what gzip raises, if it cannot be read."""
     first = file.read(CHUNK)
+    whole = cast(IO[bytes], tar.ChunkReader(itertools.chain((first,), _chunks(file))))
     if first.startswith(GZIP):
-        return _decompress_gzip(first, file)
+        return _chunks(cast(IO[bytes], gzip.GzipFile(fileobj=whole)))
     if first.startswith(ZSTD):
-        return _decompress_zstd(first, file)
-    return itertools.chain((first,), _chunks(file))
+        return _decompress_zstd(whole)
+    return _chunks(whole)
 
 
 def _chunks(file: IO[bytes]) -> Iterator[bytes]:
@@ -362,30 +362,13 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _decompress_gzip(chunk: bytes, file: IO[bytes]) -> Iterator[bytes]:
-    """A gzip file has several members if parts of a layer can be fetched alone (estargz), and may be
-    padded with zeros."""
-    inflate = zlib.decompressobj(wbits=31)
-    while chunk:
-        if inflate.eof:
-            inflate, chunk = zlib.decompressobj(wbits=31), chunk.lstrip(b"\0")
-        yield inflate.decompress(chunk, CHUNK)
-        chunk = inflate.unconsumed_tail or inflate.unused_data or file.read(CHUNK)
-    yield inflate.flush()
-
-
-def _decompress_zstd(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
-    """A zstd file has several frames for the same reason (zstd:chunked). Raises ReadError, as
-    tarfile does, if it cannot be read."""
+def _decompress_zstd(file: IO[bytes]) -> Iterator[bytes]:
     import zstandard
 
-    whole = tar.ChunkReader(itertools.chain((first,), _chunks(file)))
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     try:
         yield from _chunks(
-            decompressor.stream_reader(
-                cast(IO[bytes], whole), read_size=CHUNK, read_across_frames=True
-            )
+            decompressor.stream_reader(file, read_size=CHUNK, read_across_frames=True)
         )
     except zstandard.ZstdError as error:
         raise tarfile.ReadError(f"not zstd: {error}") from error

@@ -6,23 +6,26 @@ specification 1.1 describes it.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from provision.core.errors import IntegrityError, InUse
+from provision.core.atomic import backup_path, remove_tree, replace_directory
+from provision.core.errors import IntegrityError
 from provision.core.file_locks import open_lock_file, try_lock
 from provision.core.json_text import parse_json
 from provision.core.paths import make_private_directory
 from provision.core.schema import schema_error
-from provision.core.types import Layer
+from provision.core.types import Image, Layer
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -40,7 +43,7 @@ LAYOUT_VERSION = {"imageLayoutVersion": "1.0.0"}
 GROUP = "org.provision.group"
 OTHER_GROUP = "layer"  # of a layer that another tool made
 NAME = "org.opencontainers.image.ref.name"
-# A file in each directory next to a layout that we made, and therefore may remove.
+# How the name of a staging directory ends, and a file in it, which is locked while it is written.
 MARKER = ".provision-unfinished"
 
 
@@ -94,12 +97,12 @@ Settings = dict[str, Any]
 
 
 class InvalidDocument(ValueError):
-    """A document of an image is not what it must be; the text says which entry and field."""
+    """A document of an image is not valid; the message names the entry and field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutManifest:
-    """What the manifest of a complete layout says."""
+    """The manifest of a complete layout."""
 
     manifest_digest: str
     config_digest: str
@@ -124,7 +127,7 @@ def sha256_digest(content: bytes) -> str:
 
 
 def canonical(document: object) -> bytes:
-    """The one way to write a document, so that its digest depends on its content only."""
+    """A document as bytes, so that its digest depends on its content only."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -151,11 +154,6 @@ def read_verified(layout: Path, digest: str) -> bytes:
 def parse_index(content: bytes) -> Index:
     index: Index = parse_document(content, "oci-index")
     return index
-
-
-def parse_manifest(content: bytes) -> ImageManifest:
-    manifest: ImageManifest = parse_document(content, "oci-manifest")
-    return manifest
 
 
 def parse_config(content: bytes) -> ImageConfig:
@@ -191,7 +189,8 @@ def read(layout: Path) -> LayoutManifest | None:
         if not index["manifests"]:
             return None
         manifest_digest = index["manifests"][0]["digest"]
-        manifest = parse_manifest(read_verified(layout, manifest_digest))
+        content = read_verified(layout, manifest_digest)
+        manifest: ImageManifest = parse_document(content, "oci-manifest")
         config_digest = manifest["config"]["digest"]
         read_verified(layout, config_digest)
         layers = []
@@ -216,6 +215,18 @@ def read(layout: Path) -> LayoutManifest | None:
         layers=tuple(layers),
         annotations=manifest.get("annotations") or {},
     )
+
+
+def read_image(image: Image) -> LayoutManifest:
+    """The manifest of an image that we made. IntegrityError if its layout is incomplete, or another
+    image's."""
+    manifest = read(image.layout)
+    if manifest is None or manifest.manifest_digest != image.manifest_digest:
+        raise IntegrityError(
+            f"{image.layout} is no longer the complete image.",
+            advice="Run `provision image build` to make it again.",
+        )
+    return manifest
 
 
 def write(
@@ -290,64 +301,46 @@ def renamed_index(layout: Path, names: Sequence[str]) -> bytes:
 @contextmanager
 def staging(layout: Path) -> Iterator[Path]:
     """A staging directory next to `layout`. It takes the layout's name when the block succeeds, and
-    is removed when the block fails.
-
-    Meanwhile `interrupted(layout)` holds what an earlier, killed run wrote; it is removed at the
-    end. Raises InUse if another run is writing there now, or if a directory that is not ours has a
-    name that we need.
-    """
+    is removed when the block fails. What killed runs left is removed at the end."""
     layout = _resolve(layout)
-    new, backup = _staging_path(layout), _backup_path(layout)
-    _check_names_are_free(layout)
-    _restore(layout, backup)
-    _remove_ours(interrupted(layout))
-    if new.exists():
-        new.rename(interrupted(layout))
-    lock = _create_staging(new)
+    make_private_directory(layout.parent)
+    new = Path(tempfile.mkdtemp(prefix=f".{layout.name}.", suffix=MARKER, dir=layout.parent))
+    lock = open_lock_file(new / MARKER)
     try:
+        try_lock(lock)  # without locks, the end of a simultaneous run may remove this one's files
+        new.chmod(0o755)
         make_private_directory(blobs(new))
         yield new
-        if layout.exists():
-            (layout / MARKER).touch()
-            try:
-                layout.rename(backup)
-            except OSError:
-                (layout / MARKER).unlink()
-                raise
-        new.rename(layout)
+        replace_directory(layout, new)
         (layout / MARKER).unlink()
-        _remove_ours(backup)  # and not `new`: from now on it may belong to another run
-        _remove_ours(interrupted(layout))
-    except BaseException:
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
         os.close(lock)
         remove_leftovers(layout)
-        raise
-    os.close(lock)
+
+
+def unfinished(layout: Path) -> list[Path]:
+    """The staging directories that killed runs left next to a layout: they have finished layers."""
+    layout = _resolve(layout)
+    # mkdtemp adds eight characters; a `*` would match those of the layout `NAME.OTHER` too.
+    pattern = f".{glob.escape(layout.name)}.{'?' * 8}{MARKER}"
+    return [
+        path
+        for path in sorted(layout.parent.glob(pattern))
+        if path.is_dir() and not path.is_symlink() and not _is_locked(path / MARKER)
+    ]
 
 
 def remove_leftovers(layout: Path) -> None:
-    """Remove what a killed run left next to a layout. If it was killed between its two renames, the
-    old layout returns to its place. Directories that another run is writing, or that are not ours,
-    stay."""
+    """Remove what killed runs left next to a layout. If one was killed between two renames, the old
+    layout returns to its name."""
     layout = _resolve(layout)
-    if not _is_locked(_staging_path(layout)):
-        _remove_ours(_staging_path(layout))
-    _remove_ours(interrupted(layout))
-    _restore(layout, _backup_path(layout))
-
-
-def interrupted(layout: Path) -> Path:
-    """Where the layers of a killed build are while the next build looks for usable ones."""
-    layout = _resolve(layout)
-    return layout.with_name(f".{layout.name}.left")
-
-
-def _staging_path(layout: Path) -> Path:
-    return layout.with_name(f".{layout.name}.new")
-
-
-def _backup_path(layout: Path) -> Path:
-    return layout.with_name(f".{layout.name}.old")
+    for path in unfinished(layout):
+        shutil.rmtree(path, ignore_errors=True)
+    backup = backup_path(layout)
+    if backup.exists() and not layout.exists():
+        backup.rename(layout)
+    remove_tree(backup)
 
 
 def _resolve(layout: Path) -> Path:
@@ -355,72 +348,12 @@ def _resolve(layout: Path) -> Path:
     return Path(os.path.realpath(layout))
 
 
-def _check_names_are_free(layout: Path) -> None:
-    new = _staging_path(layout)
-    for path in (new, _backup_path(layout), interrupted(layout)):
-        if path.exists() and not _is_ours(path):
-            raise InUse(
-                f"{path} is in the way, and provision did not make it.",
-                advice="Rename it, or choose another destination.",
-            )
-    if _is_locked(new):
-        raise _in_use(layout)
-
-
-def _create_staging(new: Path) -> int:
-    """Make the directory with its marker. Returns the locked marker's descriptor: while this
-    process lives, other runs see that somebody writes there."""
-    make_private_directory(new.parent)
+def _is_locked(path: Path) -> bool:
     try:
-        new.mkdir(mode=0o755)
-    except FileExistsError as error:
-        raise _in_use(new) from error
-    lock = open_lock_file(new / MARKER)
-    try_lock(lock)  # on a file system without locks, two simultaneous runs do not notice each other
-    return lock
-
-
-def _is_locked(new: Path) -> bool:
-    try:
-        lock = os.open(new / MARKER, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         return try_lock(lock) == "busy"
     finally:
         os.close(lock)
-
-
-def _in_use(layout: Path) -> InUse:
-    return InUse(
-        f"Another run is writing {layout} now.",
-        advice="Wait until it has finished, or choose another destination.",
-    )
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether we made this directory: it has our marker, or is empty because its maker was killed
-    before it wrote the marker."""
-    if path.is_symlink() or not path.is_dir():
-        return False
-    return (path / MARKER).exists() or not any(path.iterdir())
-
-
-def _remove_ours(path: Path) -> None:
-    """Remove a directory if it is ours. The marker goes last, so that a half-removed directory is
-    still known as ours if we are killed."""
-    if not _is_ours(path):
-        return
-    for child in path.iterdir():
-        if child.is_dir() and not child.is_symlink():
-            shutil.rmtree(child, ignore_errors=True)
-        elif child.name != MARKER:
-            child.unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _restore(layout: Path, backup: Path) -> None:
-    if (backup / MARKER).exists() and not layout.exists():
-        backup.rename(layout)
-        (layout / MARKER).unlink()
-    _remove_ours(backup)

@@ -2,37 +2,27 @@
 its base, with the image's digest as the subject.
 
 Package records are read from the layers' archives, without unpacking or running anything. A base's
-packages are those that dpkg (also in distroless images) and apk recorded. rpm's database is a
-binary one of three kinds; we do not read it, and the SBOM says so.
+packages are those that dpkg recorded (also in distroless images). Other package managers' databases
+are not read, and the SBOM says so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import posixpath
 import re
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from provision.core.container import PREFIX
-from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.sbom import Sbom, SbomPackage
-from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by
 from provision.core.types import Image
 from provision.image import config, oci_layout
+from provision.image.contents import ImageContents, read_files
 
 # The base's own records.
-DPKG_STATUS, DPKG_STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d/"
-APK_INSTALLED = "lib/apk/db/installed"
-OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
-SYSTEM_FILES = re.compile(
-    rf"{DPKG_STATUS}|{DPKG_STATUS_FOLDER}[^/]+(?<!\.md5sums)|(?:usr/)?{APK_INSTALLED}"
-    rf"|{'|'.join(OS_RELEASE)}|usr/share/doc/[^/]+(?:/copyright)?"
-)
-RPM = re.compile(r"(?:var/lib/rpm|usr/lib/sysimage/rpm)/(?:Packages(?:\.db)?|rpmdb\.sqlite)")
+OS_RELEASE = ("usr/lib/os-release", "etc/os-release")  # the second replaces values of the first
+_DPKG = r"var/lib/dpkg/status|var/lib/dpkg/status\.d/[^/]+(?<!\.md5sums)"
+SYSTEM_FILES = re.compile(f"{_DPKG}|{'|'.join(OS_RELEASE)}")
 
 # The environment's records.
 _PREFIX = PREFIX.lstrip("/")
@@ -40,9 +30,6 @@ _CONDA_RECORD = rf"{_PREFIX}/conda-meta/[^/]+\.json"
 _WHEEL_METADATA = rf"{_PREFIX}/lib/python[^/]+/site-packages/[^/]+\.dist-info/METADATA"
 _RUNTIME_METADATA = re.compile(r".*/site-packages/provision_runtime-[^/]+\.dist-info/METADATA")
 RECORDS = re.compile(f"{SYSTEM_FILES.pattern}|{_CONDA_RECORD}|{_WHEEL_METADATA}")
-
-SIZE_LIMIT = 64 << 20  # of all records; the status file of a complete Debian has 10 MB
-LINK_LIMIT = 8  # symbolic links may lead in a circle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +50,11 @@ class ImagePackages:
 def read_packages(image: Image) -> ImagePackages:
     """Read the package records of an image, in one pass over the headers of its layers.
 
-    ToolMissing if its layout is gone, IntegrityError if it is another image's or corrupt.
+    IntegrityError if its layout is gone, another image's or corrupt.
     """
-    manifest = oci_layout.read(image.layout)
-    if manifest is None:
-        raise ToolMissing(
-            f"The image layout {image.layout} is missing or incomplete.",
-            advice="Run `provision image build` to make it.",
-        )
-    if manifest.manifest_digest != image.manifest_digest:
-        raise IntegrityError(
-            f"{image.layout} holds another image than the passport names.",
-            advice="Run `provision image build` again.",
-        )
+    manifest = oci_layout.read_image(image)
     layers = [oci_layout.blob(image.layout, layer.digest) for layer in manifest.layers]
-    contents = read_files(layers, RECORDS, noticed=RPM)
+    contents = read_files(layers, RECORDS)
     records = {
         path: content for path, content in contents.files.items() if path.startswith(_PREFIX)
     }
@@ -145,139 +122,49 @@ def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
     return packages
 
 
-# Files of an image
-
-
-@dataclass
-class ImageContents:
-    """Some files of an image, by paths without a leading slash. noticed: files that exist but were
-    not read. size: bytes that were read."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    links: dict[str, str] = field(default_factory=dict)
-    noticed: set[str] = field(default_factory=set)
-    size: int = 0
-
-    def get(self, path: str) -> bytes | None:
-        """A file, also if it, or the folder that holds it, is a symbolic link."""
-        for _ in range(LINK_LIMIT):
-            if path in self.files:
-                return self.files[path]
-            link = path if path in self.links else posixpath.dirname(path)
-            if link not in self.links:
-                return None
-            path = self._target(link) + path[len(link) :]
-        return None
-
-    def _target(self, link: str) -> str:
-        target = posixpath.join("/", posixpath.dirname(link), self.links[link])
-        return posixpath.normpath(target).lstrip("/")
-
-    def hide(self, is_hidden: Callable[[str], bool]) -> None:
-        self.files = {path: file for path, file in self.files.items() if not is_hidden(path)}
-        self.links = {path: target for path, target in self.links.items() if not is_hidden(path)}
-        self.noticed = {path for path in self.noticed if not is_hidden(path)}
-
-
-def read_files(
-    layers: Sequence[Path],
-    pattern: re.Pattern[str],
-    noticed: re.Pattern[str],
-    limit: int = SIZE_LIMIT,
-) -> ImageContents:
-    """The files and links whose whole path matches `pattern`, and the names of those that match
-    `noticed`, as the layers make them together.
-
-    layers: uncompressed archives from the bottom up. Raises IntegrityError if one is not an
-    archive, or if the files have more than `limit` bytes together.
-    """
-    contents = ImageContents()
-    for layer in layers:
-        try:
-            with tarfile.open(layer, "r:", tarinfo=BoundedTarInfo) as archive:
-                for member in archive:
-                    path = posixpath.normpath(member.name).lstrip("/")
-                    is_hidden = hidden_by(path)
-                    if is_hidden:
-                        contents.hide(is_hidden)
-                    elif noticed.fullmatch(path):
-                        contents.noticed.add(path)
-                    elif pattern.fullmatch(path):
-                        _add_member(contents, archive, member, path, limit)
-                    if contents.size > limit:
-                        raise IntegrityError(
-                            f"The image's package records have more than {limit >> 20} MiB.",
-                            advice="Choose another base with --base.",
-                        )
-        except UNREADABLE as error:
-            raise IntegrityError(
-                f"A layer of the image is not a tar archive: {error}.",
-                advice="Build the image again.",
-            ) from error
-    return contents
-
-
-def _add_member(
-    contents: ImageContents,
-    archive: tarfile.TarFile,
-    member: tarfile.TarInfo,
-    path: str,
-    limit: int,
-) -> None:
-    contents.files.pop(path, None)
-    contents.links.pop(path, None)
-    if member.issym():
-        contents.links[path] = member.linkname
-    elif member.isreg() or member.islnk():
-        with contextlib.suppress(KeyError):  # a hard link to a file that is not in this layer
-            file = archive.extractfile(member)
-            contents.files[path] = file.read(limit + 1) if file else b""
-            contents.size += len(contents.files[path])
-
-
 # Packages of a base
 
 
 def base_packages(contents: ImageContents) -> tuple[SbomPackage, ...]:
-    """The packages that the base's package manager recorded as installed, each package once."""
+    """The packages that dpkg recorded as installed, each package once."""
+    from packageurl import PackageURL
+
     system = _os_release(contents)
-    packages = [*_dpkg_packages(contents, system), *_apk_packages(contents, system)]
-    return tuple({package.key: package for package in packages}.values())
+    namespace = system.get("ID") or "debian"
+    version_id = system.get("VERSION_ID")
+    distribution = f"{namespace}-{version_id}" if version_id else namespace
+    packages = {}
+    for path in sorted(contents.files.keys() - set(OS_RELEASE)):
+        for fields in _stanzas(contents.files[path]):
+            name, version = fields.get("Package"), fields.get("Version")
+            status = fields.get("Status", "install ok installed").split()
+            if not name or not version or status[-1:] != ["installed"]:
+                continue
+            qualifiers = {"distro": distribution}
+            if fields.get("Architecture"):
+                qualifiers["arch"] = fields["Architecture"]
+            purl = PackageURL("deb", namespace, name, version, qualifiers).to_string()
+            packages[purl] = SbomPackage(
+                key=purl, manager="deb", name=name, version=version, purl=purl
+            )
+    return tuple(packages.values())
 
 
 def unread_databases(contents: ImageContents) -> tuple[str, ...]:
     """Descriptions of what may hold packages of a base that are not in the SBOM."""
-    if contents.noticed:
-        return (
-            f"the base's rpm database (/{min(contents.noticed)}), so its packages are not listed",
-        )
-    for path in contents.files:
-        is_database = not path.startswith(("usr/share", *OS_RELEASE))
-        if is_database and SYSTEM_FILES.fullmatch(path):
-            return ()
-    return ("the base has no known package database (dpkg, apk), so its files are not listed",)
+    if contents.files.keys() - set(OS_RELEASE):
+        return ()
+    return ("the base has no package database of dpkg, so its packages are not listed",)
 
 
 def _os_release(contents: ImageContents) -> dict[str, str]:
-    for path in OS_RELEASE:
-        content = contents.get(path)
-        if content is not None:
-            break
-    else:
-        return {}
     values = {}
-    for line in content.decode(errors="replace").splitlines():
-        key, separator, value = line.partition("=")
-        if separator:
-            values[key.strip()] = value.strip().strip("\"'")
+    for path in OS_RELEASE:
+        for line in contents.files.get(path, b"").decode(errors="replace").splitlines():
+            key, separator, value = line.partition("=")
+            if separator:
+                values[key.strip()] = value.strip().strip("\"'")
     return values
-
-
-def _distribution(system: Mapping[str, str], default: str) -> tuple[str, str]:
-    """The namespace and the `distro` of purls: debian and debian-12."""
-    name = system.get("ID") or default
-    version = system.get("VERSION_ID")
-    return name, f"{name}-{version}" if version else name
 
 
 def _stanzas(content: bytes) -> Iterator[dict[str, str]]:
@@ -290,59 +177,3 @@ def _stanzas(content: bytes) -> Iterator[dict[str, str]]:
                 fields[key] = value.strip()
         if fields:
             yield fields
-
-
-def _dpkg_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterator[SbomPackage]:
-    namespace, distribution = _distribution(system, "debian")
-    for path in sorted(contents.files):
-        if path != DPKG_STATUS and not path.startswith(DPKG_STATUS_FOLDER):
-            continue
-        for fields in _stanzas(contents.files[path]):
-            name, version = fields.get("Package"), fields.get("Version")
-            status = fields.get("Status", "install ok installed").split()
-            if not name or not version or status[-1:] != ["installed"]:
-                continue
-            copyright_file = contents.get(f"usr/share/doc/{name}/copyright") or b""
-            qualifiers = {"arch": fields.get("Architecture", ""), "distro": distribution}
-            yield _system_package(
-                "deb", namespace, name, version, qualifiers, _licenses(copyright_file)
-            )
-
-
-def _licenses(copyright_file: bytes) -> str:
-    """The licenses that a machine-readable copyright file names, in Debian's terms; empty if the
-    file is prose."""
-    text = copyright_file.decode(errors="replace")
-    if not text.lstrip().startswith("Format:"):
-        return ""
-    names = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE)
-    return ", ".join(dict.fromkeys(name.strip() for name in names))
-
-
-def _apk_packages(contents: ImageContents, system: Mapping[str, str]) -> Iterator[SbomPackage]:
-    namespace, distribution = _distribution(system, "alpine")
-    for path in (APK_INSTALLED, f"usr/{APK_INSTALLED}"):
-        for fields in _stanzas(contents.files.get(path, b"")):
-            name, version = fields.get("P"), fields.get("V")
-            if name and version:
-                qualifiers = {"arch": fields.get("A", ""), "distro": distribution}
-                yield _system_package(
-                    "apk", namespace, name, version, qualifiers, fields.get("L", "")
-                )
-
-
-def _system_package(
-    manager: str,
-    namespace: str,
-    name: str,
-    version: str,
-    qualifiers: Mapping[str, str],
-    licenses: str,
-) -> SbomPackage:
-    from packageurl import PackageURL
-
-    non_empty = {key: value for key, value in qualifiers.items() if value}
-    purl = PackageURL(manager, namespace, name, version, non_empty).to_string()
-    return SbomPackage(
-        key=purl, manager=manager, name=name, version=version, purl=purl, license=licenses
-    )

@@ -107,7 +107,7 @@ def _check_unchanged(prefix: Prefix, folder: Path) -> None:
     if (folder / "RECORD").stat().st_mode & 0o100:
         raise _drifted(
             prefix,
-            "lies on a disk where every file is executable, so it is unknown which files should be",
+            "is on a disk where every file is executable, so it is unknown which files should be",
         )
     recorded = (prefix.wheels or {}).get(folder.name)
     if recorded is not None and recorded != fingerprint(folder / "RECORD"):
@@ -138,15 +138,15 @@ def shared_files(wheels: Iterable[InstalledWheel]) -> dict[str, list[FileOwner]]
 def co_owners(wheels: Sequence[InstalledWheel], shared: SharedFiles) -> list[LockedPackage]:
     """The other packages that decide files of these wheels: they list the same path with other
     content, or the same source, which is then compiled by itself."""
-    own = [wheel.package for wheel in wheels]
+    packages = [wheel.package for wheel in wheels]
     paths = {posixpath.normpath(row[0]) for wheel in wheels for row in wheel.rows}
-    others: dict[str, LockedPackage] = {}
+    other_packages: dict[str, LockedPackage] = {}
     for path in paths & shared.keys():
         if _disagree(shared[path]) or path.endswith(".py"):
             for owner in shared[path]:
-                if owner.package not in own:
-                    others[owner.package.name] = owner.package
-    return list(others.values())
+                if owner.package not in packages:
+                    other_packages[owner.package.name] = owner.package
+    return list(other_packages.values())
 
 
 def _disagree(owners: Sequence[FileOwner]) -> bool:
@@ -176,7 +176,7 @@ def wheels_entries(
     wheels: Sequence[InstalledWheel], shared: SharedFiles, prefix: Prefix
 ) -> dict[str, LayerEntry]:
     """The files of some of the prefix's wheels, by path. A shared file, whichever layers its owners
-    are in, must be what the last owner says."""
+    are in, must match the last owner's RECORD."""
     entries = {}
     for wheel in wheels:
         for entry in wheel_entries(wheel, prefix, shared):
@@ -224,12 +224,12 @@ def _wheel_file(path: Path, rows: Sequence[RecordRow], prefix: Prefix) -> LayerE
             prefix,
             f"has a link where a wheel has a file, {rows[0][0]}, and no hash to check it by",
         )
-    sizes = frozenset(int(row[2]) for row in rows if row[2])
+    sizes = {int(row[2]) for row in rows if row[2]}
     if sizes and entry.size not in sizes:
         raise _drifted(
             prefix, f"has a changed {image_path}: {entry.size} bytes instead of {max(sizes)}"
         )
-    entry = replace(entry, hashes=hashes, sizes=sizes)
+    entry = replace(entry, hashes=hashes)
     if image_path.startswith(f"{PREFIX.lstrip('/')}/bin/"):
         return _with_image_interpreter(entry, prefix)
     return entry
@@ -244,7 +244,7 @@ def prefix_file(image_path: str, path: Path, prefix: Prefix) -> LayerEntry:
 
 
 def _image_path(path: Path, prefix: Prefix) -> str:
-    """Where a file of the host's prefix lies in the image. Raises IntegrityError for a path outside
+    """The path in the image of a file of the host's prefix. Raises IntegrityError for a path outside
     of the prefix."""
     relative = os.path.relpath(os.path.normpath(path), prefix.path)
     if relative.startswith(".."):
@@ -278,7 +278,6 @@ def _with_image_interpreter(entry: LayerEntry, prefix: Prefix) -> LayerEntry:
         content=rewritten,
         size=len(rewritten),
         hashes=frozenset(),
-        sizes=frozenset(),
     )
 
 

@@ -1,7 +1,7 @@
 """environment.yml + virtual-packages.yml -> conda-lock.yml (v1).
 
 What commands need is named here: the inputs (input_files), the packages that satisfy them
-(joint_solve, external_solver), the check that torch is the requested build (cuda_guard), and the
+(joint_solve), the check that torch is the requested build (cuda_guard), and the
 lock file itself (conda_lock_v1), which can be verified, compared, updated and exported.
 """
 
@@ -29,25 +29,21 @@ from provision.lockfile.export import (
     omitted_entries,
     sbom_parts,
 )
-from provision.lockfile.external_solver import SOLVERS, ExternalSolver, SolverName, find_solver
 from provision.lockfile.input_files import LockInputs, check_inputs, read_inputs
 from provision.lockfile.joint_solve import LocalPythonChannel, change, solve, update
-from provision.lockfile.verify import RemoteAnswers, VerifyReport, verify_lock
+from provision.lockfile.verify import RemoteFacts, VerifyReport, verify_lock
 
 __all__ = [
     "ENVIRONMENT",
     "FILE",
-    "SOLVERS",
     "VIRTUAL_PACKAGES",
     "ExportFormat",
-    "ExternalSolver",
     "LocalPythonChannel",
     "LockDiff",
     "LockEntry",
     "LockFile",
     "LockInputs",
-    "RemoteAnswers",
-    "SolverName",
+    "RemoteFacts",
     "VerifyReport",
     "change",
     "check_inputs",
@@ -57,7 +53,6 @@ __all__ = [
     "diff_locks",
     "export_lock",
     "export_platform",
-    "find_solver",
     "guard",
     "lock_text",
     "main_entries",

@@ -78,7 +78,6 @@ PYTHON_FROM = "provision_python_from"
 PORTABLE = "provision_portable"
 INPUTS = "provision_inputs_sha256"
 AS_OF = "provision_as_of"
-SOLVER = "provision_solver"
 
 HEADER = (
     "# Every package of this environment, by URL and hash. Made by provision in the format of "
@@ -220,13 +219,9 @@ def lock_text(
     packages: Sequence[LockedPackage],
     *,
     python_from: PythonSource,
-    solver: str | None = None,
 ) -> str:
-    """The lock file of these packages of all platforms.
-
-    solver: the external executable that solved, if any.
-    """
-    return _text(_document(inputs, packages, python_from, solver))
+    """The lock file of these packages of all platforms."""
+    return _text(_document(inputs, packages, python_from))
 
 
 def compose(
@@ -235,10 +230,9 @@ def compose(
     packages: Sequence[LockedPackage],
     *,
     python_from: PythonSource,
-    solver: str | None = None,
 ) -> tuple[str, Lock]:
     """The text of a lock file, and the Lock that `read` would return for it at `path`."""
-    document = _document(inputs, packages, python_from, solver)
+    document = _document(inputs, packages, python_from)
     text = _text(document)
     return text, _lock(path, text.encode(), document, None)
 
@@ -283,7 +277,6 @@ def _lock(path: Path, content: bytes, document: LockDocument, platform: Platform
         platforms=platforms,
         channels=_channels(metadata),
         as_of=custom.get(AS_OF),
-        solver=custom.get(SOLVER),
     )
 
 
@@ -382,7 +375,6 @@ def _document(
     inputs: LockInputs,
     packages: Sequence[LockedPackage],
     python_from: PythonSource,
-    solver: str | None,
 ) -> LockDocument:
     urls = [relative_url(package.url, inputs.folder) for package in packages]
     # Wheels in the environment's own folder go where the lock goes.
@@ -392,8 +384,6 @@ def _document(
     custom = {PYTHON_FROM: python_from, PORTABLE: str(portable).lower(), INPUTS: inputs.sha256}
     if inputs.as_of:
         custom[AS_OF] = inputs.as_of
-    if solver:
-        custom[SOLVER] = solver
     metadata: LockMetadata = {
         "content_hash": {str(key): value for key, value in content_hashes(inputs).items()},
         "channels": [{"url": channel, "used_env_vars": []} for channel in inputs.channels],

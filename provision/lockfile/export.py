@@ -158,21 +158,8 @@ def explicit(lock: LockFile, platform: str) -> str:
     except (ValueError, TypeError, LookupError, AssertionError) as error:
         # Only conda-lock's code runs here; this is what its models raise for locks that they
         # refuse.
-        raise _explicit_refusal(lock, error) from error
+        raise refusal(lock, "explicit", error) from error
     return without_credentials("\n".join(lines) + "\n")
-
-
-def _explicit_refusal(lock: LockFile, error: Exception) -> IntegrityError:
-    from pydantic import ValidationError
-
-    if not isinstance(error, ValidationError):
-        return refusal(lock, "explicit", error)
-    first = error.errors()[0]
-    field = ".".join(map(str, first["loc"]))
-    return IntegrityError(
-        f"{lock.path} cannot be written as explicit: conda-lock refuses {field}: {first['msg']}.",
-        advice=_VERIFY,
-    )
 
 
 def requirements(lock: LockFile, entries: Sequence[LockEntry], name: str, platform: str) -> str:

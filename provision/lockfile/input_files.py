@@ -43,7 +43,6 @@ class LockInputs:
     machines: Mapping[Platform, VirtualPackages]
     # Hashes the content: neither comments nor the environment's name make a lock stale.
     sha256: str
-    former_sha256: str  # the same with the name, as older locks have it
     folder: Path = Path()  # where they are: addresses in them may be relative to it
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
     # Whether environment.yml has only what we render; other tools may read more into other keys and
@@ -77,7 +76,6 @@ def read_inputs(
         channels=tuple(str(channel) for channel in channels if channel != "nodefaults"),
         machines=_machines(machines, machines_path),
         sha256=_sha256(nameless, machines, as_of),
-        former_sha256=_sha256(document, machines, as_of),
         as_of=as_of,
         plain=set(document) <= PLAIN_KEYS and only_pip and not _selector_lines(environment),
     )

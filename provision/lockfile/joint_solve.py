@@ -23,7 +23,6 @@ from provision.core.requirement_urls import GIT, absolute_requirement
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
 from provision.lockfile.diagnose.unsat_core import PinReasons
-from provision.lockfile.external_solver import ExternalSolver
 from provision.lockfile.input_files import LockInputs
 
 Packages = tuple[LockedPackage, ...]
@@ -50,19 +49,16 @@ def solve(
     *,
     local_python: LocalPythonChannel | None = None,
     solver: conda.Solver | None = None,
-    external: ExternalSolver | None = None,
 ) -> Packages:
     """Every package of the environment on every platform, guarded.
 
     local_python: replaces the request's channels; such a lock is not portable.
     solver: has read the channels already, which saves time over many locks.
-    external: the executable that solves conda's part instead.
     """
     solver = solver or conda.Solver()
     packages: Packages = ()
     for platform in inputs.machines:
         joint = joint_solve(inputs, resolution, platform, local_python, solver)
-        joint = dataclasses.replace(joint, external=external)
         packages += joint.guarded(joint.solve(), resolution)
     return packages
 
@@ -125,11 +121,10 @@ class JointSolve:
     setuptools, which some torch releases refuse), conda is bound by theirs.
     """
 
-    solver: conda.Solver  # ours: it solves, unless `external` does, and it explains
+    solver: conda.Solver
     conda: conda.SolveRequest
     wheels: wheels.ResolveRequest | None
     reasons: PinReasons
-    external: ExternalSolver | None = None
 
     def solve(self) -> Packages:
         conda_packages = self.solve_conda()
@@ -145,8 +140,6 @@ class JointSolve:
     def solve_conda(self, *bounds: str) -> Packages:
         """conda's part, within these bounds and those of the requests."""
         request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *bounds))
-        if self.external:
-            return self.external.solve(request)
         try:
             return self.solver.solve(request)
         except Unsolvable as error:

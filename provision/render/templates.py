@@ -134,13 +134,13 @@ def _render_apart(path: Path, name: str, values: Values) -> str:
             stream.write(request)
 
     try:
-        answer = run([sys.executable, "-I", "-m", WORKER], feed=feed, timeout_s=TIME_LIMIT_S)
+        result = run([sys.executable, "-I", "-m", WORKER], feed=feed, timeout_s=TIME_LIMIT_S)
     except TimedOut as error:
         raise InvalidSpec(
             f"{path} was not rendered within {TIME_LIMIT_S:.0f} s.",
             advice="A template only puts values into a text: look for a loop that does not end.",
         ) from error
-    document = json.loads(answer.stdout)
+    document = json.loads(result.stdout)
     if "text" in document:
         return str(document["text"])
     raise InvalidSpec(document["message"], advice=document["advice"])
@@ -157,8 +157,8 @@ def render_lab_file(path: Path, name: str, values: Values) -> str:
     try:
         template = environment.get_template(path.name)
     except jinja2.TemplateSyntaxError as error:
-        place = f"{error.filename or path}, line {error.lineno}"
-        raise InvalidSpec(f"{place}: {_describe(error)}.", advice=advice) from error
+        location = f"{error.filename or path}, line {error.lineno}"
+        raise InvalidSpec(f"{location}: {_describe(error)}.", advice=advice) from error
     except (OSError, UnicodeDecodeError, jinja2.TemplateError) as error:
         raise InvalidSpec(f"{path}: {_describe(error)}.", advice=advice) from error
     try:
@@ -166,10 +166,10 @@ def render_lab_file(path: Path, name: str, values: Values) -> str:
     except InvalidSpec:
         raise
     except Exception as error:
-        place = _lab_place(error, path.parent)
-        if not place:
+        location = _failing_line(error, path.parent)
+        if not location:
             raise  # no line of theirs was running: it is our bug
-        raise InvalidSpec(f"{place}: {_describe(error)}.", advice=advice) from error
+        raise InvalidSpec(f"{location}: {_describe(error)}.", advice=advice) from error
 
 
 def _limited(pieces: Iterable[str], path: Path) -> str:
@@ -197,7 +197,7 @@ def _describe(error: Exception) -> str:
     return text.splitlines()[0].rstrip(".")
 
 
-def _lab_place(error: Exception, folder: Path) -> str:
+def _failing_line(error: Exception, folder: Path) -> str:
     """The file and line of a lab's template that was running when an error came; empty if there was
     none. A template can raise anything that Python's expressions can.
 
@@ -207,14 +207,14 @@ def _lab_place(error: Exception, folder: Path) -> str:
 
     if isinstance(error, jinja2.TemplateSyntaxError):  # of an included template
         return f"{error.filename}, line {error.lineno}"
-    place = ""
+    location = ""
     traceback = error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         if Path(file).parent.is_relative_to(folder):
-            place = f"{file}, line {traceback.tb_lineno}"
+            location = f"{file}, line {traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return place
+    return location
 
 
 @functools.cache
@@ -222,8 +222,8 @@ def _our_environment() -> jinja2.Environment:
     import jinja2
 
     # Ours include one another by the names that they have for a lab's, so that a copy still does.
-    own_loader = jinja2.FileSystemLoader(TEMPLATES)
-    loader = jinja2.ChoiceLoader([own_loader, jinja2.PrefixLoader({OUR_PREFIX: own_loader})])
+    our_files = jinja2.FileSystemLoader(TEMPLATES)
+    loader = jinja2.ChoiceLoader([our_files, jinja2.PrefixLoader({OUR_PREFIX: our_files})])
     return _strict_environment(jinja2.Environment, loader)
 
 

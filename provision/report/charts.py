@@ -21,7 +21,7 @@ from provision.report.measures import (
     format_time,
 )
 from provision.report.model import Page
-from provision_runtime.report.text import format_bytes
+from provision_runtime.report.text import format_bytes, format_count
 
 WIDTH, HEIGHT = 360, 240
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 10, 34
@@ -186,20 +186,15 @@ def _bandwidth_chart(curves: Sequence[MeasuredCurve], styles: Sequence[Style]) -
 
 def _notes(page: Page, curves: Sequence[MeasuredCurve]) -> list[str]:
     """Each note once, with the labels of its runs unless it is about all of them."""
-    runs = list(dict.fromkeys(curve.measurement for curve in curves))
-    runs_by_note: dict[str, list[int]] = {}
+    runs_by_note: dict[str, dict[int, None]] = {}
     for curve in curves:
         for note in curve.notes:
-            noted = runs_by_note.setdefault(note, [])
-            if curve.measurement not in noted:
-                noted.append(curve.measurement)
+            runs_by_note.setdefault(note, {})[curve.measurement] = None
+    count = len({curve.measurement for curve in curves})
     notes = []
-    for note, noted in runs_by_note.items():
-        if sorted(noted) == sorted(runs):
-            notes.append(note)
-        else:
-            run_labels = [page.measurements[run].label for run in runs if run in noted]
-            notes.append(f"{', '.join(run_labels)}: {note}")
+    for note, runs in runs_by_note.items():
+        labels = ", ".join(page.measurements[run].label for run in runs)
+        notes.append(note if len(runs) == count else f"{labels}: {note}")
     return notes
 
 
@@ -234,23 +229,21 @@ def _chart(
     with_bands: bool,
 ) -> Chart | None:
     """None if no value above 0 was measured: a logarithmic axis has no other."""
-    points_by_curve = []
-    sizes: list[float] = []
-    values: list[float] = []
+    points_by_curve: list[list[tuple[int, float]]] = []
     for curve in curves:
         points = []
         for point in curve.points:
             value = value_of(point)
-            if value is not None and value > 0:
+            if value:
                 points.append((point.bytes, value))
-                sizes.append(point.bytes)
-                values.append(value)
         points_by_curve.append(points)
-    if not values:
+    measured = [point for points in points_by_curve for point in points]
+    if not measured:
         return None
 
-    x = Axis(sizes, LEFT, WIDTH - RIGHT)
+    x = Axis([size for size, _ in measured], LEFT, WIDTH - RIGHT)
     bands_by_curve = _visible_bands(curves, x) if with_bands else []
+    values = [value for _, value in measured]
     for bands in bands_by_curve:
         for band in bands:
             values += [band.bad or band.expected, band.expected]
@@ -264,10 +257,10 @@ def _chart(
     for bands in bands_by_curve:
         zones += _zones(bands, x, y)
         expected.append(_path(_edge(bands, x, y, lambda band: band.expected)))
-    curve_count = "1 curve" if len(lines) == 1 else f"{len(lines)} curves"
     return Chart(
         title=title,
-        description=f"{title} by message size, {curve_count}; the values are in the table below.",
+        description=f"{title} by message size, {format_count(len(lines), 'curve')}; "
+        "the values are in the table below.",
         x_ticks=tuple(_size_ticks(x)),
         y_ticks=tuple(_value_ticks(y, format_value)),
         lines=tuple(lines),
@@ -380,22 +373,19 @@ def _rows(page: Page, curves: Sequence[MeasuredCurve]) -> list[tuple[str, ...]]:
     for curve in curves:
         label = page.measurements[curve.measurement].label
         for point in curve.points:
-            busbw = "not applicable"
-            if point.busbw_gb_s is not None:
-                busbw = format_rate(point.busbw_gb_s)
-            rows.append(
-                (
-                    label,
-                    curve.dtype,
-                    format_bytes(point.bytes),
-                    format_time(point.time_us),
-                    "" if point.p99_us is None else format_time(point.p99_us),
-                    "" if point.algbw_gb_s is None else format_rate(point.algbw_gb_s),
-                    busbw,
-                    "" if point.slowest_rank is None else str(point.slowest_rank),
-                    point.judged,
-                )
+            algbw, busbw, p99 = point.algbw_gb_s, point.busbw_gb_s, point.p99_us
+            row = (
+                label,
+                curve.dtype,
+                format_bytes(point.bytes),
+                format_time(point.time_us),
+                "" if p99 is None else format_time(p99),
+                "" if algbw is None else format_rate(algbw),
+                "not applicable" if busbw is None else format_rate(busbw),
+                "" if point.slowest_rank is None else str(point.slowest_rank),
+                point.judged,
             )
+            rows.append(row)
     return rows
 
 
@@ -433,18 +423,14 @@ def heat_maps(page: Page) -> list[HeatMap]:
     for table in page.ranks:
         rows = []
         for rank, host, values in zip(table.ranks, table.hosts, table.rows):
-            shaded = [_shade(value, column) for value, column in zip(values, table.columns)]
-            rows.append((rank, host, tuple(shaded)))
-        groups = []
-        for name, columns in itertools.groupby(column.group for column in table.columns):
-            groups.append((name, len(list(columns))))
-        meanings = []
-        for column in table.columns:
-            if column.meaning:
-                meanings.append(f"{column.group}: {column.meaning}")
+            rows.append((rank, host, tuple(map(_shade, values, table.columns))))
+        groups = itertools.groupby(column.group for column in table.columns)
+        meanings = [
+            f"{column.group}: {column.meaning}" for column in table.columns if column.meaning
+        ]
         heat_map = HeatMap(
             label=page.measurements[table.measurement].label,
-            groups=tuple(groups),
+            groups=tuple((name, len(list(columns))) for name, columns in groups),
             columns=table.columns,
             meanings=tuple(meanings),
             rows=tuple(rows),

@@ -15,29 +15,22 @@ RUN_FACTS = ("host", "hosts", "started", "took", "limits.shm.free_bytes", "limit
 
 
 def labels(runs: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    """The shortest labels that distinguish runs. A run is a name, host, place and file.
+    """The shortest labels that distinguish runs. A run is a name, host, location and file.
 
     A label has only the parts in which the runs differ, and the file only if they differ in
     nothing else. Equal labels are numbered.
     """
-    hosts = [host for _, host, _, _ in runs]
-    parts: list[Sequence[str]] = []
-    for part in ([name for name, _, _, _ in runs], hosts, [place for _, _, place, _ in runs]):
-        if len(set(part)) > 1:
-            parts.append(part)
-    files = distinct_parts([file for _, _, _, file in runs])
+    if not runs:
+        return []
+    *columns, files = zip(*runs)
+    parts = [column for column in columns if len(set(column)) > 1]
     if len(set(zip(*parts))) < len(runs) and len(set(files)) > 1:
-        parts.append(files)
-    texts = []
-    for run, host in enumerate(hosts):
-        texts.append(", ".join(part[run] for part in parts) or host)
-
+        parts.append(tuple(distinct_parts(files)))
+    texts = [", ".join(texts) for texts in zip(*parts)] or [host for _, host, _, _ in runs]
     result = []
-    for position, text in enumerate(texts):
-        if texts.count(text) > 1:
-            result.append(f"{text} ({texts[: position + 1].count(text)})")
-        else:
-            result.append(text)
+    for position, text in enumerate(texts, start=1):
+        number = f" ({texts[:position].count(text)})" if texts.count(text) > 1 else ""
+        result.append(text + number)
     return result
 
 
@@ -69,7 +62,7 @@ def compare_measurements(
         return (), 0
     tables: list[dict[str, Fact]] = []
     for measurement in measurements:
-        table: dict[str, Fact] = {**measurement.about, "verdict": measurement.verdict}
+        table: dict[str, Fact] = {**measurement.setting, "verdict": measurement.verdict}
         for phase in measurement.phases:
             table[f"verdict of {phase.name}"] = phase.verdict
         table.update(_relative_to_prefix(measurement.facts))
@@ -107,18 +100,14 @@ def _relative_to_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
 def _differing_texts(facts: Sequence[Fact]) -> list[str]:
     """Facts as text: of a list only the items that some list lacks, and how many are in all."""
     lists = [set(fact) for fact in facts if not isinstance(fact, str)]
-    common: set[str] = set()
-    if len(lists) == len(facts):
-        common = set.intersection(*lists)
+    common = set.intersection(*lists) if len(lists) == len(facts) else set()
     texts = []
     for fact in facts:
         if isinstance(fact, str):
             texts.append(fact)
-        elif common:
-            own = [item for item in fact if item not in common]
-            texts.append(f"{format_value(own)}; {len(common)} in common")
-        else:
-            texts.append(format_value(list(fact)))
+            continue
+        text = format_value([item for item in fact if item not in common])
+        texts.append(f"{text}; {len(common)} in common" if common else text)
     return texts
 
 
@@ -129,15 +118,15 @@ def compare_environments(
     if len(environments) < 2:
         return ()
     # Passports of earlier versions lack the locked versions: that is no difference.
-    with_locked = True
-    for environment in environments:
-        if not any(pin.locked for pin in environment.pins):
-            with_locked = False
+    with_locked = all(any(pin.locked for pin in item.pins) for item in environments)
     tables = []
     for environment in environments:
         table = {choice.what: choice.value for choice in environment.choices}
         table.update(environment.products)
-        table.update(_pins(environment, with_locked=with_locked))
+        for pin in environment.pins:
+            # By package, so that two versions of a package are in one row.
+            locked = f", locked {pin.locked}" if with_locked and pin.locked else ""
+            table[f"pin of {requirement_name(pin.value)} ({pin.what})"] = pin.value + locked
         tables.append(table)
 
     differences = []
@@ -146,18 +135,6 @@ def compare_environments(
         if len(set(values)) > 1:
             differences.append(ReportDifference(kind="environment", what=key, values=values))
     return tuple(differences)
-
-
-def _pins(environment: EnvironmentRecord, *, with_locked: bool) -> dict[str, str]:
-    """Pins by package, so that two versions of a package are in one row."""
-    pins = {}
-    for pin in environment.pins:
-        name = requirement_name(pin.value)
-        text = pin.value
-        if with_locked and pin.locked:
-            text = f"{pin.value}, locked {pin.locked}"
-        pins[f"pin of {name} ({pin.what})"] = text
-    return pins
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Fact]:

@@ -40,7 +40,7 @@ NODES_ADVICE = "Name a file that `provision drift --output FILE` wrote."
 class SmokeRun:
     """One run of the smoke test. report: None if its schema is unknown; `unread` then says so."""
 
-    place: str  # prefix, image, or report for a report without a passport
+    location: str  # prefix, image, or report for a report without a passport
     verdict: str
     host: str
     report: Report | None
@@ -73,7 +73,7 @@ def load(path: Path) -> EvidenceFile:
     if document.get("kind") == "smoke":
         report = _report(document, str(path))
         run = SmokeRun(
-            place="report",
+            location="report",
             verdict=document["verdict"],
             host=", ".join(document["hosts"]),
             report=report,
@@ -81,7 +81,7 @@ def load(path: Path) -> EvidenceFile:
         return EvidenceFile(source=str(path), passport=None, runs=(run,))
     _check(document, PASSPORT, str(path))
     passport = cast(Passport, document)
-    runs = [_smoke_run(path, place, verdict) for place, verdict in passport["smoke"].items()]
+    runs = [_smoke_run(path, location, verdict) for location, verdict in passport["smoke"].items()]
     return EvidenceFile(source=str(path), passport=passport, runs=tuple(runs))
 
 
@@ -113,14 +113,14 @@ def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
     return document
 
 
-def _smoke_run(path: Path, place: str, verdict: Verdict) -> SmokeRun:
+def _smoke_run(path: Path, location: str, verdict: Verdict) -> SmokeRun:
     report = verdict["report"]
     host = verdict["measured_on"]["host"]
     if report.get("schema") == SCHEMA_VERSIONS[REPORT]:
-        read = _report(report, f"{path}: the smoke report of the {place}")
-        return SmokeRun(place=place, verdict=verdict["verdict"], host=host, report=read)
+        read = _report(report, f"{path}: the smoke report of the {location}")
+        return SmokeRun(location=location, verdict=verdict["verdict"], host=host, report=read)
     return SmokeRun(
-        place=place,
+        location=location,
         verdict=verdict["verdict"],
         host=host,
         report=None,
@@ -138,7 +138,7 @@ def _report(document: SmokeReport, label: str) -> Report:
 
 
 def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
-    """Raise IntegrityError, with the place, if the document violates its schema."""
+    """Raise IntegrityError, with the entry, if the document violates its schema."""
     version = document.get("schema")
     if version != SCHEMA_VERSIONS[kind]:
         made_by = ""

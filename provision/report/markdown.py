@@ -17,14 +17,14 @@ def markdown_summary(page: Page) -> str:
         where = f"{test.environment} on {test.on}, {test.started_at}"
         lines += [f"**{_escape(test.verdict)}** {_escape(where)}", ""]
         for row in test.nodes:
-            lines.append(f"- {_escape(row.node)}: {_escape(f'{row.state} {row.about}')}")
+            lines.append(f"- {_escape(row.node)}: {_escape(f'{row.state} {row.remark}')}")
         lines.append("")
     lines += [f"- {_escape(line)}" for line in page.missing]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _run_lines(run: Measurement) -> list[str]:
-    facts = [f"{what} {value}" for what, value in run.about.items()]
+    facts = [f"{what} {value}" for what, value in run.setting.items()]
     lines = [f"**{_escape(run.verdict)}** {_escape('; '.join([run.label, *facts]))}", ""]
     lines += [f"{_escape(note)}\n" for note in run.notes]
     if not run.phases:

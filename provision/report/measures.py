@@ -17,8 +17,8 @@ from provision_runtime.report.text import format_bytes
 # Each phase defines its own.
 PhaseData = Mapping[str, Any]
 
-# Nobody reads a table with more rows: it shows the ranks furthest from the median, and says how
-# many it leaves out.
+# A table with more rows is unreadable: it shows the ranks furthest from the median, and counts the
+# others.
 MAX_RANKS = 64
 # The limits of provision_runtime/smoke/bandwidth.py; a test compares them.
 FINE, BAD = 0.9, 0.8

@@ -1,4 +1,4 @@
-"""What the page says, as plain values: `--json` prints them, the template words them.
+"""The page as plain values: `--json` prints them, the template renders them.
 
 Field names are the keys of `--json`.
 """
@@ -14,29 +14,24 @@ from provision_runtime.report.model import ReportedFinding
 Fact = str | tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ReasonedChoice:
-    """A choice or a warning, with its reason and the source of that reason."""
+    """A choice, pin or warning, with its reason and the source of that reason. locked: the version
+    of a pin in the lock."""
 
     what: str
     value: str
     reason: str
     source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReasonedPin(ReasonedChoice):
-    """A pin. locked: the version in the lock."""
-
-    locked: str
+    locked: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentRecord:
-    """What passports say about an environment.
+    """An environment, from its passports.
 
     Passports of the same lock and request are one environment with several files. outdated: why
-    that is not the environment as it is now; empty if nothing says so.
+    that is not the environment as it is now; empty if it is.
     """
 
     name: str
@@ -46,12 +41,12 @@ class EnvironmentRecord:
     request: dict[str, str]
     choices: tuple[ReasonedChoice, ...]
     warnings: tuple[ReasonedChoice, ...]
-    pins: tuple[ReasonedPin, ...]
+    pins: tuple[ReasonedChoice, ...]
     products: dict[str, str]
     outdated: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PhaseResult:
     """One phase of a run. verdict: also `skipped`, for a phase that the user left out."""
 
@@ -68,10 +63,10 @@ class Measurement:
 
     label: str
     environment: str
-    place: str
+    location: str
     host: str
     verdict: str
-    about: dict[str, str]  # when, on what, how much
+    setting: dict[str, str]  # when, on what, how much
     notes: tuple[str, ...]
     phases: tuple[PhaseResult, ...]
     facts: dict[str, Fact]  # everything that the report says about the environment
@@ -79,12 +74,12 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class TestedNode:
-    """One node of a smoke test over nodes. about: findings and what is wrong, if anything is."""
+    """One node of a smoke test over nodes. remark: its findings and what went wrong."""
 
     node: str
     host: str
     state: str
-    about: str
+    remark: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ alike, and what deviating nodes have in common (a rack, a boot image) is seen as
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provision.core.documents import DriftDeviation, DriftFact, DriftNode, DriftRecord
@@ -87,7 +87,7 @@ class NodeChart:
     lines: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NodeDeviation:
     """One value that some nodes have and should not. kind: its fill in the chart."""
 
@@ -107,7 +107,7 @@ class NodesPage:
     title: str
     verdict: str
     summary: str
-    about: dict[str, str]
+    setting: dict[str, str]
     deviations: tuple[NodeDeviation, ...]
     failures: tuple[dict[str, str], ...]
     common: tuple[tuple[str, str, int], ...]
@@ -127,7 +127,7 @@ def build_nodes_page(record: DriftRecord) -> NodesPage:
         title=f"{record['name']} on {record['on']}",
         verdict=record["verdict"],
         summary=_summary(record["counts"]),
-        about=_about(record),
+        setting=_setting(record),
         deviations=tuple(_deviations(facts)),
         failures=tuple(record["failures"]),
         common=tuple(common),
@@ -164,7 +164,7 @@ def _summary(counts: Mapping[str, int]) -> str:
     return f"{format_count(counts['nodes'], 'node')}: {', '.join(parts)}"
 
 
-def _about(record: DriftRecord) -> dict[str, str]:
+def _setting(record: DriftRecord) -> dict[str, str]:
     compared = "every byte" if record["deep"] else "records and sizes of files"
     return {
         "compared": record["written_at"],
@@ -175,32 +175,16 @@ def _about(record: DriftRecord) -> dict[str, str]:
     }
 
 
-def _deviations(facts: Sequence[DriftFact]) -> list[NodeDeviation]:
-    rows = []
+def _deviations(facts: Sequence[DriftFact]) -> Iterator[NodeDeviation]:
     for fact in facts:
-        for index, deviation in enumerate(fact["deviations"]):
-            rows.append(
-                NodeDeviation(
-                    nodes=deviation["nodes"],
-                    count=deviation["count"],
-                    fact=fact["title"],
-                    value=deviation["value"],
-                    kind=_color(index),
-                    expected=_expected(fact, deviation),
-                )
-            )
-        for row in fact["unread"]:
-            rows.append(
-                NodeDeviation(
-                    nodes=row["nodes"],
-                    count=row["count"],
-                    fact=fact["title"],
-                    value=f"unknown: {row['reason']}",
-                    kind=UNREAD,
-                    expected=_expected(fact, None),
-                )
-            )
-    return rows
+        for index, row in enumerate(fact["deviations"]):
+            nodes, count, value = row["nodes"], row["count"], row["value"]
+            expected = _expected(fact, row)
+            yield NodeDeviation(nodes, count, fact["title"], value, _color(index), expected)
+        for unread in fact["unread"]:
+            nodes, count, value = unread["nodes"], unread["count"], f"unknown: {unread['reason']}"
+            expected = _expected(fact, None)
+            yield NodeDeviation(nodes, count, fact["title"], value, UNREAD, expected)
 
 
 def _expected(fact: DriftFact, deviation: DriftDeviation | None) -> str:
@@ -224,9 +208,7 @@ def draw(record: DriftRecord) -> NodeChart:
     right = LEFT + column * len(nodes)
     labels = _top_labels([node["name"] for node in nodes], column)
     top = round(_label_room(labels) + 2 * MARGIN, 1)
-    names = [
-        Label(x=label.x, y=top - MARGIN, text=label.text, angle=label.angle) for label in labels
-    ]
+    names = [replace(label, y=top - MARGIN) for label in labels]
     rows = [ChartRow(y=top, title="node", reference="", spans=_spans(_verdicts(nodes), column))]
     groups: list[tuple[float, str]] = []
     y = top + ROW_HEIGHT
@@ -326,17 +308,13 @@ def _spans(cells: Sequence[Cell], column: float) -> tuple[Span, ...]:
 def _top_labels(names: Sequence[str], column: float) -> list[Label]:
     """All names if they fit above their columns, else some, evenly."""
     longest = max((len(name) for name in names), default=0) * CHARACTER_WIDTH
+    step, angle = max(1, round(len(names) / MAX_TICKS)), 0
     if column >= NAMED_COLUMN:
-        angle = 0 if longest < column - MARGIN else -LABEL_ANGLE
-        return [
-            Label(x=_middle(index, column), y=0, text=name, angle=angle)
-            for index, name in enumerate(names)
-        ]
-    step = max(1, round(len(names) / MAX_TICKS))
-    return [
-        Label(x=_middle(index, column), y=0, text=names[index])
-        for index in range(0, len(names), step)
-    ]
+        step, angle = 1, 0 if longest < column - MARGIN else -LABEL_ANGLE
+    labels = []
+    for index in range(0, len(names), step):
+        labels.append(Label(x=_middle(index, column), y=0, text=names[index], angle=angle))
+    return labels
 
 
 def _bottom_labels(nodes: Sequence[DriftNode], column: float, y: float) -> list[Label]:

@@ -25,7 +25,6 @@ from provision.report.model import (
     Page,
     PhaseResult,
     ReasonedChoice,
-    ReasonedPin,
     TestedNode,
 )
 from provision_runtime.report.model import Report
@@ -38,21 +37,21 @@ def build_page(evidence: Sequence[EvidenceFile]) -> Page:
     """The page of some files, in their order."""
     runs = []
     identities = []
-    for each in evidence:
-        for run in each.runs:
-            runs.append((each, run))
-            identities.append((_name(each), run.host, run.place, each.source))
+    for file in evidence:
+        for run in file.runs:
+            runs.append((file, run))
+            identities.append((_name(file), run.host, run.location, file.source))
     run_labels = labels(identities)
     measurements, curves, tables = [], [], []
-    for index, (label, (each, run)) in enumerate(zip(run_labels, runs)):
-        measurements.append(_measurement(label, each, run))
+    for index, (label, (file, run)) in enumerate(zip(run_labels, runs)):
+        measurements.append(_measurement(label, file, run))
         if run.report is not None:
             curves += measures.curves(index, run.report)
             table = measures.rank_table(index, run.report)
             if table is not None:
                 tables.append(table)
     verdicts = {measurement.verdict for measurement in measurements}
-    if any(each.outdated for each in evidence):
+    if any(file.outdated for file in evidence):
         verdicts.add("unknown")
     worst = next((verdict for verdict in WORST_FIRST if verdict in verdicts), "unknown")
     environments = _environments(evidence)
@@ -72,18 +71,18 @@ def build_page(evidence: Sequence[EvidenceFile]) -> Page:
 
 
 def _node_tests(evidence: Sequence[EvidenceFile]) -> Iterator[NodesTest]:
-    for each in evidence:
-        test = each.passport.get("smoke_nodes") if each.passport else None
+    for file in evidence:
+        test = file.passport.get("smoke_nodes") if file.passport else None
         if test is None:
             continue
         nodes = []
         for row in test["nodes"]:
-            about = ": ".join(filter(None, [", ".join(row["findings"]), row["message"]]))
+            remark = ": ".join(filter(None, [", ".join(row["findings"]), row["message"]]))
             nodes.append(
-                TestedNode(node=row["node"], host=row["host"], state=row["state"], about=about)
+                TestedNode(node=row["node"], host=row["host"], state=row["state"], remark=remark)
             )
         yield NodesTest(
-            environment=_name(each),
+            environment=_name(file),
             on=test["on"],
             started_at=test["started_at"],
             verdict=test["verdict"],
@@ -96,7 +95,7 @@ def _name(evidence: EvidenceFile) -> str:
 
 
 def _title(evidence: Sequence[EvidenceFile], measurements: Sequence[Measurement]) -> str:
-    names = list(dict.fromkeys(_name(each) for each in evidence))
+    names = list(dict.fromkeys(_name(file) for file in evidence))
     hosts = {measurement.host for measurement in measurements}
     if len(names) > 1:
         return f"{len(names)} environments compared"
@@ -108,32 +107,28 @@ def _title(evidence: Sequence[EvidenceFile], measurements: Sequence[Measurement]
 def _environments(evidence: Sequence[EvidenceFile]) -> tuple[EnvironmentRecord, ...]:
     """The environments. Passports of the same name, lock and request are one environment."""
     groups: dict[tuple[str, str, str], list[EvidenceFile]] = {}
-    for each in evidence:
-        passport = each.passport
+    for file in evidence:
+        passport = file.passport
         if passport is not None:
             key = (passport["name"], passport["lock"]["sha256"], repr(passport["request"]))
-            groups.setdefault(key, []).append(each)
+            groups.setdefault(key, []).append(file)
     return tuple(_environment(files) for files in groups.values())
 
 
 def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
     """files: with passports."""
-    passports = [each.passport for each in files if each.passport is not None]
+    passports = [file.passport for file in files if file.passport is not None]
     newest = max(passports, key=lambda passport: str(passport["written_at"]))
     pins = []
     for pin in newest["pins"]:
-        pins.append(
-            ReasonedPin(
-                what=pin["manager"],
-                value=pin["requirement"],
-                reason=pin["reason"],
-                source=pin["source"],
-                locked=pin.get("locked") or "",
-            )
+        locked = pin.get("locked") or ""
+        choice = ReasonedChoice(
+            pin["manager"], pin["requirement"], pin["reason"], pin["source"], locked
         )
+        pins.append(choice)
     return EnvironmentRecord(
         name=newest["name"],
-        files=tuple(each.source for each in files),
+        files=tuple(file.source for file in files),
         made_by=newest["made_by"],
         written_at=newest["written_at"],
         request={key: format_value(value) for key, value in newest["request"].items()},
@@ -141,17 +136,13 @@ def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
         warnings=tuple(_choice(choice) for choice in newest.get("warnings", [])),
         pins=tuple(pins),
         products=_products(newest),
-        outdated=next((each.outdated for each in files if each.outdated), ""),
+        outdated=next((file.outdated for file in files if file.outdated), ""),
     )
 
 
 def _choice(choice: ReasonRow) -> ReasonedChoice:
-    return ReasonedChoice(
-        what=choice["what"],
-        value=format_value(choice["value"]),
-        reason=choice["reason"],
-        source=choice["source"],
-    )
+    value = format_value(choice["value"])
+    return ReasonedChoice(choice["what"], value, choice["reason"], choice["source"])
 
 
 def _products(passport: Passport) -> dict[str, str]:
@@ -175,19 +166,19 @@ def _measurement(label: str, evidence: EvidenceFile, run: SmokeRun) -> Measureme
     return Measurement(
         label=label,
         environment=_name(evidence),
-        place=run.place,
+        location=run.location,
         host=run.host,
         verdict=run.verdict,
-        about=_about(report) if report else {},
+        setting=_setting(report) if report else {},
         notes=tuple(_notes(evidence, run)),
         phases=tuple(_phases(report)) if report else (),
         facts=flatten(report.facts) if report else {},
     )
 
 
-def _about(report: Report) -> dict[str, str]:
+def _setting(report: Report) -> dict[str, str]:
     device = report.device.partition(":")[0]
-    about = {
+    setting = {
         "started": report.started_at,
         "took": f"{report.duration_s:.1f} s",
         "ranks": f"{report.world_size}, {report.backend} on {device}",
@@ -196,8 +187,8 @@ def _about(report: Report) -> dict[str, str]:
     }
     gpus = measures.gpus(report)
     if gpus:
-        about["GPUs"] = gpus
-    return about
+        setting["GPUs"] = gpus
+    return setting
 
 
 def _notes(evidence: EvidenceFile, run: SmokeRun) -> list[str]:
@@ -227,17 +218,11 @@ def _notes(evidence: EvidenceFile, run: SmokeRun) -> list[str]:
 def _phases(report: Report) -> list[PhaseResult]:
     phases = []
     for phase in report.phases:
-        phases.append(
-            PhaseResult(
-                name=phase.name,
-                verdict=phase.verdict,
-                duration_s=phase.duration_s,
-                message=phase.message,
-                findings=tuple(phase.findings),
-            )
-        )
+        findings = tuple(phase.findings)
+        result = PhaseResult(phase.name, phase.verdict, phase.duration_s, phase.message, findings)
+        phases.append(result)
     for name in report.skipped:
-        phases.append(PhaseResult(name=name, verdict="skipped", duration_s=0.0, message=LEFT_OUT))
+        phases.append(PhaseResult(name, "skipped", 0.0, LEFT_OUT))
     return phases
 
 
@@ -248,16 +233,16 @@ def _missing(
     tables: Sequence[RankTable],
 ) -> list[str]:
     """What the evidence lacks, and why."""
-    missing = [f"{each.source}: no smoke test was run." for each in evidence if not each.runs]
-    for each in evidence:
-        if each.outdated:
+    missing = [f"{file.source}: no smoke test was run." for file in evidence if not file.runs]
+    for file in evidence:
+        if file.outdated:
             missing.append(
-                f"{_name(each)} as it is now: {each.outdated}. `provision build {_name(each)}` "
+                f"{_name(file)} as it is now: {file.outdated}. `provision build {_name(file)}` "
                 "writes a new one."
             )
-        if each.passport is None:
+        if file.passport is None:
             missing.append(
-                f"{each.source}: a smoke report alone; "
+                f"{file.source}: a smoke report alone; "
                 "it does not say how its environment was made."
             )
     has_phases = any(measurement.phases for measurement in measurements)

@@ -81,7 +81,7 @@ def build_without(spec: Spec, warning_id: str) -> str | None:
     """The options of the nearest build of which a warning does not hold; None if there is none, or
     if the warning is not about the build but about added packages or channels."""
     rule = next(rule for rule in catalog.rules() if rule.id == warning_id)
-    if rule.package is not None or rule.channels or rule.variables:
+    if rule.package is not None or rule.channels:
         return None
 
     def leads_to_without(offered: Spec) -> Candidate | None:

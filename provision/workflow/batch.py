@@ -71,54 +71,48 @@ def lock_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
 ) -> list[EnvironmentOutcome]:
     """Several locks at a time; the outcomes are in the order of the requests."""
-    return _for_each(context, requests, _preview_lock if dry_run else _lock)
 
+    def work(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
+        if dry_run:
+            packages = lock_command.preview(context, request).packages
+            detail = f"{len(packages)} packages"
+            return EnvironmentOutcome(name=name, status="solved", detail=detail)
+        lock, is_new = lock_command.lock(context, request)
+        detail = f"{len(lock.packages)} packages"
+        if not lock.portable:
+            detail += ", not portable"
+        return EnvironmentOutcome(name=name, status="made" if is_new else "kept", detail=detail)
 
-def _preview_lock(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
-    preview = lock_command.preview(context, request)
-    detail = f"{len(preview.packages)} packages"
-    return EnvironmentOutcome(name=name, status="solved", detail=detail)
-
-
-def _lock(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
-    lock, is_new = lock_command.lock(context, request)
-    detail = f"{len(lock.packages)} packages"
-    if not lock.portable:
-        detail += ", not portable"
-    return EnvironmentOutcome(name=name, status="made" if is_new else "kept", detail=detail)
+    return _run_all(context, requests, work)
 
 
 def render_all(
     context: Context, requests: Sequence[BuildRequest], *, dry_run: bool = False
 ) -> list[EnvironmentOutcome]:
     """`provision render --all`: the generated files of each environment."""
-    return _for_each(context, requests, _preview_render if dry_run else _render)
 
+    def work(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
+        if dry_run:
+            plan, files = render_command.preview(context, request)
+            detail = f"would write {', '.join(files)} in {plan.folder}"
+        else:
+            files = render_command.render(context, request)
+            detail = f"wrote {', '.join(files)}"
+        if not files:
+            return EnvironmentOutcome(name=name, status="kept", detail="all files are as rendered")
+        return EnvironmentOutcome(name=name, status="pending" if dry_run else "made", detail=detail)
 
-def _preview_render(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
-    plan, files = render_command.preview(context, request)
-    if not files:
-        detail = "nothing to write: all files are as rendered"
-        return EnvironmentOutcome(name=name, status="kept", detail=detail)
-    detail = f"would write {', '.join(files)} in {plan.folder}"
-    return EnvironmentOutcome(name=name, status="pending", detail=detail)
-
-
-def _render(context: Context, request: BuildRequest, name: str) -> EnvironmentOutcome:
-    written = render_command.render(context, request)
-    if not written:
-        return EnvironmentOutcome(name=name, status="kept", detail="all files are as rendered")
-    return EnvironmentOutcome(name=name, status="made", detail=f"wrote {', '.join(written)}")
+    return _run_all(context, requests, work)
 
 
 def check_all(context: Context, requests: Sequence[BuildRequest]) -> list[EnvironmentOutcome]:
     """`provision render --all --check`: for each environment what `check` says."""
-    return _for_each(
+    return _run_all(
         context, requests, lambda context, request, name: render_command.check(context, request)
     )
 
 
-def _for_each(
+def _run_all(
     context: Context,
     requests: Sequence[BuildRequest],
     work: Callable[[Context, BuildRequest, str], EnvironmentOutcome],

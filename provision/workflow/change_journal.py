@@ -7,16 +7,35 @@ environment puts them back.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from provision.core.atomic import atomic_write, remove_leftovers, remove_unfinished
-from provision.core.json_text import parse_json
 from provision.core.paths import Folders
+from provision.core.records import parse_record
 from provision.core.types import Prefix, Progress
 from provision.environment import prefix as prefixes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileChange:
+    """before: None if there was no file."""
+
+    before: str | None
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnfinishedChange:
+    """The journal. prefix: the path of the one that is replaced, which is of prefix_lock_sha256."""
+
+    folder: str
+    files: Mapping[str, FileChange]
+    prefix: str | None = None
+    prefix_lock_sha256: str = ""
 
 
 @contextlib.contextmanager
@@ -30,18 +49,21 @@ def all_or_nothing(
     leave in its backup.
     """
     journal = folders.change(folder.name)
-    record: dict[str, Any] = {"folder": str(folder), "prefix": None, "files": {}}
-    if prefix is not None:
-        record["prefix"] = {"path": str(prefix.path), "lock_sha256": prefix.lock_sha256}
+    files = {}
     for name, text in texts.items():
         before = _text(folder / name)
         if before != text:
-            record["files"][name] = {"before": before, "after": text}
-    atomic_write(journal, json.dumps(record))
+            files[name] = FileChange(before=before, after=text)
+    change = UnfinishedChange(folder=str(folder), files=files)
+    if prefix is not None:
+        change = dataclasses.replace(
+            change, prefix=str(prefix.path), prefix_lock_sha256=prefix.lock_sha256
+        )
+    atomic_write(journal, json.dumps(dataclasses.asdict(change)))
     try:
         yield
     except BaseException:
-        _put_back(record)
+        _put_back(change)
         journal.unlink()
         raise
     journal.unlink()
@@ -51,8 +73,8 @@ def all_or_nothing(
 
 def is_unfinished(folders: Folders, name: str) -> bool:
     """Whether a change of this environment runs now, or was killed."""
-    record = _read(folders.change(name))
-    return record is not None and record["folder"] == str(folders.envs / name)
+    change = _read(folders.change(name))
+    return change is not None and change.folder == str(folders.envs / name)
 
 
 def take_back_killed_change(folders: Folders, name: str, progress: Progress) -> None:
@@ -61,47 +83,44 @@ def take_back_killed_change(folders: Folders, name: str, progress: Progress) -> 
     Files that somebody has edited since stay, all of them.
     """
     journal = folders.change(name)
-    record = _read(journal)
-    if record is not None:
-        folder = Path(record["folder"])
-        edited = [
-            str(folder / file)
-            for file, content in record["files"].items()
-            if _text(folder / file) not in (content["before"], content["after"])
-        ]
+    change = _read(journal)
+    if change is not None:
+        edited = []
+        for name_in_folder, content in change.files.items():
+            file = Path(change.folder) / name_in_folder
+            if _text(file) not in (content.before, content.after):
+                edited.append(str(file))
         if edited:
             progress.warn(
                 f"a change of {name} was killed, and {', '.join(edited)} was edited since: all files "
                 "stay as they are"
             )
         else:
-            _put_back(record)
+            _put_back(change)
             progress.say(f"took back a change of {name} that was killed: all is as before it")
     journal.unlink(missing_ok=True)
 
 
-def _read(journal: Path) -> dict[str, Any] | None:
+def _read(journal: Path) -> UnfinishedChange | None:
     try:
-        record: dict[str, Any] = parse_json(journal.read_text(encoding="utf-8"))
+        return parse_record(UnfinishedChange, journal.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return record
 
 
 def _text(path: Path) -> str | None:
     return path.read_bytes().decode(errors="surrogateescape") if path.exists() else None
 
 
-def _put_back(record: Mapping[str, Any]) -> None:
-    if record["prefix"] is not None:
-        path = Path(record["prefix"]["path"])
-        prefixes.put_back(path, record["prefix"]["lock_sha256"])
-    folder = Path(record["folder"])
-    for name, content in record["files"].items():
+def _put_back(change: UnfinishedChange) -> None:
+    if change.prefix is not None:
+        prefixes.put_back(Path(change.prefix), change.prefix_lock_sha256)
+    folder = Path(change.folder)
+    for name, content in change.files.items():
         remove_unfinished(folder / name)
-        if content["before"] is None:
+        if content.before is None:
             (folder / name).unlink(missing_ok=True)
-        elif _text(folder / name) != content["before"]:
-            atomic_write(folder / name, content["before"].encode(errors="surrogateescape"))
+        elif _text(folder / name) != content.before:
+            atomic_write(folder / name, content.before.encode(errors="surrogateescape"))
     with contextlib.suppress(OSError):  # it holds something else
         folder.rmdir()

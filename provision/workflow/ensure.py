@@ -21,7 +21,7 @@ from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
-from provision.environment import activation, install_record, marker, runtime_package
+from provision.environment import install_record, marker, runtime_package
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
@@ -180,9 +180,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     )
     packages = solve(context, plan, context.folders.channels)
     path = plan.folder / locks.FILE
-    text, lock = locks.compose(
-        path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
-    )
+    text, lock = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
     if plan.lock is not None:
         for line in locks.describe_diff(diff_with(path, text)):
             context.progress.say(line)
@@ -261,20 +259,9 @@ def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, 
 
     channels: where this machine's Python is packaged, if Python comes from it.
     """
-    external_solver = None
-    if plan.request.solver:
-        external_solver = locks.find_solver(
-            plan.request.solver, context.mirrors, show_bars=context.progress.shows_bars
-        )
     python = local_python(context, plan, channels)
     with context.progress.meter("waiting for the solvers", 0):
-        return locks.solve(
-            plan.inputs,
-            plan.resolution,
-            local_python=python,
-            solver=context.solver,
-            external=external_solver,
-        )
+        return locks.solve(plan.inputs, plan.resolution, local_python=python, solver=context.solver)
 
 
 def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPythonChannel | None:
@@ -325,9 +312,6 @@ def ensure_prefix(
     prefix = plan.reusable_prefix(lock)
     if prefix is not None:
         _install_runtime(context, prefix)
-        if not install_record.is_complete(prefix.path):
-            context.progress.say(f"compiling every module of {prefix.path}")
-            install_record.complete(prefix.path, context.folders.byte_code)
         return prefix, False
     locks.require_complete(lock, plan.pins_in_environment_file())
     added = marker.added_by_hand(plan.prefix_path)
@@ -358,17 +342,13 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
 
     Takes the lock only if there is something to do.
     """
-    is_current = runtime_package.is_current(prefix.path, runtime_package.load())
-    if not is_current or not activation.scripts_are_current(prefix.path):
+    if not runtime_package.is_current(prefix.path, runtime_package.load()):
         with environment_lock(context.folders, prefix.name, context.progress, wait=context.wait):
             _install_runtime(context, prefix)
 
 
 def _install_runtime(context: Context, prefix: Prefix) -> None:
     """The same in place. The caller holds the environment's lock."""
-    marker.rename_earlier_marker(prefix.path)
-    if not activation.scripts_are_current(prefix.path):
-        install_record.update_scripts(prefix.path)
     package = runtime_package.load()
     if not runtime_package.is_current(prefix.path, package):
         runtime_package.install(prefix.path, package)
@@ -381,12 +361,4 @@ def _install_runtime(context: Context, prefix: Prefix) -> None:
 @owner_writes_only()
 def ensure_kernel(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
     """The Jupyter kernel of a prefix, and whether it was registered now."""
-    if not kernels.is_current(prefix, display_name):
-        return kernels.install(prefix, display_name), True
-    kernel = Kernel(
-        name=prefix.name,
-        display_name=display_name,
-        path=kernels.kernelspec_folder(prefix.name),
-        prefix=prefix.path,
-    )
-    return kernel, False
+    return kernels.install(prefix, display_name)

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from provision.core import disk_usage, host, prefix_registry
+from provision.core.documents import Passport
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import LOCK, SPEC
 from provision.core.spec_fields import SPEC_KEYS
 from provision.core.types import Prefix
 from provision.environment import kernel as kernels
+from provision.environment import marker
 from provision.environment import passport as passports
 from provision.environment import prefix as prefixes
-from provision.environment.state import State, StateAnswer, quick_state
+from provision.environment.state import EnvironmentState, State, quick_state
 from provision.workflow.change_journal import is_unfinished
 from provision.workflow.context import Context
 
@@ -30,16 +32,15 @@ VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceVerdict:
-    """The verdict of the smoke test in one place.
+class SmokeVerdict:
+    """The verdict of the smoke test in the prefix or the image.
 
-    here: whether it was measured on this machine, with its present GPUs and driver; else
-    `elsewhere` says where. measured_at: seconds since 1970, None if not known.
+    elsewhere: where it was measured; empty if on this machine, with its present GPUs and driver.
+    measured_at: seconds since 1970, None if not known.
     """
 
-    place: str
+    target: str
     verdict: str
-    here: bool
     elsewhere: str
     measured_at: float | None
 
@@ -64,7 +65,7 @@ class Environment:
     image_size: int
     kernel: bool
     smoke: str
-    verdicts: tuple[PlaceVerdict, ...] = ()
+    verdicts: tuple[SmokeVerdict, ...] = ()
 
 
 def environments(context: Context) -> list[Environment]:
@@ -104,58 +105,61 @@ def _environment(
     context: Context, name: str, prefix: Prefix | None, *, has_kernel: bool
 ) -> Environment:
     folder = context.folders.envs / name
-    passport: Mapping[str, Any] | None = None
-    is_readable = True
+    passport: Passport | None = None
     try:
         passport = passports.find(context.folders, name)
+        smoke, verdicts = _verdicts(prefix, passport)
     except IntegrityError as error:
         context.progress.warn(error.message)
-        is_readable = False
-    answer = environment_state(prefix, folder, passport)
+        smoke, verdicts = UNREADABLE, ()
+    state = environment_state(prefix, folder, passport)
     if is_unfinished(context.folders, name):
         reason = f"a change of it runs, or was killed: `provision build {name}` takes that back"
-        answer = StateAnswer(state="stale", reason=reason)
-    smoke, verdicts = _verdicts(prefix, passport)
+        state = EnvironmentState(state="stale", reason=reason)
+    installed = marker.read(prefix.path) if prefix else None
+    installed_at = None
+    if prefix is not None:
+        installed_at = (prefix.path / marker.MARKER).stat().st_mtime
     layout = context.folders.images / name
     return Environment(
         name=name,
         prefix=prefix.path if prefix else None,
-        state=answer.state,
-        reason=answer.reason,
-        size=prefixes.installed_size(prefix.path) if prefix else None,
-        installed_at=prefixes.installed_at(prefix.path) if prefix else None,
+        state=state.state,
+        reason=state.reason,
+        size=installed.size or None if installed else None,
+        installed_at=installed_at,
         image=image_state(layout, prefix, passport),
         image_size=disk_usage.measure(layout).size,
         kernel=has_kernel,
-        smoke=smoke if is_readable else UNREADABLE,
+        smoke=smoke,
         verdicts=verdicts,
     )
 
 
 def environment_state(
-    prefix: Prefix | None, folder: Path, passport: Mapping[str, Any] | None
-) -> StateAnswer:
+    prefix: Prefix | None, folder: Path, passport: Passport | None
+) -> EnvironmentState:
     """The state of an environment, with the request as it was at the last build in mind.
 
     Not if the lock is newer than that build: nobody recorded the request that it was made from.
     """
-    answer = quick_state(prefix, folder / LOCK)
+    state = quick_state(prefix, folder / LOCK)
     path = folder / SPEC
-    if prefix is None or answer.state != "current" or not path.exists():
-        return answer
+    if prefix is None or state.state != "current" or not path.exists():
+        return state
     if passport is None or passport["lock"]["sha256"] != prefix.lock_sha256:
-        return answer
+        return state
     from provision.resolver import spec as specs
 
     try:
         content = specs.read(path)
     except InvalidSpec as error:
-        return StateAnswer(state="stale", reason=error.message)
+        return EnvironmentState(state="stale", reason=error.message)
     keys = changed_keys(content, passport["request"])
     if keys:
         reason = f"spec.yml was changed since the last build: {', '.join(keys)}"
-        return StateAnswer(state="stale", reason=reason)
-    return answer
+        return EnvironmentState(state="stale", reason=reason)
+    return state
 
 
 def changed_keys(content: Mapping[str, Any], built: Mapping[str, Any]) -> list[str]:
@@ -188,9 +192,7 @@ def _is_other_version(value: object, settled: object) -> bool:
     return settled != value and not str(settled).startswith(f"{value}.")
 
 
-def image_state(
-    layout: Path, prefix: Prefix | None, passport: Mapping[str, Any] | None
-) -> ImageState:
+def image_state(layout: Path, prefix: Prefix | None, passport: Passport | None) -> ImageState:
     """Whether there is an image, and whether it is of the same lock as the prefix."""
     if not layout.exists():
         return ""
@@ -201,8 +203,8 @@ def image_state(
 
 
 def _verdicts(
-    prefix: Prefix | None, passport: Mapping[str, Any] | None
-) -> tuple[str, tuple[PlaceVerdict, ...]]:
+    prefix: Prefix | None, passport: Passport | None
+) -> tuple[str, tuple[SmokeVerdict, ...]]:
     """The verdicts of the passport in words, and one by one.
 
     None for a prefix of another lock, or at another path than the passport's: nobody tested it.
@@ -212,15 +214,14 @@ def _verdicts(
     if passport["lock"]["sha256"] != prefix.lock_sha256:
         return OF_ANOTHER_LOCK, ()
     verdicts = []
-    for place, result in passport["smoke"].items():
+    for target, result in passport["smoke"].items():
         elsewhere = passports.elsewhere(result, host.identity())
-        verdict = PlaceVerdict(
-            place=place,
+        verdict = SmokeVerdict(
+            target=target,
             verdict=result["verdict"],
-            here=not elsewhere,
             elsewhere=elsewhere,
             measured_at=passports.measured_at(result),
         )
         verdicts.append(verdict)
-    words = [f"{each.place}: {each.verdict} {each.elsewhere}".rstrip() for each in verdicts]
-    return ", ".join(words), tuple(verdicts)
+    texts = [f"{row.target}: {row.verdict} {row.elsewhere}".rstrip() for row in verdicts]
+    return ", ".join(texts), tuple(verdicts)

@@ -11,7 +11,7 @@ from provision.core.paths import LOCK, Folders
 from provision.core.similar_names import did_you_mean
 from provision.environment import passport as passports
 from provision.report.load import EvidenceFile
-from provision.workflow.passport import differs_from_lock, outdated, read_passport
+from provision.workflow.passport import differs_from_lock, outdated
 
 SMOKE_REPORT = "report.json"
 
@@ -22,7 +22,7 @@ def load_evidence(folders: Folders, path: Path) -> EvidenceFile:
     evidence = report.load(path)
     if evidence.passport is None:
         return evidence
-    if path.absolute() == passports.folder_of(folders, evidence.passport["name"]) / passports.FILE:
+    if path.absolute() == folders.passport(evidence.passport["name"]) / passports.FILE:
         reason = outdated(folders, evidence.passport)
     else:
         reason = differs_from_lock(evidence.passport, path.parent / LOCK)
@@ -31,10 +31,10 @@ def load_evidence(folders: Folders, path: Path) -> EvidenceFile:
 
 def evidence_file(folders: Folders, target: str) -> Path:
     """A target's file: of an environment its passport, of a folder the passport or smoke report."""
-    named_passport = passports.folder_of(folders, target) / passports.FILE
-    if "/" not in target and named_passport.is_file():
-        read_passport(folders, target)  # raises for that of another user
-        return named_passport
+    if "/" not in target:
+        passport = folders.passport(target) / passports.FILE
+        if passport.is_file():
+            return passport
     path = Path(target)
     if path.is_dir():
         for name in (passports.FILE, SMOKE_REPORT):

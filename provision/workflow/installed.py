@@ -77,5 +77,5 @@ def tree_digests(tree: Path, *, deep: bool) -> Mapping[str, Any]:
     command = [sys.executable, str(RUNTIME), "digests", str(tree)]
     if deep:
         command.append("--deep")
-    answer: dict[str, Any] = json.loads(run(command).stdout)
-    return answer
+    document: dict[str, Any] = json.loads(run(command).stdout)
+    return document

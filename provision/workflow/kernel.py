@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from provision.core.errors import InvalidSpec
 from provision.core.types import Kernel, Prefix
 from provision.environment import kernel as kernels
@@ -21,11 +19,11 @@ def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:
     return ensure_kernel(prefix, kernels.display_name(plan.resolution))
 
 
-def preview_kernel(context: Context, request: BuildRequest) -> dict[str, Any]:
+def preview_kernel(context: Context, request: BuildRequest) -> kernels.KernelSpec:
     """The kernel.json that `add_kernel` would install."""
     plan = make_plan(context, request)
     prefix = _startable_prefix(context, plan)
-    return kernels.kernel_json(prefix, kernels.display_name(plan.resolution))
+    return kernels.kernel_spec(prefix, kernels.display_name(plan.resolution))
 
 
 def _startable_prefix(context: Context, plan: Plan) -> Prefix:

@@ -4,7 +4,8 @@ docs/onboarding.md describes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from provision.adapters import clustershell
 from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
-from provision.core.schema import location, schema_violations
+from provision.core.schema import DocumentPath, location, schema_violations
 from provision.core.settings import place_path
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
 from provision.workflow.smoke import runner as smoke_runner
@@ -72,7 +73,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A lab's repository. places: folders for the member who reads this, by their settings key.
+    """A lab's repository. paths: folders for the member who reads this, by their settings key.
     mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them."""
 
     name: str
@@ -80,7 +81,7 @@ class Lab:
     contact: str
     clusters: tuple[Cluster, ...] = ()
     known_hosts: Path | None = None
-    places: Mapping[str, Path] = field(default_factory=dict)
+    paths: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     smoke: tuple[str, ...] = ()
     environments: tuple[LabEnvironment, ...] = ()
@@ -122,8 +123,8 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     """What is wrong, with lines: by the schema; if that is content, by what values mean."""
     mistakes = []
     for violation in schema_violations(document, "lab"):
-        place = location(document, violation.path)
-        mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
+        key = location(document, violation.path)
+        mistakes.append((lines.line(violation.path), f"{key}: {violation.message}."))
     for section in ("clusters", "environments", "paths", "policy"):
         keys = lines.keys((section,))
         last_lines = dict(keys)
@@ -135,27 +136,24 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     for key, value in document.items():
         for problem in credential_problems(value):
             mistakes.append((lines.line((key,)), f"{key}: {problem}"))
+    checks: list[tuple[DocumentPath, Callable[[], object]]] = []
     for name, cluster in document.get("clusters", {}).items():
         if "login" in cluster:
-            problem = _refusal(lambda text=cluster["login"]: clustershell.expand(text))
-            if problem:
-                line = lines.line(("clusters", name, "login"))
-                mistakes.append((line, f"clusters.{name}.login: {problem}"))
+            expand = functools.partial(clustershell.expand, cluster["login"])
+            checks.append((("clusters", name, "login"), expand))
     for index, text in enumerate(document.get("mirrors", ())):
-        problem = _refusal(lambda text=text: parse_mirror(text, folder))
-        if problem:
-            mistakes.append((lines.line(("mirrors", index)), f"mirrors[{index}]: {problem}"))
+        checks.append((("mirrors", index), functools.partial(parse_mirror, text, folder)))
     for index, text in enumerate(document.get("smoke", ())):
-        problem = _refusal(
-            lambda text=text: smoke_runner.check(with_settings(SmokeRequest(), [text]))
-        )
-        if problem:
-            mistakes.append((lines.line(("smoke", index)), f"smoke[{index}]: {problem}"))
+        checks.append((("smoke", index), functools.partial(_check_smoke_setting, text)))
     for key, text in document.get("paths", {}).items():
+        checks.append((("paths", key), functools.partial(place_path, text, folder)))
+    for document_path, check in checks:
         try:
-            place_path(text, folder)
-        except ValueError as error:
-            mistakes.append((lines.line(("paths", key)), f"paths.{key}: {error}."))
+            check()
+        except (InvalidSpec, ValueError) as error:
+            problem = error.message if isinstance(error, InvalidSpec) else f"{error}."
+            where = location(document, document_path)
+            mistakes.append((lines.line(document_path), f"{where}: {problem}"))
     known_hosts = document.get("known_hosts")
     if known_hosts:
         line = lines.line(("known_hosts",))
@@ -167,13 +165,8 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     return mistakes
 
 
-def _refusal(check: Any) -> str:
-    """Why a value is refused; empty if it is not."""
-    try:
-        check()
-    except InvalidSpec as error:
-        return error.message
-    return ""
+def _check_smoke_setting(text: str) -> None:
+    smoke_runner.check(with_settings(SmokeRequest(), [text]))
 
 
 def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
@@ -191,7 +184,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
             _cluster(name, content) for name, content in document.get("clusters", {}).items()
         ),
         known_hosts=folder / known_hosts if known_hosts else None,
-        places={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
+        paths={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
         smoke=tuple(document.get("smoke", ())),
         environments=tuple(

@@ -60,9 +60,7 @@ def preview(context: Context, request: BuildRequest) -> LockPreview:
     if plan.lock is None:
         return LockPreview(packages=packages)
     path = plan.lock.path
-    text, _ = locks.compose(
-        path, plan.inputs, packages, python_from=plan.python_from, solver=plan.request.solver
-    )
+    text, _ = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
     return LockPreview(packages=packages, difference=diff_with(path, text))
 
 

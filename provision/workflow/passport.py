@@ -31,11 +31,10 @@ def read_passport(folders: Folders, name: str) -> Passport:
     passport = passports.find(folders, specs.check_name(name))
     if passport is not None:
         return passport
-    path = passports.folder_of(folders, name) / passports.FILE
+    path = folders.passport(name) / passports.FILE
     advice = f"`provision build {name}` writes it."
     if path.exists():
-        message = f"{path} belongs to another environment, or to another user."
-        raise InvalidSpec(message, advice=advice)
+        raise InvalidSpec(f"{path} belongs to another environment.", advice=advice)
     if not (folders.envs / name).is_dir():
         raise missing_file(folders.envs / name / passports.FILE, advice=advice)
     raise InvalidSpec(f"{name} has no passport: it was not installed here.", advice=advice)
@@ -46,8 +45,8 @@ def judged_passport(folders: Folders, name: str) -> Passport:
     machine as it is now."""
     passport = read_passport(folders, name)
     smoke: dict[str, Verdict] = {}
-    for place, verdict in passport["smoke"].items():
-        smoke[place] = {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
+    for target, verdict in passport["smoke"].items():
+        smoke[target] = {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
     return {**passport, "smoke": smoke, "outdated": outdated(folders, passport)}
 
 

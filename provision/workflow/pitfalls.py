@@ -29,7 +29,10 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
         )
     if not resolution.warnings:
         return
-    printed = accepted | _of_last_build(context, folder.name) | marker.printed_warnings(prefix)
+    installed = marker.read(prefix)
+    printed = accepted | _of_last_build(context, folder.name)
+    if installed is not None:
+        printed |= set(installed.warnings)
     for warning in resolution.warnings:
         if warning.what in printed:
             continue

@@ -23,7 +23,7 @@ from provision.core.package_names import package_name
 from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.core.types import Lock, LockedPackage, Manager, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
-from provision.environment import kernel, runtime_package
+from provision.environment import kernel, marker, runtime_package
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow import pitfalls
@@ -55,9 +55,6 @@ class BuildRequest:
     smoke: bool = True
     kernel: bool = True
     relock: bool = False
-    solver: locks.SolverName | None = (
-        None  # an executable that solves instead of the built-in solver
-    )
     force: bool = False
     smoke_request: SmokeRequest = field(default_factory=SmokeRequest)
     # The text of spec.yml as it is to be, instead of the file's.
@@ -273,7 +270,7 @@ class Plan:
         exists = prefixes.find(self.name, self.prefix_path) is not None
         verb = "replace" if exists else "make"
         detail = f"{verb} {self.prefix_path}"
-        added = prefixes.added_by_hand(self.prefix_path)
+        added = marker.added_by_hand(self.prefix_path)
         if added:
             detail += f", without what was installed by hand: {', '.join(added)}"
         return PlanStep(stage="prefix", action="make", detail=detail)
@@ -289,8 +286,8 @@ class Plan:
         name = brief_reference(base)
         detail = f"make and load an image based on {name}"
         if any(output.path is not None for output in outputs):
-            places = ["load it" if to.path is None else f"write {to}" for to in outputs]
-            detail = f"make an image based on {name}; {', '.join(places)}"
+            destinations = ["load it" if to.path is None else f"write {to}" for to in outputs]
+            detail = f"make an image based on {name}; {', '.join(destinations)}"
         elif images.is_on_disk(base):
             detail = f"make an image based on {name}, and load it if a Docker engine answers"
         elif self.request.image == "auto":
@@ -438,7 +435,7 @@ def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
     A lock of another tool has conda-lock's content hash alone.
     """
     if lock.inputs_sha256:
-        return lock.inputs_sha256 in (inputs.sha256, inputs.former_sha256)
+        return lock.inputs_sha256 == inputs.sha256
     return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 

@@ -106,7 +106,11 @@ def resolve_with_python(
     if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
         return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))
     if lock is not None and lock.python_from == "host":
-        return ResolvedRequest(python_from="host", resolution=_resolve_as_locked(spec, lock))
+        # With the Python that the lock holds, whichever Python runs provision.
+        python = lock.find("python")
+        if spec.python is None and python is not None:
+            spec = dataclasses.replace(spec, python=catalog.minor(python.version))
+        return ResolvedRequest(python_from="host", resolution=resolve(spec))
     if spec.python_from == "host":
         return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
     resolution = resolution or resolve(spec)
@@ -134,14 +138,6 @@ def _unanswered(
 ) -> dict[str, str]:
     """Asked once per run: naming and planning must not see two answers."""
     return solver.unreachable_channels(channels, platform)
-
-
-def _resolve_as_locked(spec: Spec, lock: Lock) -> Resolution:
-    """The resolution with the Python that a lock holds, whichever Python runs provision."""
-    python = lock.find("python")
-    if spec.python is None and python is not None:
-        spec = dataclasses.replace(spec, python=catalog.minor(python.version))
-    return resolve(spec)
 
 
 def check_host_python(spec: Spec) -> None:

@@ -69,7 +69,7 @@ class FolderWriter(NamedTuple):
         """
         if (self.host, self.namespace) != (_host(), _namespace_digest()):
             return processes.UNKNOWN
-        namespace = processes.own_identity()[0]
+        namespace = processes.this_process()[0]
         return processes.state([namespace, self.number, self.started])
 
 
@@ -102,7 +102,7 @@ def new_token() -> str:
 
 def temporary(purpose: str) -> str:
     """A new name for something that this process works on."""
-    _, number, started = processes.own_identity()
+    _, number, started = processes.this_process()
     fields = (TEMPORARY, purpose, _host(), number, started, _namespace_digest(), new_token())
     return SEPARATOR.join(fields)
 
@@ -136,5 +136,5 @@ def _host() -> str:
 
 
 def _namespace_digest() -> str:
-    namespace = processes.own_identity()[0]
+    namespace = processes.this_process()[0]
     return hashlib.sha256(namespace.encode()).hexdigest()[:NAMESPACE_DIGITS]

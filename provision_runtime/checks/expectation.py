@@ -1,5 +1,5 @@
-"""Is the environment what was expected, and can it use this GPU? Pure: facts and options in,
-findings out.
+"""Is the environment what was expected, and can it use this GPU? Pure: facts and
+expectations in, findings out.
 
 surroundings.py judges what is around the environment; the smoke test compares the ranks.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from ..report.findings import Finding
+from .releases import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from ..facts.model import EnvironmentFacts, NcclFacts, TorchFacts
 
 CPU_ONLY = "none"
 # Patterns of errors when torch is imported, and the advice for each. All were reported by users of
@@ -54,20 +57,14 @@ HINTS = (
 )
 
 
-class ExpectedEnvironment(Protocol):
+@dataclass(frozen=True)
+class Expectation:
     """What a user expects of the environment; None: anything. cuda: a version, or `none`."""
 
-    @property
-    def expect_torch(self) -> str | None: ...
-
-    @property
-    def expect_cuda(self) -> str | None: ...
-
-    @property
-    def expect_nccl(self) -> str | None: ...
-
-    @property
-    def require_gpu(self) -> bool: ...
+    torch: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    requires_gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,33 +87,32 @@ def broken(error: str) -> Finding:
 
 
 def differences(
-    facts: Mapping[str, Any], options: ExpectedEnvironment, device: int | None = None
+    facts: EnvironmentFacts, expected: Expectation, device: int | None = None
 ) -> list[Finding]:
     """How this environment differs from the expected one, and why it cannot use the GPU with this
-    index."""
+    index. Its torch must be usable."""
     torch = facts["torch"]
+    assert torch is not None
     findings = [
-        _release_finding("torch", options.expect_torch, torch["version"]),
-        _cuda_finding(options, torch),
-        _release_finding("NCCL", options.expect_nccl, nccl_version(torch)),
+        _release_finding("torch", expected.torch, torch["version"]),
+        _cuda_finding(expected, torch),
+        _release_finding("NCCL", expected.nccl, nccl_version(torch)),
         _old_nccl_finding(torch["nccl"]),
-        _lost_gpu_finding(facts),
-        _missing_gpu_finding(options, facts),
+        _gpu_finding(expected, facts, torch),
         _architecture_finding(torch, device),
     ]
     return [finding for finding in findings if finding is not None]
 
 
-def nccl_version(torch: Mapping[str, Any]) -> str | None:
+def nccl_version(torch: TorchFacts) -> str | None:
     """The loaded one if it is known, else the one that torch was compiled with."""
-    nccl: Mapping[str, str | None] = torch["nccl"]
-    return nccl["loaded"] or nccl["compiled"]
+    return torch["nccl"]["loaded"] or torch["nccl"]["compiled"]
 
 
-def is_rehearsal(facts: Mapping[str, Any], options: ExpectedEnvironment) -> bool:
+def is_rehearsal(torch: TorchFacts, expected_cuda: str | None) -> bool:
     """Whether a CUDA environment, requested or built, runs on the CPU here."""
-    is_cuda = facts["torch"]["cuda"] is not None or options.expect_cuda not in (None, CPU_ONLY)
-    return is_cuda and not facts["torch"]["cuda_available"]
+    is_cuda = torch["cuda"] is not None or expected_cuda not in (None, CPU_ONLY)
+    return is_cuda and not torch["cuda_available"]
 
 
 def runs_on(architecture: str, built: Sequence[str]) -> bool | None:
@@ -160,60 +156,52 @@ def _release_finding(name: str, expected: str | None, actual: str | None) -> Fin
     return Finding("environment-unlike", message)
 
 
-def _cuda_finding(options: ExpectedEnvironment, torch: Mapping[str, Any]) -> Finding | None:
-    expected, actual = options.expect_cuda, torch["cuda"]
-    if actual is None and expected not in (None, CPU_ONLY):
-        message = f"torch {torch['version']} is a CPU build, but CUDA {expected} was expected"
+def _cuda_finding(expected: Expectation, torch: TorchFacts) -> Finding | None:
+    if torch["cuda"] is None and expected.cuda not in (None, CPU_ONLY):
+        message = f"torch {torch['version']} is a CPU build, but CUDA {expected.cuda} was expected"
         return Finding("cpu-build", message)
-    if expected is None or (actual or CPU_ONLY) == expected:
+    if expected.cuda in (None, torch["cuda"] or CPU_ONLY):
         return None
-    expected_build = "a CPU build" if expected == CPU_ONLY else f"CUDA {expected}"
-    message = f"torch is built for CUDA {actual}, but {expected_build} was expected"
+    build = "a CPU build" if expected.cuda == CPU_ONLY else f"CUDA {expected.cuda}"
+    message = f"torch is built for CUDA {torch['cuda']}, but {build} was expected"
     return Finding("environment-unlike", message)
 
 
-def _old_nccl_finding(nccl: Mapping[str, str | None]) -> Finding | None:
+def _old_nccl_finding(nccl: NcclFacts) -> Finding | None:
     loaded, compiled = nccl["loaded"], nccl["compiled"]
-    if not loaded or not compiled or _numbers(loaded) >= _numbers(compiled):
+    if not loaded or not compiled or numbers(loaded) >= numbers(compiled):
         return None
     message = f"NCCL {loaded} is loaded from {nccl['file']}, but torch was compiled with {compiled}"
     return Finding("nccl-older", message)
 
 
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)]
-
-
-def _lost_gpu_finding(facts: Mapping[str, Any]) -> Finding | None:
-    """The kernel lists a GPU that a CUDA build does not see: this must not become a silent
-    rehearsal."""
-    torch = facts["torch"]
-    if torch["cuda"] is None or torch["cuda_available"] or not facts["device_nodes"]:
+def _gpu_finding(
+    expected: Expectation, facts: EnvironmentFacts, torch: TorchFacts
+) -> Finding | None:
+    """A missing GPU must not become a silent rehearsal if the kernel lists one, or one is
+    required."""
+    if torch["cuda_available"]:
         return None
-    if facts["environment"].get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
-        return None
-    driver = facts["driver"] or "of unknown version"
-    message = (
-        f"this host has a GPU ({facts['device_nodes'][0]}, driver {driver}), "
-        f"but torch for CUDA {torch['cuda']} sees none"
-    )
-    return Finding("gpu-lost", message)
-
-
-def _missing_gpu_finding(options: ExpectedEnvironment, facts: Mapping[str, Any]) -> Finding | None:
-    torch = facts["torch"]
-    if not options.require_gpu or torch["cuda_available"] or _lost_gpu_finding(facts):
+    is_hidden = facts["environment"].get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1")
+    if torch["cuda"] is not None and facts["device_nodes"] and not is_hidden:
+        driver = facts["driver"] or "of unknown version"
+        message = (
+            f"this host has a GPU ({facts['device_nodes'][0]}, driver {driver}), "
+            f"but torch for CUDA {torch['cuda']} sees none"
+        )
+        return Finding("gpu-lost", message)
+    if not expected.requires_gpu:
         return None
     if torch["cuda"] is not None:
         message = f"a GPU is required, but torch for CUDA {torch['cuda']} sees none"
         return Finding("gpu-missing", message)
-    if _cuda_finding(options, torch):
+    if _cuda_finding(expected, torch):
         return None
     message = f"a GPU is required, but torch {torch['version']} is a CPU build"
     return Finding("cpu-build", message)
 
 
-def _architecture_finding(torch: Mapping[str, Any], index: int | None) -> Finding | None:
+def _architecture_finding(torch: TorchFacts, index: int | None) -> Finding | None:
     if index is None or index >= len(torch["devices"]):
         return None
     gpu = torch["devices"][index]

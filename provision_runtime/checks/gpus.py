@@ -1,4 +1,4 @@
-"""Judges what the driver says about its GPUs. Pure: facts in, findings out.
+"""Judges what the driver reports about its GPUs. Pure: facts in, findings out.
 
 Every threshold is NVIDIA's own: a flag or limit that the driver reports, not a number of ours.
 """
@@ -6,16 +6,18 @@ Every threshold is NVIDIA's own: a flag or limit that the driver reports, not a 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..report.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..facts.gpu_health import DriverLog, GpuHealth, GpuLinks
+
 # Xid numbers that the catalog attributes to hardware or its links, with what they mean:
 # https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Others come from programs
-# (13, 31, 43, 45), or are counted elsewhere in the driver's answer (63, 92, 94).
+# (13, 31, 43, 45), or are counted elsewhere in the driver's output (63, 92, 94).
 HARDWARE_XIDS = {
     48: "uncorrectable memory error",
     62: "internal microcontroller halt",
@@ -23,7 +25,7 @@ HARDWARE_XIDS = {
     74: "NVLink error",
     79: "GPU has fallen off the bus",
     95: "uncontained memory error",
-    119: "GPU system processor does not answer",
+    119: "GPU system processor does not respond",
     120: "GPU system processor error",
     140: "unrecovered memory error",
 }
@@ -35,79 +37,71 @@ SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "s
 OLDEST_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 
 
-def gpu_findings(gpus: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def gpu_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
     findings = []
     for gpu in gpus:
-        name = f"GPU {gpu['address']}"
+        name = f"GPU {gpu.address}"
         findings += _memory_findings(name, gpu)
         findings += _clock_findings(name, gpu)
         findings += _link_findings(name, gpu)
-        if gpu["mig"] and not gpu["mig_instances"]:
+        if gpu.mig and not gpu.mig_instances:
             findings.append(Finding("mig-empty", f"{name} is in MIG mode without instances"))
     findings += _persistence_findings(gpus)
     return findings
 
 
-def _memory_findings(name: str, gpu: Mapping[str, Any]) -> list[Finding]:
+def _memory_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     findings = []
-    if gpu["uncorrectable"]:
-        message = f"{name} counts {gpu['uncorrectable']} uncorrectable memory errors"
+    if gpu.uncorrectable:
+        message = f"{name} counts {gpu.uncorrectable} uncorrectable memory errors"
         findings.append(Finding("gpu-memory-errors", message))
-    if gpu["rows_failed"]:
-        findings.append(Finding("gpu-memory-worn", f"{name} failed to remap a row of its memory"))
-    if gpu["sram_threshold_exceeded"]:
-        message = f"{name} says that the threshold of SRAM errors is exceeded"
-        findings.append(Finding("gpu-memory-worn", message))
-    if gpu["rows_pending"]:
-        findings.append(Finding("gpu-memory-pending", f"{name} waits to remap a row of its memory"))
-    if gpu["pages_pending"]:
-        findings.append(Finding("gpu-memory-pending", f"{name} waits to retire a memory page"))
-    if gpu["ecc"] is False:
-        findings.append(Finding("gpu-ecc-off", f"{name} runs without ECC"))
-    elif gpu["ecc"] and gpu["ecc_pending"] is False:
-        findings.append(Finding("gpu-ecc-off", f"{name} will run without ECC after a reset"))
+    without_ecc_later = gpu.ecc is True and gpu.ecc_pending is False
+    for is_fault, id, problem in (
+        (gpu.rows_failed, "gpu-memory-worn", "failed to remap a row of its memory"),
+        (gpu.sram_threshold_exceeded, "gpu-memory-worn", "exceeds its threshold of SRAM errors"),
+        (gpu.rows_pending, "gpu-memory-pending", "waits to remap a row of its memory"),
+        (gpu.pages_pending, "gpu-memory-pending", "waits to retire a memory page"),
+        (gpu.ecc is False, "gpu-ecc-off", "runs without ECC"),
+        (without_ecc_later, "gpu-ecc-off", "will run without ECC after a reset"),
+    ):
+        if is_fault:
+            findings.append(Finding(id, f"{name} {problem}"))
     return findings
 
 
-def _clock_findings(name: str, gpu: Mapping[str, Any]) -> list[Finding]:
+def _clock_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     findings = []
-    reasons = [reason for reason in gpu["throttled"] if reason in SLOWDOWNS]
+    reasons = [reason for reason in gpu.throttled if reason in SLOWDOWNS]
     if reasons:
-        at = f" at {gpu['temperature_c']:.0f} C" if gpu["temperature_c"] is not None else ""
-        findings.append(
-            Finding("gpu-throttled", f"{name} is slowed down{at}: {', '.join(reasons)}")
-        )
-    clock, default = gpu["clock_mhz"], gpu["default_clock_mhz"]
-    if clock is not None and default is not None and clock < default:
-        message = (
-            f"the application clock of {name} is {clock:.0f} MHz; its default is {default:.0f}"
-        )
-        findings.append(Finding("gpu-clocks-limited", message))
-    power, default_power = gpu["power_limit_w"], gpu["default_power_limit_w"]
-    if power is not None and default_power is not None and power < default_power:
-        message = (
-            f"the power limit of {name} is {power:.0f} W; its default is {default_power:.0f} W"
-        )
-        findings.append(Finding("gpu-power-limited", message))
+        at = f" at {gpu.temperature_c:.0f} C" if gpu.temperature_c is not None else ""
+        message = f"{name} is slowed down{at}: {', '.join(reasons)}"
+        findings.append(Finding("gpu-throttled", message))
+    for id, noun, value, default, unit in (
+        ("gpu-clocks-limited", "application clock", gpu.clock_mhz, gpu.default_clock_mhz, "MHz"),
+        ("gpu-power-limited", "power limit", gpu.power_limit_w, gpu.default_power_limit_w, "W"),
+    ):
+        if value is not None and default is not None and value < default:
+            message = f"the {noun} of {name} is {value:.0f} {unit}; its default is {default:.0f}"
+            findings.append(Finding(id, message))
     return findings
 
 
-def _link_findings(name: str, gpu: Mapping[str, Any]) -> list[Finding]:
-    pcie = gpu["pcie"]
-    if pcie["width"] and pcie["width_max"] and pcie["width"] < pcie["width_max"]:
-        message = f"{name} uses {pcie['width']:.0f} of {pcie['width_max']:.0f} PCIe lanes"
+def _link_findings(name: str, gpu: GpuHealth) -> list[Finding]:
+    lanes, max_lanes, max_gen = gpu.pcie_lanes, gpu.max_pcie_lanes, gpu.max_pcie_gen
+    if lanes and max_lanes and lanes < max_lanes:
+        message = f"{name} uses {lanes:.0f} of {max_lanes:.0f} PCIe lanes"
         return [Finding("pcie-reduced", message)]
     # The generation under load: an idle link is slower on purpose.
-    possible = min(filter(None, (pcie["gen_device"], pcie["gen_host"])), default=None)
-    if pcie["gen_max"] and possible and pcie["gen_max"] < possible:
-        message = f"{name} is limited to PCIe {pcie['gen_max']:.0f}; it and its slot can do {possible:.0f}"
+    possible = min(filter(None, (gpu.device_pcie_gen, gpu.host_pcie_gen)), default=None)
+    if max_gen and possible and max_gen < possible:
+        message = f"{name} is limited to PCIe {max_gen:.0f}; it and its slot can do {possible:.0f}"
         return [Finding("pcie-reduced", message)]
     return []
 
 
-def _persistence_findings(gpus: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def _persistence_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
     """A display keeps the driver loaded, too."""
-    without = [gpu["address"] for gpu in gpus if gpu["persistence"] is False and not gpu["display"]]
+    without = [gpu.address for gpu in gpus if gpu.persistence is False and not gpu.display]
     if not without:
         return []
     message = f"persistence mode is off for {len(without)} of {len(gpus)} GPUs"
@@ -115,19 +109,22 @@ def _persistence_findings(gpus: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def nvlink_findings(
-    links: Mapping[str, Mapping[int, bool]], errors: Mapping[str, Mapping[str, int]]
+    gpus: Sequence[GpuLinks], errors: Mapping[str, Mapping[str, int]]
 ) -> list[Finding]:
     """A link is down if it is inactive on one GPU, but active on most of the others: some boards do
     not wire every link."""
     findings = []
-    active = Counter(link for states in links.values() for link, is_up in states.items() if is_up)
-    for uuid, states in links.items():
-        down = [
-            link for link, is_up in states.items() if not is_up and active[link] * 2 > len(links)
-        ]
+    active: Counter[int] = Counter()
+    for gpu in gpus:
+        active.update(link for link, rate in gpu.rates_gb_s.items() if rate is not None)
+    for gpu in gpus:
+        down = []
+        for link, rate in gpu.rates_gb_s.items():
+            if rate is None and active[link] * 2 > len(gpus):
+                down.append(str(link))
         if down:
-            numbers = ", ".join(str(link) for link in down)
-            findings.append(Finding("nvlink-down", f"{uuid}: NVLink {numbers} is inactive"))
+            message = f"{gpu.uuid}: NVLink {', '.join(down)} is inactive"
+            findings.append(Finding("nvlink-down", message))
     for uuid, counters in errors.items():
         texts = [f"{name} {count}" for name, count in counters.items()]
         findings.append(Finding("nvlink-errors", f"{uuid}: {'; '.join(texts[:3])}"))
@@ -145,26 +142,21 @@ def xid_findings(xids: Sequence[tuple[str, int, str]]) -> list[Finding]:
     return findings
 
 
-def fabric_finding(
-    gpus: Sequence[Mapping[str, Any]], driver: str | None, manager: str | None
-) -> Finding | None:
+def fabric_finding(log: DriverLog, manager: str | None) -> Finding | None:
     """manager: the version of the installed fabric manager; None if it is unknown."""
-    states = Counter(gpu["fabric"] for gpu in gpus if gpu["fabric"] not in (None, "Completed"))
+    message = ""
+    states = [gpu.fabric for gpu in log.gpus if gpu.fabric not in (None, "Completed")]
+    failed = []
+    for gpu in log.gpus:
+        if gpu.fabric and gpu.fabric_status not in (None, "Success"):
+            failed.append(gpu.fabric_status)
     if states:
-        state, count = states.most_common(1)[0]
-        message = f"the fabric state of {count} of {len(gpus)} GPUs is {state}"
-        return Finding("fabric-manager", message)
-    failed = [
-        gpu for gpu in gpus if gpu["fabric"] and gpu["fabric_status"] not in (None, "Success")
-    ]
-    if failed:
-        message = f"the fabric status of {len(failed)} GPUs is {failed[0]['fabric_status']}"
-        return Finding("fabric-manager", message)
-    if manager is not None and driver is not None and manager != driver:
-        return Finding(
-            "fabric-manager", f"the fabric manager is {manager}, but the driver is {driver}"
-        )
-    return None
+        message = f"the fabric state of {len(states)} of {len(log.gpus)} GPUs is {states[0]}"
+    elif failed:
+        message = f"the fabric status of {len(failed)} GPUs is {failed[0]}"
+    elif manager and log.driver and manager != log.driver:
+        message = f"the fabric manager is {manager}, but the driver is {log.driver}"
+    return Finding("fabric-manager", message) if message else None
 
 
 def driver_finding(driver: str | None, cuda: str | None) -> Finding | None:

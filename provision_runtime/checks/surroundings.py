@@ -7,7 +7,7 @@ A limit is judged only if it is known to end or slow a job, not merely because i
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from ..facts import libraries
 from ..report.findings import Finding
@@ -16,6 +16,14 @@ from ..report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from ..facts.model import (
+        CpuFacts,
+        EnvironmentFacts,
+        LimitFacts,
+        NcclSetting,
+        PciGpu,
+    )
 
 # Sockets to every other rank come on top of what DataLoader's workers open; 1024 is the usual
 # default.
@@ -29,51 +37,61 @@ SHM_PER_RANK = 64 * MIB
 SHM_ENOUGH = 1024 * MIB
 # More names than this make a line unreadable.
 MAX_NAMES = 5
-# Variables in which a launcher says how many tasks it started in this step.
+# Variables in which a launcher gives the number of tasks of this step.
 TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-class RankPlace(Protocol):
-    """This rank's place in the world. launched: our own launcher started it."""
-
-    @property
-    def world_size(self) -> int: ...
-
-    @property
-    def local_world_size(self) -> int | None: ...
-
-    @property
-    def launched(self) -> bool: ...
-
-
-def contaminations(facts: Mapping[str, Any]) -> list[Finding]:
+def contaminations(facts: EnvironmentFacts) -> list[Finding]:
     """Libraries and modules from outside this environment that are loaded, or may be. Also works if
     torch could not be imported."""
-    return [
-        *foreign_libraries(facts),
-        *_library_path_findings(facts),
-        *_user_site_findings(facts["user_site"]),
-        *_pythonpath_findings(facts["pythonpath"]),
-    ]
+    findings = foreign_libraries(facts)
+    loadable = facts["libraries"]["loadable"]
+    if facts["torch"] and facts["torch"]["cuda"] and loadable:
+        findings.append(library_path_finding(loadable))
+    user_site = facts["user_site"]
+    if user_site["modules"]:
+        modules = list_names(user_site["modules"])
+        message = f"{modules} loaded from the user site {user_site['folder']}"
+        findings.append(Finding("user-site", message))
+    elif user_site["on_path"] and user_site["packages"]:
+        message = f"the user site {user_site['folder']} is on sys.path and has packages"
+        findings.append(Finding("user-site-on-path", message))
+    modules = list_names(facts["pythonpath"]["modules"])
+    entries = os.pathsep.join(facts["pythonpath"]["entries"])
+    if modules:
+        findings.append(Finding("pythonpath", f"{modules} loaded from PYTHONPATH={entries}"))
+    elif entries:
+        message = f"PYTHONPATH={entries} is on sys.path before the environment's own packages"
+        findings.append(Finding("pythonpath-on-path", message))
+    return findings
 
 
 def pitfalls(
-    facts: Mapping[str, Any], env: RankPlace, environment: Mapping[str, str]
+    facts: EnvironmentFacts,
+    environment: Mapping[str, str],
+    *,
+    world_size: int,
+    local_ranks: int,
+    is_launched: bool,
 ) -> list[Finding]:
-    """Settings and limits that make a job slow, make it fail, or make it a different job."""
+    """Settings and limits that make a job slow, make it fail, or make it a different job.
+
+    is_launched: the smoke test's own launcher started this rank.
+    """
+    limits, threads = facts["limits"], facts["environment"].get("OMP_NUM_THREADS", "")
     findings = [
-        quota_finding(facts["limits"]["cpus"]),
-        threads_finding(facts, env.local_world_size or 1),
-        open_files_finding(facts["limits"]["nofile"], env.world_size),
-        locked_memory_finding(facts["limits"]),
+        quota_finding(limits["cpus"]),
+        threads_finding(threads, limits["cpus"]["allowed"], local_ranks),
+        open_files_finding(limits["nofile"], world_size),
+        locked_memory_finding(limits),
         iommu_finding(facts["pci_gpus"]),
-        _world_size_finding(env, environment),
+        _world_size_finding(world_size, is_launched, environment),
     ]
     present = [finding for finding in findings if finding is not None]
     return [*_nccl_setting_findings(facts), *present]
 
 
-def foreign_libraries(facts: Mapping[str, Any]) -> list[Finding]:
+def foreign_libraries(facts: EnvironmentFacts) -> list[Finding]:
     loaded, torch = facts["libraries"], facts["torch"]
     # The libnccl that torch uses, if known; another one, which something else uses, is foreign like
     # the rest.
@@ -82,14 +100,13 @@ def foreign_libraries(facts: Mapping[str, Any]) -> list[Finding]:
     names_by_folder: dict[str, list[str]] = {}
     for path in loaded["foreign"]:
         if libraries.stem(path) == "nccl" and used_nccl in (None, path):
-            finding = _shadowed_nccl_finding(path, torch, loaded["own"], facts["environment"])
-            findings.append(finding)
+            findings.append(_shadowed_nccl_finding(path, facts))
         else:
             folder, name = os.path.split(path)
             names_by_folder.setdefault(folder, []).append(name)
     for folder, names in sorted(names_by_folder.items()):
         message = (
-            f"{_list_names(names)} loaded from {folder}, which is not this environment"
+            f"{list_names(names)} loaded from {folder}, which is not this environment"
             f"{_naming_variable(folder, facts['environment'])}"
         )
         findings.append(Finding("foreign-library", message))
@@ -105,33 +122,24 @@ def task_count(environment: Mapping[str, str]) -> tuple[str, int] | None:
     return None
 
 
-def _library_path_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    loadable = facts["libraries"]["loadable"]
-    if facts["torch"] is None or facts["torch"]["cuda"] is None or not loadable:
-        return []
-    return [library_path_finding(loadable)]
-
-
 def library_path_finding(loadable: Sequence[str]) -> Finding:
     """Libraries in LD_LIBRARY_PATH come before the environment's own unless those are bound by path
     (RPATH); cuDNN's parts are not."""
     folders = list(dict.fromkeys(os.path.dirname(path) for path in loadable))
     names = [os.path.basename(path) for path in loadable]
-    message = f"LD_LIBRARY_PATH has {_list_names(names)} in {_list_names(folders)}"
+    message = f"LD_LIBRARY_PATH has {list_names(names)} in {list_names(folders)}"
     return Finding("library-path", message)
 
 
-def _shadowed_nccl_finding(
-    path: str, torch: Mapping[str, Any] | None, own: Sequence[str], environment: Mapping[str, str]
-) -> Finding:
-    loaded = torch["nccl"].get("loaded") if torch else None
+def _shadowed_nccl_finding(path: str, facts: EnvironmentFacts) -> Finding:
+    loaded = facts["torch"]["nccl"]["loaded"] if facts["torch"] else None
     version = f" (NCCL {loaded})" if loaded else ""
     contrast = "which is not this environment"
-    for own_path in own:
-        if libraries.stem(own_path) == "nccl":
-            contrast = f"not from {own_path}"
+    for bundled in facts["libraries"]["bundled"]:
+        if libraries.stem(bundled) == "nccl":
+            contrast = f"not from {bundled}"
             break
-    variable = _naming_variable(os.path.dirname(path), environment)
+    variable = _naming_variable(os.path.dirname(path), facts["environment"])
     message = f"libnccl is loaded from {path}{version}, {contrast}{variable}"
     return Finding("nccl-shadowed", message)
 
@@ -139,53 +147,28 @@ def _shadowed_nccl_finding(
 def _naming_variable(folder: str, environment: Mapping[str, str]) -> str:
     """The variable that names the folder, for the end of a message; empty if none does."""
     # ld.so(8): the first is separated by colons or spaces, the second by colons or semicolons.
-    preloaded = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
-    searched = environment.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
-    folders = {
-        "LD_PRELOAD": [os.path.dirname(entry) for entry in preloaded if entry],
-        "LD_LIBRARY_PATH": [entry for entry in searched if entry],
-    }
-    for variable, entries in folders.items():
-        for entry in entries:
-            if os.path.realpath(entry) == os.path.realpath(folder):
-                return f"; {variable} names it"
+    preloaded = filter(None, environment.get("LD_PRELOAD", "").replace(" ", ":").split(":"))
+    searched = filter(None, environment.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":"))
+    folder = os.path.realpath(folder)
+    if folder in [os.path.realpath(os.path.dirname(entry)) for entry in preloaded]:
+        return "; LD_PRELOAD names it"
+    if folder in map(os.path.realpath, searched):
+        return "; LD_LIBRARY_PATH names it"
     return ""
 
 
-def _user_site_findings(user_site: Mapping[str, Any]) -> list[Finding]:
-    folder = user_site["folder"]
-    if user_site["modules"]:
-        message = f"{_list_names(user_site['modules'])} loaded from the user site {folder}"
-        return [Finding("user-site", message)]
-    if user_site["on_path"] and user_site["packages"]:
-        message = f"the user site {folder} is on sys.path and has packages"
-        return [Finding("user-site-on-path", message)]
-    return []
-
-
-def _pythonpath_findings(pythonpath: Mapping[str, Any]) -> list[Finding]:
-    entries = os.pathsep.join(pythonpath["entries"])
-    if pythonpath["modules"]:
-        message = f"{_list_names(pythonpath['modules'])} loaded from PYTHONPATH={entries}"
-        return [Finding("pythonpath", message)]
-    if entries:
-        message = f"PYTHONPATH={entries} is on sys.path before the environment's own packages"
-        return [Finding("pythonpath-on-path", message)]
-    return []
-
-
-def _nccl_setting_findings(facts: Mapping[str, Any]) -> list[Finding]:
+def _nccl_setting_findings(facts: EnvironmentFacts) -> list[Finding]:
     """NCCL's settings have no effect on a build without it."""
     if facts["torch"] is None or facts["torch"]["cuda"] is None:
         return []
     findings = costly_settings(facts["nccl_settings"])
-    for name, nearest in facts.get("nccl_mistyped", {}).items():
+    for name, nearest in facts["nccl_mistyped"].items():
         message = f"{name} is no setting of this NCCL; {nearest} is"
         findings.append(Finding("nccl-setting-mistyped", message))
     return findings
 
 
-def costly_settings(settings: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def costly_settings(settings: Sequence[NcclSetting]) -> list[Finding]:
     findings = []
     for setting in settings:
         if setting["is_costly"]:
@@ -235,7 +218,7 @@ def temporary_folder_finding(
     return Finding("tmpdir-unusable", message)
 
 
-def quota_finding(cpus: Mapping[str, Any]) -> Finding | None:
+def quota_finding(cpus: CpuFacts) -> Finding | None:
     if cpus["quota"] is None or cpus["quota"] >= cpus["affinity"]:
         return None
     message = (
@@ -245,20 +228,18 @@ def quota_finding(cpus: Mapping[str, Any]) -> Finding | None:
     return Finding("cpu-quota", message)
 
 
-def threads_finding(facts: Mapping[str, Any], ranks: int) -> Finding | None:
-    """Judged only if a number above 1 is set: otherwise, more ranks than CPUs are the user's
+def threads_finding(value: str, cpus: float, ranks: int) -> Finding | None:
+    """Judged only if OMP_NUM_THREADS is above 1: otherwise, more ranks than CPUs are the user's
     choice."""
-    value = facts["environment"].get("OMP_NUM_THREADS", "")
     # It may be a list, one number per level of nesting.
     first = value.split(",")[0].strip()
     threads = int(first) if first.isdigit() else 0
-    allowed = facts["limits"]["cpus"]["allowed"]
     if value and threads < 1:
         return Finding("omp-threads", f"OMP_NUM_THREADS={value} is not a number of threads")
-    if threads > 1 and threads * ranks > allowed:
+    if threads > 1 and threads * ranks > cpus:
         message = (
             f"OMP_NUM_THREADS={value} with {format_count(ranks, 'rank')} on this host is "
-            f"{threads * ranks} threads on {allowed:g} CPUs"
+            f"{threads * ranks} threads on {cpus:g} CPUs"
         )
         return Finding("omp-threads", message)
     return None
@@ -275,18 +256,18 @@ def open_files_finding(limit: int | None, world_size: int) -> Finding | None:
     return Finding("nofile-small", message)
 
 
-def locked_memory_finding(limits: Mapping[str, Any]) -> Finding | None:
+def locked_memory_finding(limits: LimitFacts) -> Finding | None:
     limit, usable = limits["memlock"], limits["infiniband"]["usable"]
     if limit is None or not usable:
         return None
     message = (
         f"at most {format_bytes(limit)} can be locked (ulimit -l), but this host has InfiniBand "
-        f"({_list_names(usable)}), which locks its buffers"
+        f"({list_names(usable)}), which locks its buffers"
     )
     return Finding("memlock-small", message)
 
 
-def iommu_finding(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
+def iommu_finding(gpus: Sequence[PciGpu]) -> Finding | None:
     """With an IOMMU, traffic between GPUs over PCIe goes through the root complex, where it is slow
     or lost."""
     translated = [gpu["address"] for gpu in gpus if (gpu["iommu"] or "").startswith("DMA")]
@@ -294,26 +275,28 @@ def iommu_finding(gpus: Sequence[Mapping[str, Any]]) -> Finding | None:
         return None
     message = (
         f"the IOMMU translates addresses of {len(translated)} of {len(gpus)} GPUs "
-        f"({_list_names(translated)})"
+        f"({list_names(translated)})"
     )
     return Finding("iommu-on", message)
 
 
-def _world_size_finding(env: RankPlace, environment: Mapping[str, str]) -> Finding | None:
+def _world_size_finding(
+    world_size: int, is_launched: bool, environment: Mapping[str, str]
+) -> Finding | None:
     """Separate tasks that each form a world succeed, and nobody notices that they are many jobs."""
     tasks = task_count(environment)
     if tasks is None:
         return None
     name, count = tasks
-    if not env.launched and count <= env.world_size:
+    if not is_launched and count <= world_size:
         return None
     message = (
         f"{count} tasks were started ({name}), but this one is in a separate world with "
-        f"{format_count(env.world_size, 'rank')}"
+        f"{format_count(world_size, 'rank')}"
     )
     return Finding("world-size", message)
 
 
-def _list_names(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     text = ", ".join(names[:MAX_NAMES])
     return f"{text} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else text

@@ -22,13 +22,13 @@ def address_of(interface: str) -> str | None:
     request = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+            reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
         except OSError:
             return None
-    return socket.inet_ntoa(answer[20:24])
+    return socket.inet_ntoa(reply[20:24])
 
 
-def own_address() -> str | None:
+def host_address() -> str | None:
     """The address that this host's own name resolves to: Gloo uses it unless an interface is
     set."""
     try:

@@ -85,9 +85,9 @@ def broadcast(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
         RanksMissing: If a rank does not come in time.
         StoreLost: If the process that hosts the store is gone.
     """
-    answer = _attempt(choose) if ranks.rank == 0 else None
-    answers = ranks.exchange(f"broadcast {name}", answer)
-    return _unwrap(answers[:1])[0]
+    outcome = _attempt(choose) if ranks.rank == 0 else None
+    outcomes = ranks.exchange(f"broadcast {name}", outcome)
+    return _unwrap(outcomes[:1])[0]
 
 
 def run_on_all(name: str, ranks: Ranks, action: Callable[[], Any]) -> list[Any]:
@@ -119,11 +119,11 @@ def _attempt(action: Callable[[], Any]) -> dict[str, Any]:
         return {"value": None, "error": [0, f"{type(error).__name__}: {error}", None]}
 
 
-def _unwrap(answers: Sequence[dict[str, Any]]) -> list[Any]:
-    failed = [rank for rank, answer in enumerate(answers) if answer["error"] is not None]
+def _unwrap(outcomes: Sequence[dict[str, Any]]) -> list[Any]:
+    failed = [rank for rank, outcome in enumerate(outcomes) if outcome["error"] is not None]
     if failed:
-        raise RankFailed(failed, *answers[failed[0]]["error"])
-    return [answer["value"] for answer in answers]
+        raise RankFailed(failed, *outcomes[failed[0]]["error"])
+    return [outcome["value"] for outcome in outcomes]
 
 
 # Long steps of `checkpoint`: internal

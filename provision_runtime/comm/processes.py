@@ -25,7 +25,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 HIDDEN = "?"
 
 
-def own_identity() -> list[str]:
+def this_process() -> list[str]:
     """The namespace of process numbers (boot and pid namespace), this process's number, and its
     start time.
     """
@@ -78,15 +78,11 @@ def kill_after(identity: list[str], timeout_s: float) -> None:
     end = time.monotonic() + timeout_s
     while state(identity) in (ALIVE, STOPPED):
         if time.monotonic() >= end:
-            if not _has_other_children(identity[1]):
+            # This process itself may be a child that it has inherited.
+            if set(children(int(identity[1]))) <= {os.getpid()}:
                 kill(identity)
             return
         time.sleep(POLL_S)
-
-
-def _has_other_children(number: str) -> bool:
-    """Live children other than this process, which the parent may have inherited."""
-    return any(child != os.getpid() for child in children(int(number)))
 
 
 def children(number: int) -> list[int]:
@@ -147,7 +143,7 @@ def _accepts_signals(number: int) -> bool:
     except (ProcessLookupError, OverflowError):  # OverflowError: no process can have this number
         return False
     except OSError:
-        return True
+        pass
     return True
 
 

@@ -145,8 +145,8 @@ class _Group:
             raise RuntimeError("the process group of these ranks was destroyed")
         client = StoreClient(PrefixStore(self._prefix, store))
         nonce = negotiate_nonce(client, self.rank, self.world_size, timeout_s)
-        own = PrefixStore(f"{self._prefix}/{nonce}", _second_connection(store))
-        return StoreAllGather(StoreClient(own), self.rank, self.world_size)
+        group_store = PrefixStore(f"{self._prefix}/{nonce}", _second_connection(store))
+        return StoreAllGather(StoreClient(group_store), self.rank, self.world_size)
 
 
 # By channel.
@@ -215,12 +215,12 @@ def through_group(group: Any = None) -> Ranks:
             texts = _all_gather(json.dumps([name, payload]).encode(), world_size, group)
         except RuntimeError as error:  # torch's own errors are children of it
             raise GroupBroken(f"a collective failed at {name}: {error}") from error
-        answers = [json.loads(text) for text in texts]
-        names = [answer[0] for answer in answers]
+        replies = [json.loads(text) for text in texts]
+        names = [reply[0] for reply in replies]
         if any(other != name for other in names):
-            places = ", ".join(f"rank {rank} at {other!r}" for rank, other in enumerate(names))
-            raise RuntimeError(f"the ranks are not at the same exchange: {places}")
-        return [answer[1] for answer in answers]
+            positions = ", ".join(f"rank {rank} at {other!r}" for rank, other in enumerate(names))
+            raise RuntimeError(f"the ranks are not at the same exchange: {positions}")
+        return [reply[1] for reply in replies]
 
     return Ranks(rank, world_size, exchange, uses_collectives=True)
 
@@ -232,14 +232,14 @@ def _all_gather(content: bytes, world_size: int, group: Any) -> list[bytes]:
     device = torch.device("cpu")
     if distributed.get_backend(group) == "nccl":
         device = torch.device("cuda", torch.cuda.current_device())
-    own_size = torch.tensor([len(content)], dtype=torch.int64, device=device)
-    sizes = [torch.zeros_like(own_size) for _ in range(world_size)]
-    distributed.all_gather(sizes, own_size, group=group)
+    local_size = torch.tensor([len(content)], dtype=torch.int64, device=device)
+    sizes = [torch.zeros_like(local_size) for _ in range(world_size)]
+    distributed.all_gather(sizes, local_size, group=group)
     max_size = max(int(size) for size in sizes)
     padded = bytearray(content.ljust(max_size, b"\0"))
-    own_buffer = torch.frombuffer(padded, dtype=torch.uint8).to(device)
-    buffers = [torch.empty_like(own_buffer) for _ in range(world_size)]
-    distributed.all_gather(buffers, own_buffer, group=group)
+    local_buffer = torch.frombuffer(padded, dtype=torch.uint8).to(device)
+    buffers = [torch.empty_like(local_buffer) for _ in range(world_size)]
+    distributed.all_gather(buffers, local_buffer, group=group)
     contents = []
     for buffer, size in zip(buffers, sizes):
         on_host = buffer.cpu().contiguous()

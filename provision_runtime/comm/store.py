@@ -75,27 +75,24 @@ class StoreClient:
     def set(self, key: str, payload: Any) -> None:
         """Writes a long value in parts, and the first part last: a reader of it finds the rest."""
         text = json.dumps(payload)
-        parts = [text[at : at + MAX_VALUE_BYTES] for at in range(0, len(text), MAX_VALUE_BYTES)]
+        first, *more = [
+            text[at : at + MAX_VALUE_BYTES] for at in range(0, len(text), MAX_VALUE_BYTES)
+        ]
         try:
-            for number in range(1, len(parts)):
-                self._store.set(f"{key}/{number}", parts[number])
-            if len(parts) == 1:
-                self._store.set(key, text)
-            else:
-                self._store.set(key, f"{PARTS}{len(parts)} {parts[0]}")
+            for number, part in enumerate(more, start=1):
+                self._store.set(f"{key}/{number}", part)
+            self._store.set(key, f"{PARTS}{len(more) + 1} {first}" if more else first)
         except RuntimeError as error:
             raise StoreLost(f"the store cannot be reached: {error}") from error
 
     def peek(self, key: str) -> Any:
         """The value, or None when the key is not set yet."""
         try:
-            text = self._read(key)
+            count, text = self._first_part(key)
             if text == ABSENT.encode():
                 return None
-            if text.startswith(PARTS.encode()):
-                count, _, text = text[len(PARTS) :].partition(b" ")
-                for number in range(1, int(count)):
-                    text += self._read(f"{key}/{number}")
+            for number in range(1, count):
+                text += self._read(f"{key}/{number}")
         except RuntimeError as error:
             raise StoreLost(f"the store cannot be reached: {error}") from error
         return json.loads(text)
@@ -106,18 +103,20 @@ class StoreClient:
             return
         try:
             for key in keys:
-                for part in range(1, self._count_parts(key)):
+                for part in range(1, self._first_part(key)[0]):
                     self._store.delete_key(f"{key}/{part}")
                 self._store.delete_key(key)
         except (NotImplementedError, RuntimeError):
             # Some kinds of stores keep everything. A lost store is noticed at the next exchange.
             self._can_delete = False
 
-    def _count_parts(self, key: str) -> int:
+    def _first_part(self, key: str) -> tuple[int, bytes]:
+        """How many parts a value has, and the first."""
         text = self._read(key)
         if not text.startswith(PARTS.encode()):
-            return 1
-        return int(text[len(PARTS) :].partition(b" ")[0])
+            return 1, text
+        count, _, text = text[len(PARTS) :].partition(b" ")
+        return int(count), text
 
     def _read(self, key: str) -> bytes:
         """The bytes of a key, or ABSENT; never waits.
@@ -238,10 +237,10 @@ class StoreAllGather:
             for rank in range(self._world_size):
                 if rank in payloads:
                     continue
-                answer = self._client.peek(f"{topic}/{rank}")
-                if answer is None:
+                entry = self._client.peek(f"{topic}/{rank}")
+                if entry is None:
                     continue
-                payloads[rank] = answer["payload"]
+                payloads[rank] = entry["payload"]
                 if is_failure(payloads[rank]):
                     end = min(end, self._clock() + GRACE_S)
             if len(payloads) == self._world_size or self._clock() >= end:
@@ -290,17 +289,17 @@ def negotiate_nonce(
     Each rank sends rank 0 a random number, gets it back with the name, and confirms the name, so
     neither side can mistake an old key for a new one. Raises RanksMissing after the time-out.
     """
-    own = secrets.token_hex(8)
+    token = secrets.token_hex(8)
     if rank:
-        client.set(f"hello/{rank}", own)
+        client.set(f"hello/{rank}", token)
     end = clock() + timeout_s
     pause_s = FIRST_PAUSE_S
     while True:
         if rank == 0:
-            nonce = own
-            missing = _welcome_others(client, world_size, own)
+            nonce = token
+            missing = _welcome_ranks(client, world_size, token)
         else:
-            nonce, missing = _confirm_welcome(client, rank, own)
+            nonce, missing = _confirm_welcome(client, rank, token)
         if not missing:
             return nonce
         if clock() >= end:
@@ -309,7 +308,7 @@ def negotiate_nonce(
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
 
-def _welcome_others(client: StoreClient, world_size: int, nonce: str) -> list[int]:
+def _welcome_ranks(client: StoreClient, world_size: int, nonce: str) -> list[int]:
     """One round of rank 0: sends the name to all ranks that sent a number.
 
     Returns the ranks that have not confirmed the name yet.

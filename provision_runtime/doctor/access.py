@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
 import stat
@@ -13,6 +12,7 @@ from .probe import Observation, Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from .machine import Machine
 
@@ -20,8 +20,8 @@ PRIVATE_KEY = b"PRIVATE KEY"
 AGENT_S = 1.0
 # The agent protocol: SSH_AGENTC_REQUEST_IDENTITIES.
 REQUEST_IDENTITIES = 11
-WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+WRITABLE_FOR_ANYBODY = stat.S_IWGRP | stat.S_IWOTH
+OPEN_FOR_ANYBODY = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keys(machine: Machine) -> Iterator[Observation]:
@@ -31,37 +31,33 @@ def keys(machine: Machine) -> Iterator[Observation]:
     if not machine.path(folder).is_dir():
         return
     for path in (machine.home, folder, f"{folder}/authorized_keys"):
-        mode = _mode(machine, path)
-        if mode is not None and mode & WRITABLE_BY_OTHERS:
+        mode = _mode(machine.path(path))
+        if mode & WRITABLE_FOR_ANYBODY:
             command = f"chmod go-w {shlex.quote(path)}"
             message = f"others may write {path}"
             yield observation("ssh-key-open", message, f"mode of {path}", oct(mode), command)
     for file in machine.glob(folder, "*"):
-        path = machine.name(file)
-        mode = _mode(machine, path)
-        if mode is not None and mode & FOR_OTHERS and _is_private_key(str(file)):
+        mode = _mode(file)
+        if mode & OPEN_FOR_ANYBODY and _is_private_key(file):
+            path = machine.name(file)
+            command = f"chmod 600 {shlex.quote(path)}"
             message = f"others may use the private key {path}"
-            yield observation(
-                "ssh-key-open",
-                message,
-                f"mode of {path}",
-                oct(mode),
-                f"chmod 600 {shlex.quote(path)}",
-            )
+            yield observation("ssh-key-open", message, f"mode of {path}", oct(mode), command)
 
 
-def _mode(machine: Machine, path: str) -> int | None:
+def _mode(path: Path) -> int:
+    """0 if it cannot be read."""
     try:
-        return stat.S_IMODE(os.stat(machine.path(path)).st_mode)
+        return stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        return None
+        return 0
 
 
-def _is_private_key(path: str) -> bool:
-    if not os.path.isfile(path):
-        return False
+def _is_private_key(path: Path) -> bool:
     try:
-        with open(path, "rb") as file:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
             return PRIVATE_KEY in file.readline(100)
     except OSError:
         return False

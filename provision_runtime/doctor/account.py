@@ -146,18 +146,22 @@ def quotas(machine: Machine) -> Iterator[Observation]:
     output = machine.run("quota", "-w", "-p")
     for quota in parse_quota(output.text if output else ""):
         used, limit = format_bytes(quota.used_bytes), format_bytes(quota.limit_bytes)
-        text = f"{used} of {limit}"
-        yield from _quota_problem(quota, quota.used_bytes, quota.limit_bytes, text)
-        text = f"{quota.used_files} of {quota.limit_files} files"
-        yield from _quota_problem(quota, quota.used_files, quota.limit_files, text)
-
-
-def _quota_problem(quota: Quota, used: int, limit: int, text: str) -> Iterator[Observation]:
-    if not limit or used < NEARLY_FULL * limit:
-        return
-    id, state = ("quota-full", "used up") if used >= limit else ("quota-low", "nearly used up")
-    message = f"the quota of {quota.file_system} is {state}: {text}"
-    yield observation(id, message, "quota -w -p", text)
+        rows = (
+            (quota.used_bytes, quota.limit_bytes, f"{used} of {limit}"),
+            (
+                quota.used_files,
+                quota.limit_files,
+                f"{quota.used_files} of {quota.limit_files} files",
+            ),
+        )
+        for count, most, text in rows:
+            if not most or count < NEARLY_FULL * most:
+                continue
+            id, state = "quota-low", "nearly used up"
+            if count >= most:
+                id, state = "quota-full", "used up"
+            message = f"the quota of {quota.file_system} is {state}: {text}"
+            yield observation(id, message, "quota -w -p", text)
 
 
 def start_files(machine: Machine) -> Iterator[Observation]:
@@ -167,19 +171,16 @@ def start_files(machine: Machine) -> Iterator[Observation]:
         file = machine.path(path)
         if not file.is_file() or file.stat().st_size > START_FILE_BYTES:
             continue
-        for number, line in enumerate((machine.read(path) or "").splitlines(), start=1):
+        for number, line in enumerate(machine.read(path).splitlines(), start=1):
             problem = line_problem(line.strip())
             if not problem:
                 continue
-            is_conda = line.strip() in _CONDA_BLOCKS
-            editor = f"${{EDITOR:-vi}} +{number} {shlex.quote(path)}"
-            yield observation(
-                "start-file",
-                f"~/{name}:{number} {problem}",
-                f"{path}:{number}",
-                line.strip()[:80],
-                _CONDA_COMMAND if is_conda else editor,
-            )
+            command = f"${{EDITOR:-vi}} +{number} {shlex.quote(path)}"
+            if line.strip() in _CONDA_BLOCKS:
+                command = _CONDA_COMMAND
+            message = f"~/{name}:{number} {problem}"
+            source = f"{path}:{number}"
+            yield observation("start-file", message, source, line.strip()[:80], command)
 
 
 def line_problem(line: str) -> str:

@@ -15,7 +15,6 @@ from . import (
     notebooks,
     packages,
     resources,
-    settings,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ PROBES: tuple[Probe, ...] = (
     *notebooks.PROBES,
     *access.PROBES,
     *account.PROBES,
-    *settings.PROBES,
     *imports.PROBES,
 )
 

@@ -7,10 +7,9 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ..report import diagnosis as reports
-from ..report import model
 from ..report.credentials import public_document
 from ..report.findings import CATALOG
 from ..report.table import terminal_width
@@ -71,17 +70,17 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(reports.explain_lines(options.explain, terminal_width())))
         return 0
     if options.script:
-        document = examine_script(options.script)
+        diagnosis = examine_script(options.script)
     else:
-        document = examine(
+        diagnosis = examine(
             options.prefix, options.only or (), options.deep, options.peers, options.root
         )
-    document = public_document(document)
+    document: reports.Diagnosis = public_document(diagnosis)
     if options.json:
         print(json.dumps(document, indent=1))
     elif options.nagios:
         print(reports.nagios_line(document))
-        return reports.nagios_code(document["verdict"])
+        return reports.NAGIOS[document["verdict"]]
     elif options.fix:
         print("\n".join(reports.fix_lines(document["findings"])))
     else:
@@ -95,43 +94,43 @@ def examine(
     is_deep: bool,
     has_peers: bool,
     root: Path | None = None,
-) -> dict[str, Any]:
-    """The document of a diagnosis. prefix: "" for none, None for that of this Python. only: ids of
-    findings; empty for all."""
+) -> reports.Diagnosis:
+    """prefix: "" for none, None for that of this Python. only: ids of findings; empty for all."""
     if root is None:
-        chosen = own_prefix() if prefix is None else prefix or None
+        chosen = python_prefix() if prefix is None else prefix or None
         examined = machine.this_machine(chosen, has_peers, is_deep)
     else:
         examined = machine.captured_machine(root.absolute(), prefix, has_peers, is_deep)
-    probes = catalog.select(examined, only)
-    result = reports.document(runner.diagnose(examined, probes))
+    diagnosis = runner.diagnose(examined, catalog.select(examined, only))
     if only:
-        named = {*only, "probe-late", "probe-failed"}
-        result["findings"] = [finding for finding in result["findings"] if finding["id"] in named]
-        verdicts = [finding["verdict"] for finding in result["findings"]]
-        result["verdict"] = model.overall([model.PASS, *verdicts])
-    return result
+        ids = {*only, "probe-late", "probe-failed"}
+        diagnosis["findings"] = [item for item in diagnosis["findings"] if item["id"] in ids]
+        diagnosis["verdict"] = reports.verdict_of(diagnosis["findings"])
+    return diagnosis
 
 
-def examine_script(path: Path) -> dict[str, Any]:
-    """The document about a batch script or training program."""
+def examine_script(path: Path) -> reports.Diagnosis:
+    """The diagnosis of a batch script or training program."""
     started = time.monotonic()
     version = machine.this_machine().run("srun", "--version")
-    findings = scripts.examine(path, version.text if version else None)
+    observations = scripts.examine(path, version.text if version else None)
+    findings = [observation.reported() for observation in observations]
     duration_s = round(time.monotonic() - started, 3)
-    result = reports.Diagnosis(
+    return reports.Diagnosis(
+        schema=reports.SCHEMA,
+        kind=reports.KIND,
+        verdict=reports.verdict_of(findings),
         host=path.name,
         prefix=None,
         is_root=False,
         duration_s=duration_s,
-        findings=[finding.reported() for finding in findings],
+        findings=findings,
         notes=[],
-        probes=[reports.ProbeRun("script", "done", duration_s)],
+        probes=[reports.ProbeRun(name="script", state="done", duration_s=duration_s)],
     )
-    return reports.document(result)
 
 
-def own_prefix() -> str | None:
+def python_prefix() -> str | None:
     """The environment of the Python that runs this; None for the system's Python."""
     folders = Path(sys.prefix).glob("lib/python3*/site-packages/torch/version.py")
     return sys.prefix if any(folders) else None

@@ -96,7 +96,7 @@ def _folders(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def object_store(machine: Machine) -> Iterator[Observation]:
     """The working folder and that of scratch files; other mounts may only be read."""
-    lines = machine.read("/proc/self/mountinfo") or ""
+    lines = machine.read("/proc/self/mountinfo")
     all_mounts = mounts.parse(lines)
     for variable in ("PWD", "SCRATCH"):
         folder = machine.environment.get(variable)

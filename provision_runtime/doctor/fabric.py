@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits
+from ..fs.files import read_text
 from .probe import Observation, Probe, observation
 
 if TYPE_CHECKING:
@@ -23,12 +24,9 @@ DMABUF_KERNEL = (5, 12)
 
 
 def adapters(machine: Machine) -> Iterator[Observation]:
-    active = [port for port in _ports(machine) if "ACTIVE" in _text(port / "state")]
-    if not active:
-        return
-    facts = limits.infiniband(machine.root)
-    if not facts["usable"]:
-        names = ", ".join(sorted({port.parent.parent.name for port in active}))
+    ports = _active_ports(machine)
+    if ports and not limits.infiniband(machine.root)["usable"]:
+        names = ", ".join(sorted({port.parent.parent.name for port in ports}))
         message = f"{names} is active, but this process may open no device of /dev/infiniband"
         yield observation("infiniband-unused", message, f"{INFINIBAND}/*/ports/*/state", "ACTIVE")
 
@@ -40,10 +38,10 @@ def gid(machine: Machine) -> Iterator[Observation]:
         return
     for port in _roce_ports(machine):
         kind = _text(port / "gid_attrs/types" / value)
-        address = _ipv4(_text(port / "gids" / value))
-        if kind != ROCE_V2 or address is None:
+        has_ipv4 = _has_ipv4(_text(port / "gids" / value))
+        if kind != ROCE_V2 or not has_ipv4:
             adapter = port.parent.parent.name
-            described = f"{kind or 'no'} address" + ("" if address else " without IPv4")
+            described = f"{kind or 'no'} address" + ("" if has_ipv4 else " without IPv4")
             message = f"NCCL_IB_GID_INDEX={value} is {described} on {adapter}"
             good = _good_index(port)
             command = f"export NCCL_IB_GID_INDEX={good}" if good else ""
@@ -66,14 +64,13 @@ def rails(machine: Machine) -> Iterator[Observation]:
 
 
 def gpu_direct(machine: Machine) -> Iterator[Observation]:
-    active = [port for port in _ports(machine) if "ACTIVE" in _text(port / "state")]
-    if not active or not libraries.pci_gpus(machine.root):
+    if not _active_ports(machine) or not libraries.pci_gpus(machine.root):
         return
-    modules = machine.read("/proc/modules") or ""
+    modules = machine.read("/proc/modules")
     if re.search(r"^(nvidia_peermem|nv_peer_mem) ", modules, re.MULTILINE):
         return
-    driver = machine.read("/proc/driver/nvidia/version") or ""
-    kernel = re.match(r"Linux version (\d+)\.(\d+)", machine.read("/proc/version") or "")
+    driver = machine.read("/proc/driver/nvidia/version")
+    kernel = re.match(r"Linux version (\d+)\.(\d+)", machine.read("/proc/version"))
     has_dmabuf = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF_KERNEL
     if "Open Kernel Module" in driver and has_dmabuf:
         return
@@ -81,41 +78,36 @@ def gpu_direct(machine: Machine) -> Iterator[Observation]:
     yield observation("peermem-missing", message, "/proc/modules", "no nvidia_peermem")
 
 
-def _ports(machine: Machine) -> list[Path]:
-    return machine.glob(INFINIBAND, "*/ports/*")
+def _active_ports(machine: Machine) -> list[Path]:
+    ports = machine.glob(INFINIBAND, "*/ports/*")
+    return [port for port in ports if "ACTIVE" in _text(port / "state")]
 
 
 def _roce_ports(machine: Machine) -> list[Path]:
-    ports = []
-    for port in _ports(machine):
-        is_active = "ACTIVE" in _text(port / "state")
-        if is_active and _text(port / "link_layer") == "Ethernet":
-            ports.append(port)
-    return ports
+    return [port for port in _active_ports(machine) if _text(port / "link_layer") == "Ethernet"]
 
 
 def _good_index(port: Path) -> str:
     """The first GID of a port that is RoCE v2 and holds an IPv4 address."""
     for file in sorted((port / "gids").glob("*"), key=lambda path: int(path.name)):
         is_v2 = _text(port / "gid_attrs/types" / file.name) == ROCE_V2
-        if is_v2 and _ipv4(_text(file)) is not None:
+        if is_v2 and _has_ipv4(_text(file)):
             return file.name
     return ""
 
 
-def _ipv4(gid: str) -> str | None:
-    """The IPv4 address that a GID holds: 0000:...:ffff:0a00:0001."""
+def _has_ipv4(gid: str) -> bool:
+    """Whether a GID holds an IPv4 address: 0000:...:ffff:0a00:0001."""
     try:
-        mapped = ipaddress.IPv6Address(gid).ipv4_mapped
+        return ipaddress.IPv6Address(gid).ipv4_mapped is not None
     except ValueError:
-        return None
-    return str(mapped) if mapped else None
+        return False
 
 
 def _networks(machine: Machine) -> dict[str, tuple[str, str]]:
     """By interface, the network that its route leads to, without routes through a gateway."""
     networks = {}
-    for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:
+    for line in machine.read("/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) >= 8 and fields[2] == "00000000" and fields[7] != "00000000":
             networks[fields[0]] = (fields[1], fields[7])
@@ -124,10 +116,7 @@ def _networks(machine: Machine) -> dict[str, tuple[str, str]]:
 
 def _text(path: Path) -> str:
     """A file of /sys; empty where there is none: an unused GID cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return read_text(path).strip()
 
 
 PROBES = (

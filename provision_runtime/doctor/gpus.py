@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..checks import gpus as judge
 from ..facts import gpu_health, libraries
-from ..report.diagnosis import Evidence
-from .probe import Limitation, Observation, Probe, observation
+from .probe import Limitation, Observation, Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .machine import Machine
-    from .probe import Answer
+    from .probe import Result
 
 # In /sys: the PCI class of NVSwitches (bridge, other).
 NVSWITCH_CLASS = "0x0680"
@@ -29,7 +28,7 @@ CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 SMI_QUERY = "nvidia-smi -q -x"
 
 
-def health(machine: Machine) -> Iterator[Answer]:
+def health(machine: Machine) -> Iterator[Result]:
     """Everything that nvidia-smi reports, in one probe: only that one hangs if the driver does."""
     on_bus = libraries.pci_gpus(machine.root)
     output = machine.run("nvidia-smi", *gpu_health.QUERY, timeout_s=SMI_DEEP_S)
@@ -39,21 +38,24 @@ def health(machine: Machine) -> Iterator[Answer]:
             yield observation("gpu-lost", message, "/sys/bus/pci/devices", on_bus[0]["address"])
         return
     try:
-        facts = gpu_health.parse(output.text)
+        log = gpu_health.parse(output.text)
     except ValueError as error:
         yield _silent_driver(str(error), output.status)
         return
-    gpus = facts["gpus"]
-    for finding in judge.gpu_findings(gpus):
-        yield Observation(finding, (Evidence(SMI_QUERY, finding.message),))
-    if len(gpus) < len(on_bus):
-        message = f"nvidia-smi lists {len(gpus)} GPUs, the PCI bus has {len(on_bus)}"
+    for finding in judge.gpu_findings(log.gpus):
+        yield from judged(finding, SMI_QUERY, finding)
+    if len(log.gpus) < len(on_bus):
+        message = f"nvidia-smi lists {len(log.gpus)} GPUs, the PCI bus has {len(on_bus)}"
         addresses = ", ".join(gpu["address"] for gpu in on_bus)
         yield observation("gpu-off-bus", message, "/sys/bus/pci/devices", addresses)
-    if len(gpus) > 1:
+    if len(log.gpus) > 1:
         yield from _links(machine)
     if _has_nvswitch(machine):
-        yield from _fabric(machine, facts)
+        # Only hosts with NVSwitches need a fabric manager.
+        manager = machine.run("nv-fabricmanager", "--version")
+        match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
+        fabric = judge.fabric_finding(log, match[0] if match else None)
+        yield from judged(fabric, SMI_QUERY, fabric)
 
 
 def _silent_driver(error: str, status: int) -> Observation:
@@ -62,8 +64,7 @@ def _silent_driver(error: str, status: int) -> Observation:
     if "Driver/library version mismatch" in error:
         return observation("driver-mismatch", error, SMI_QUERY, evidence)
     if "Unknown Error" in error:
-        message = f"nvidia-smi says: {error}"
-        return observation("gpu-revoked", message, SMI_QUERY, evidence)
+        return observation("gpu-revoked", f"nvidia-smi: {error}", SMI_QUERY, evidence)
     message = f"the driver does not respond: {error}"
     return observation("gpu-lost", message, SMI_QUERY, evidence)
 
@@ -78,10 +79,10 @@ def _links(machine: Machine) -> Iterator[Observation]:
     )
     for finding in findings:
         verb = "--status" if finding.id == "nvlink-down" else "-e"
-        yield Observation(finding, (Evidence(f"nvidia-smi nvlink {verb}", finding.message),))
+        yield from judged(finding, f"nvidia-smi nvlink {verb}", finding)
 
 
-def kernel_log(machine: Machine) -> Iterator[Answer]:
+def kernel_log(machine: Machine) -> Iterator[Result]:
     if not libraries.pci_gpus(machine.root):
         return
     output = machine.run("dmesg")
@@ -89,26 +90,15 @@ def kernel_log(machine: Machine) -> Iterator[Answer]:
         message = "the kernel log, where the driver reports faults (Xid), is readable by root only"
         yield Limitation(message, "sudo dmesg -T | grep -i xid")
         return
-    for finding in judge.xid_findings(gpu_health.parse_xids(output.text)):
-        lines = [line for _, _, line in gpu_health.parse_xids(output.text)]
-        yield Observation(finding, (Evidence("dmesg", lines[-1]),))
-
-
-def _fabric(machine: Machine, facts: dict[str, Any]) -> Iterator[Observation]:
-    """Only hosts with NVSwitches need a fabric manager."""
-    manager = machine.run("nv-fabricmanager", "--version")
-    match = re.search(r"(\d+\.\d+(\.\d+)?)", manager.text) if manager else None
-    finding = judge.fabric_finding(facts["gpus"], facts["driver"], match[1] if match else None)
-    if finding is not None:
-        yield Observation(finding, (Evidence(SMI_QUERY, finding.message),))
+    xids = gpu_health.parse_xids(output.text)
+    for finding in judge.xid_findings(xids):
+        yield from judged(finding, "dmesg", xids[-1][2])
 
 
 def _has_nvswitch(machine: Machine) -> bool:
     for folder in machine.glob("/sys/bus/pci/devices", "*"):
-        vendor = (folder / "vendor").read_text().strip()
-        if vendor != libraries.NVIDIA:
-            continue
-        if (folder / "class").read_text().startswith(NVSWITCH_CLASS):
+        is_nvidia = (folder / "vendor").read_text().strip() == libraries.NVIDIA
+        if is_nvidia and (folder / "class").read_text().startswith(NVSWITCH_CLASS):
             return True
     return False
 
@@ -140,7 +130,7 @@ def _library_folders(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def imex(machine: Machine) -> Iterator[Observation]:
     """Multi-node NVLink: the driver offers IMEX channels, and this process has none."""
-    devices = machine.read("/proc/devices") or ""
+    devices = machine.read("/proc/devices")
     is_offered = IMEX_DEVICE in devices
     is_disabled = machine.environment.get("NCCL_NVLS_ENABLE") == "0"
     if is_offered and not is_disabled and not machine.glob(f"/dev/{IMEX_DEVICE}", "channel*"):
@@ -148,7 +138,7 @@ def imex(machine: Machine) -> Iterator[Observation]:
         yield observation("imex-channel", message, "/proc/devices", IMEX_DEVICE)
 
 
-def container_runtime(machine: Machine) -> Iterator[Answer]:
+def container_runtime(machine: Machine) -> Iterator[Result]:
     if not libraries.pci_gpus(machine.root):
         return
     output = machine.run("docker", "info", "--format", "{{json .Runtimes}}")

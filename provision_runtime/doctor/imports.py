@@ -7,32 +7,20 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..checks import expectation, surroundings
-from ..report.diagnosis import Evidence
-from ..report.findings import Finding
-from .probe import Observation, Probe
+from .probe import Observation, Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..facts.model import EnvironmentFacts
     from .machine import Machine
 
 # A cold import from a network file system was seen to take minutes.
 IMPORT_S = 300.0
-
-
-@dataclass(frozen=True)
-class NoExpectation:
-    """Judges only what is wrong in any context."""
-
-    expect_torch: str | None = None
-    expect_cuda: str | None = None
-    expect_nccl: str | None = None
-    require_gpu: bool = False
 
 
 def import_torch(machine: Machine) -> Iterator[Observation]:
@@ -41,18 +29,23 @@ def import_torch(machine: Machine) -> Iterator[Observation]:
     if not os.path.exists(python):
         return
     facts = _facts(python, machine)
+    findings = surroundings.foreign_libraries(facts)
     if facts["error"]:
-        yield _observed(expectation.broken(facts["error"]), python)
+        findings.insert(0, expectation.broken(facts["error"]))
     else:
-        for finding in expectation.differences(facts, NoExpectation()):
-            yield _observed(finding, python)
-        yield from _unsupported_gpus(machine, facts, python)
-    for finding in surroundings.foreign_libraries(facts):
-        yield _observed(finding, python)
+        findings = [*expectation.differences(facts, expectation.Expectation()), *findings]
+        yield from _unsupported_gpus(machine, facts)
+    for finding in findings:
+        yield from judged(finding, f"import torch by {python}", finding)
 
 
-def _facts(python: str, machine: Machine) -> dict[str, Any]:
-    command = [python, "-B", *_runtime()]
+def _facts(python: str, machine: Machine) -> EnvironmentFacts:
+    # Where this package was sent over standard input it has no files, and the environment's own
+    # copy must do.
+    runtime = ["-m", "provision_runtime"]
+    if "__file__" in globals():
+        runtime = [str(Path(__file__).resolve().parent.parent)]
+    command = [python, "-B", *runtime, "facts"]
     child = subprocess.run(
         command,
         stdout=subprocess.PIPE,
@@ -61,44 +54,26 @@ def _facts(python: str, machine: Machine) -> dict[str, Any]:
         env=dict(machine.environment),
     )
     try:
-        facts: dict[str, Any] = json.loads(child.stdout)
+        facts: EnvironmentFacts = json.loads(child.stdout)
     except ValueError:
         text = child.stderr.decode(errors="replace").strip()
         raise ValueError(f"{python}: {text[-500:] or child.returncode}") from None
     return facts
 
 
-def _runtime() -> list[str]:
-    """How the environment's Python starts this package. Where it was sent over standard input it
-    has no files, and the environment's own copy must do."""
-    file = globals().get("__file__")
-    if file is None:
-        return ["-m", "provision_runtime", "facts"]
-    return [str(Path(file).resolve().parent.parent), "facts"]
-
-
-def _unsupported_gpus(
-    machine: Machine, facts: dict[str, Any], python: str
-) -> Iterator[Observation]:
+def _unsupported_gpus(machine: Machine, facts: EnvironmentFacts) -> Iterator[Observation]:
     """Also GPUs that torch does not see; nvidia-smi knows their architecture."""
+    torch = facts["torch"]
     output = machine.run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
-    if output is None or facts["torch"]["cuda"] is None or output.status != 0:
+    if output is None or output.status != 0 or torch is None or torch["cuda"] is None:
         return
-    built = facts["torch"]["arch_list"]
-    for capability in sorted(set(output.text.split())):
-        if not re.fullmatch(r"\d+\.\d", capability):
-            continue
+    built = torch["arch_list"]
+    for capability in sorted(set(re.findall(r"^\d+\.\d$", output.text, re.MULTILINE))):
         architecture = "sm_" + capability.replace(".", "")
         if expectation.runs_on(architecture, built) is False:
             message = f"this host has {architecture}; torch has code for {', '.join(built)}"
-            finding = Finding("arch-unsupported", message)
-            yield Observation(
-                finding, (Evidence("nvidia-smi --query-gpu=compute_cap", capability),)
-            )
-
-
-def _observed(finding: Finding, python: str) -> Observation:
-    return Observation(finding, (Evidence(f"import torch by {python}", finding.message),))
+            source = "nvidia-smi --query-gpu=compute_cap"
+            yield observation("arch-unsupported", message, source, capability)
 
 
 PROBES = (

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..fs.files import read_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -24,7 +26,7 @@ TOOL_S = 10.0
 
 
 @dataclass(frozen=True)
-class ToolAnswer:
+class ToolOutput:
     """text: standard output and standard error together."""
 
     status: int
@@ -56,18 +58,15 @@ class Machine:
         """A real path as this machine names it."""
         return str(path) if self.is_real else f"/{path.relative_to(self.root)}"
 
-    def read(self, path: str) -> str | None:
-        """The text of a file; None if it is not there or not readable."""
-        try:
-            return self.path(path).read_text(errors="replace")
-        except OSError:
-            return None
+    def read(self, path: str) -> str:
+        """The text of a file; empty if it is not there or not readable."""
+        return read_text(self.path(path))
 
     def glob(self, folder: str, pattern: str) -> list[Path]:
         return sorted(self.path(folder).glob(pattern))
 
     def which(self, name: str, only_on_path: bool = False) -> str | None:
-        """only_on_path: as the user's own programs would find it."""
+        """only_on_path: where the user's programs would find it."""
         if not self.is_real:
             folders = [str(self.root / "bin")]
         else:
@@ -75,7 +74,7 @@ class Machine:
             folders = [self.environment.get("PATH", ""), *more]
         return shutil.which(name, path=os.pathsep.join(folders))
 
-    def run(self, name: str, *arguments: str, timeout_s: float = TOOL_S) -> ToolAnswer | None:
+    def run(self, name: str, *arguments: str, timeout_s: float = TOOL_S) -> ToolOutput | None:
         """A tool's output in English; None if this machine lacks the tool."""
         program = self.which(name)
         if program is None:
@@ -88,10 +87,7 @@ class Machine:
             timeout=timeout_s,
             env={**self.environment, "LC_ALL": "C"},
         )
-        return ToolAnswer(child.returncode, child.stdout.decode(errors="replace"))
-
-    def is_root_user(self) -> bool:
-        return os.geteuid() == 0
+        return ToolOutput(child.returncode, child.stdout.decode(errors="replace"))
 
 
 def this_machine(
@@ -106,7 +102,7 @@ def captured_machine(
 ) -> Machine:
     """The machine whose files are below a folder; its variables are in proc/self/environ."""
     environment = {}
-    text = (root / "proc/self/environ").read_text() if (root / "proc/self/environ").exists() else ""
+    text = read_text(root / "proc/self/environ")
     for entry in text.replace("\n", "\0").split("\0"):
         name, equals, value = entry.partition("=")
         if equals:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm import listeners
 from ..comm.addresses import is_loopback
-from ..report.diagnosis import Evidence
-from ..report.findings import Finding
 from .probe import Observation, Probe, observation
 
 if TYPE_CHECKING:
@@ -24,12 +22,12 @@ DEFAULT_PORT = 29500
 ROUTE_UP = 0x1
 
 
-def own_name(machine: Machine) -> Iterator[Observation]:
+def host_name(machine: Machine) -> Iterator[Observation]:
     name, addresses = _host_addresses(machine)
     if not addresses:
         message = f"{name} does not resolve on this host"
         yield observation("own-name-unresolvable", message, f"getaddrinfo({name})", "no address")
-    elif has_peers(machine) and all(is_loopback(address) for address in addresses):
+    elif has_peers(machine) and all(map(is_loopback, addresses)):
         message = f"{name} resolves to {addresses[0]} on this host"
         yield observation(
             "interface-loopback", message, f"getaddrinfo({name})", ", ".join(addresses)
@@ -53,7 +51,7 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
         return name, [str(entry[4][0]) for entry in entries]
     name = (machine.read("/etc/hostname") or "localhost").strip()
     addresses = []
-    for line in (machine.read("/etc/hosts") or "").splitlines():
+    for line in machine.read("/etc/hosts").splitlines():
         fields = line.partition("#")[0].split()
         if name in fields[1:]:
             addresses.append(fields[0])
@@ -63,7 +61,7 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
 def routes(machine: Machine) -> Iterator[Observation]:
     """Two routes with the same network, mask and metric: the kernel takes whichever came first."""
     interfaces: dict[tuple[str, str, str], list[str]] = {}
-    for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:
+    for line in machine.read("/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) < 8 or not int(fields[3], 16) & ROUTE_UP:
             continue
@@ -71,18 +69,11 @@ def routes(machine: Machine) -> Iterator[Observation]:
         interfaces.setdefault(key, []).append(fields[0])
     for (destination, mask, _), names in interfaces.items():
         if len(set(names)) > 1:
-            network = f"{_dotted(destination)}/{_bits(mask)}"
+            # Addresses are in the machine's byte order.
+            address = socket.inet_ntoa(int(destination, 16).to_bytes(4, "little"))
+            network = f"{address}/{bin(int(mask, 16)).count('1')}"
             message = f"{' and '.join(sorted(set(names)))} both lead to {network}"
             yield observation("routes-duplicate", message, "/proc/net/route", network)
-
-
-def _dotted(text: str) -> str:
-    """/proc/net/route has addresses in the machine's byte order."""
-    return socket.inet_ntoa(int(text, 16).to_bytes(4, "little"))
-
-
-def _bits(mask: str) -> int:
-    return bin(int(mask, 16)).count("1")
 
 
 def interfaces(machine: Machine) -> Iterator[Observation]:
@@ -91,18 +82,13 @@ def interfaces(machine: Machine) -> Iterator[Observation]:
         try:
             configured_interface(backend, machine.environment, available)
         except LookupError as error:
-            evidence = (
-                Evidence(f"variable {variable}", machine.environment[variable]),
-                Evidence("/sys/class/net", " ".join(available)),
-            )
-            yield Observation(
-                Finding("interface-absent", str(error)), evidence, f"unset {variable}"
-            )
+            source, value = f"variable {variable}", machine.environment[variable]
+            yield observation("interface-absent", str(error), source, value, f"unset {variable}")
 
 
 def port(machine: Machine) -> Iterator[Observation]:
-    """MASTER_PORT, or torchrun's own port if a process of this user listens there: somebody else's
-    may be a job that is as it should be."""
+    """MASTER_PORT; or torchrun's default port if a process of this user listens there, since that of
+    another user may be a healthy job."""
     if not machine.is_real:
         return
     variable = machine.environment.get("MASTER_PORT", "")
@@ -122,7 +108,7 @@ def port(machine: Machine) -> Iterator[Observation]:
 
 
 PROBES = (
-    Probe("own name", ("own-name-unresolvable", "interface-loopback"), own_name),
+    Probe("own name", ("own-name-unresolvable", "interface-loopback"), host_name),
     Probe("routes", ("routes-duplicate",), routes),
     Probe("interfaces", ("interface-absent",), interfaces),
     Probe("port", ("port-busy",), port),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, List, TypedDict, Union
 
 from ..report.diagnosis import Evidence, ObservedFinding
 from ..report.findings import CATALOG, Finding
@@ -22,7 +22,7 @@ class Observation:
     """A finding with its evidence. command: more exact than the registry's."""
 
     finding: Finding
-    evidence: tuple[Evidence, ...]
+    evidence: list[Evidence]
     command: str = ""
 
     def reported(self) -> ObservedFinding:
@@ -31,7 +31,7 @@ class Observation:
             id=self.finding.id,
             verdict=rule.verdict,
             message=self.finding.message,
-            evidence=list(self.evidence),
+            evidence=self.evidence,
             breaks=rule.breaks,
             advice=self.finding.advice or rule.advice,
             command=self.command or rule.command,
@@ -47,7 +47,15 @@ class Limitation:
     command: str = ""
 
 
-Answer = Union[Observation, Limitation]
+Result = Union[Observation, Limitation]
+
+
+class ProbeResult(TypedDict, total=False):
+    """What a probe's process returns. failure: why it has neither findings nor notes."""
+
+    findings: List[ObservedFinding]
+    notes: List[List[str]]
+    failure: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Probe:
 
     name: str
     ids: tuple[str, ...]
-    run: Callable[[Machine], Iterable[Answer]]
+    run: Callable[[Machine], Iterable[Result]]
     deadline_s: float = DEADLINE_S
     deep_deadline_s: float = DEEP_DEADLINE_S
     needs_prefix: bool = False
@@ -66,15 +74,14 @@ class Probe:
         return self.deep_deadline_s if machine.is_deep else self.deadline_s
 
 
-def observe(probe: Probe, machine: Machine) -> dict[str, Any]:
-    """What a probe reports, as JSON can hold it."""
+def observe(probe: Probe, machine: Machine) -> ProbeResult:
     findings, notes = [], []
     for result in probe.run(machine):
         if isinstance(result, Limitation):
             notes.append([result.message, result.command])
             continue
         assert result.finding.id in probe.ids, result.finding.id
-        findings.append(result.reported().as_json())
+        findings.append(result.reported())
     return {"findings": findings, "notes": notes}
 
 
@@ -82,4 +89,13 @@ def observation(
     id: str, message: str, source: str, value: object, command: str = ""
 ) -> Observation:
     """An observation with one piece of evidence."""
-    return Observation(Finding(id, message), (Evidence(source, str(value)),), command)
+    return Observation(Finding(id, message), [Evidence(source=source, value=str(value))], command)
+
+
+def judged(
+    finding: Finding | None, source: str, value: object, command: str = ""
+) -> list[Observation]:
+    """What a judge of facts returned, with one piece of evidence; nothing if all is well."""
+    if finding is None:
+        return []
+    return [Observation(finding, [Evidence(source=source, value=str(value))], command)]

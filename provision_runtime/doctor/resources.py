@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..checks import surroundings
 from ..facts import libraries, limits, nccl
-from ..report.diagnosis import Evidence
-from ..report.findings import Finding
 from ..report.text import format_bytes, format_count
-from .probe import Observation, Probe, observation
+from .probe import Observation, Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,20 +31,16 @@ def shared_memory(machine: Machine) -> Iterator[Observation]:
     shm = limits.shared_memory(machine.root)
     size, free = (shm["bytes"], shm["free_bytes"]) if shm else (None, None)
     finding = surroundings.shared_memory_finding(size, free, local_ranks(machine))
-    if finding is not None:
-        value = f"{size} bytes, {free} free"
-        yield Observation(finding, (Evidence("statvfs /dev/shm", value),))
+    yield from judged(finding, "statvfs /dev/shm", f"{size} bytes, {free} free")
 
 
 def temporary_folder(machine: Machine) -> Iterator[Observation]:
     folders = limits.temporary_folders(machine.environment, machine.root)
     finding = surroundings.temporary_folder_finding(folders, _replaces_long_folder(machine))
-    if finding is not None:
-        text = ", ".join(
-            f"{folder} {'writable' if can_write else 'not writable'}"
-            for folder, can_write in folders
-        )
-        yield Observation(finding, (Evidence("folders for temporary files", text),))
+    texts = []
+    for folder, can_write in folders:
+        texts.append(f"{folder} writable" if can_write else f"{folder} not writable")
+    yield from judged(finding, "folders for temporary files", ", ".join(texts))
 
 
 def _replaces_long_folder(machine: Machine) -> bool:
@@ -64,25 +58,18 @@ def _replaces_long_folder(machine: Machine) -> bool:
 def process_limits(machine: Machine) -> Iterator[Observation]:
     facts = limits.collect(machine.root)
     finding = surroundings.open_files_finding(facts["nofile"], local_ranks(machine))
-    if finding is not None:
-        evidence = Evidence("/proc/self/limits, Max open files", str(facts["nofile"]))
-        yield Observation(finding, (evidence,))
+    yield from judged(finding, "/proc/self/limits, Max open files", facts["nofile"])
     finding = surroundings.locked_memory_finding(facts)
-    if finding is not None:
-        evidence = Evidence("/proc/self/limits, Max locked memory", str(facts["memlock"]))
-        yield Observation(finding, (evidence,))
+    yield from judged(finding, "/proc/self/limits, Max locked memory", facts["memlock"])
 
 
 def cpus(machine: Machine) -> Iterator[Observation]:
     facts = limits.cpus(machine.root)
     finding = surroundings.quota_finding(facts)
-    if finding is not None:
-        yield Observation(finding, (Evidence("quota of the cgroup, CPUs", str(facts["quota"])),))
-    variables = {"environment": machine.environment, "limits": {"cpus": facts}}
-    finding = surroundings.threads_finding(variables, local_ranks(machine))
-    if finding is not None:
-        value = machine.environment["OMP_NUM_THREADS"]
-        yield Observation(finding, (Evidence("variable OMP_NUM_THREADS", value),))
+    yield from judged(finding, "quota of the cgroup, CPUs", facts["quota"])
+    threads = machine.environment.get("OMP_NUM_THREADS", "")
+    finding = surroundings.threads_finding(threads, facts["allowed"], local_ranks(machine))
+    yield from judged(finding, "variable OMP_NUM_THREADS", threads)
 
 
 def memory(machine: Machine) -> Iterator[Observation]:
@@ -99,10 +86,7 @@ def memory(machine: Machine) -> Iterator[Observation]:
 
 def iommu(machine: Machine) -> Iterator[Observation]:
     finding = surroundings.iommu_finding(libraries.pci_gpus(machine.root))
-    if finding is not None:
-        yield Observation(
-            finding, (Evidence("/sys/bus/pci/devices/*/iommu_group/type", finding.message),)
-        )
+    yield from judged(finding, "/sys/bus/pci/devices/*/iommu_group/type", finding)
 
 
 def nccl_settings(machine: Machine) -> Iterator[Observation]:
@@ -110,16 +94,15 @@ def nccl_settings(machine: Machine) -> Iterator[Observation]:
     home = nccl.home() if machine.is_real else Path(machine.home)
     texts = []
     for path in nccl.files(machine.environment, home):
-        texts.append((str(path), machine.read(str(path)) or ""))
+        texts.append((str(path), machine.read(str(path))))
     for setting in nccl.effective(machine.environment, texts):
-        if setting.is_costly:
-            message = f"{setting.name}={setting.value} ({setting.source}): {setting.effect}"
-            command = f"unset {shlex.quote(setting.name)}"
-            if setting.source != nccl.ENVIRONMENT:
-                pattern = shlex.quote(f"/^{setting.name}=/d")
-                command = f"sed -i {pattern} {shlex.quote(setting.source)}"
-            evidence = Evidence(setting.source, f"{setting.name}={setting.value}")
-            yield Observation(Finding("nccl-setting", message), (evidence,), command)
+        command = f"unset {shlex.quote(setting['name'])}"
+        if setting["source"] != nccl.ENVIRONMENT:
+            pattern = shlex.quote(f"/^{setting['name']}=/d")
+            command = f"sed -i {pattern} {shlex.quote(setting['source'])}"
+        for finding in surroundings.costly_settings([setting]):
+            value = f"{setting['name']}={setting['value']}"
+            yield from judged(finding, setting["source"], value, command)
 
 
 PROBES = (

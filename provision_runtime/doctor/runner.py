@@ -13,11 +13,12 @@ import selectors
 import signal
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..report import diagnosis
 from ..report.diagnosis import Diagnosis, Evidence, ObservedFinding, ProbeRun
 from ..report.findings import Finding
-from .probe import Observation, observe
+from .probe import Observation, ProbeResult, observe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,29 +44,34 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
     first, as one finding."""
     started = time.monotonic()
     results, durations, waits = _run_isolated(machine, probes)
-    late = [probe for probe in probes if probe.name in waits]
-    findings = [_late_finding(machine, late, waits)] if late else []
+    findings: list[ObservedFinding] = []
     notes: list[list[str]] = []
     runs = []
+    overdue = []
     failed: dict[str, list[str]] = {}  # names of probes by the reason
     for probe in probes:
-        if probe.name in waits:
-            runs.append(ProbeRun(probe.name, "late", probe.limit_s(machine)))
-            continue
+        state, duration_s = "done", durations.get(probe.name, probe.limit_s(machine))
         result = results.get(probe.name, {"failure": "its process was killed"})
-        failure = result.get("failure")
-        runs.append(ProbeRun(probe.name, "failed" if failure else "done", durations[probe.name]))
-        if failure:
-            failed.setdefault(failure, []).append(probe.name)
-            continue
-        for document in result["findings"]:
-            findings.append(ObservedFinding.from_json(document))
-        notes += [note for note in result["notes"] if note not in notes]
+        if probe.name in waits:
+            state = "late"
+            overdue.append(probe)
+        elif "failure" in result:
+            state = "failed"
+            failed.setdefault(result["failure"], []).append(probe.name)
+        else:
+            findings += result["findings"]
+            notes += [note for note in result["notes"] if note not in notes]
+        runs.append(ProbeRun(name=probe.name, state=state, duration_s=duration_s))
+    if overdue:
+        findings.insert(0, _overdue_finding(machine, overdue, waits))
     findings = [_failed_finding(names, reason) for reason, names in failed.items()] + findings
     return Diagnosis(
+        schema=diagnosis.SCHEMA,
+        kind=diagnosis.KIND,
+        verdict=diagnosis.verdict_of(findings),
         host=os.uname().nodename,
         prefix=machine.prefix,
-        is_root=machine.is_root_user(),
+        is_root=os.geteuid() == 0,
         duration_s=round(time.monotonic() - started, 3),
         findings=findings,
         notes=notes,
@@ -75,10 +81,10 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
 
 def _run_isolated(
     machine: Machine, probes: Sequence[Probe]
-) -> tuple[dict[str, dict[str, Any]], dict[str, float], dict[str, str]]:
+) -> tuple[dict[str, ProbeResult], dict[str, float], dict[str, str]]:
     """The results of the probes that returned one, the seconds of those that ended, and in which
     function of the kernel each of the others waits."""
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, ProbeResult] = {}
     durations: dict[str, float] = {}
     waits: dict[str, str] = {}
     with selectors.DefaultSelector() as selector:
@@ -121,7 +127,11 @@ def _start(machine: Machine, probe: Probe) -> _Child:
             null = _null()
             for descriptor in (0, 1, 2):
                 os.dup2(null, descriptor)
-            result = _observe_or_explain(probe, machine)
+            result: ProbeResult
+            try:
+                result = observe(probe, machine)
+            except Exception as error:  # one probe's mistake must not cost the others
+                result = {"failure": f"{type(error).__name__}: {error}"}
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(json.dumps(result).encode())
             status = 0
@@ -132,15 +142,8 @@ def _start(machine: Machine, probe: Probe) -> _Child:
     return _Child(probe, pid, reading, started, started + probe.limit_s(machine))
 
 
-def _observe_or_explain(probe: Probe, machine: Machine) -> dict[str, Any]:
-    try:
-        return observe(probe, machine)
-    except Exception as error:  # one probe's mistake must not cost the others
-        return {"failure": f"{type(error).__name__}: {error}"}
-
-
 def _null() -> int:
-    """A file that is empty and takes nothing that matters, also where /dev/null is broken."""
+    """A descriptor that reads as empty, even where /dev/null is broken."""
     try:
         return os.open(os.devnull, os.O_RDWR)
     except OSError:
@@ -152,19 +155,21 @@ def _null() -> int:
 def _failed_finding(names: Sequence[str], reason: str) -> ObservedFinding:
     """One for all that failed for one reason: a broken machine fails many."""
     message = f"no result from {', '.join(names)}: {reason}"
-    evidence = tuple(Evidence("probe", name) for name in names)
+    evidence = [Evidence(source="probe", value=name) for name in names]
     return Observation(Finding("probe-failed", message), evidence).reported()
 
 
-def _late_finding(
-    machine: Machine, late: Sequence[Probe], waits: Mapping[str, str]
+def _overdue_finding(
+    machine: Machine, probes: Sequence[Probe], waits: Mapping[str, str]
 ) -> ObservedFinding:
     """One finding for all: the cause is often one file server."""
-    limit_s = max(probe.limit_s(machine) for probe in late)
-    names = ", ".join(probe.name for probe in late)
-    message = f"no result within {limit_s:g} s: {names}"
-    evidence = [Evidence(f"/proc/PID/wchan, {probe.name}", waits[probe.name]) for probe in late]
-    return Observation(Finding("probe-late", message), tuple(evidence)).reported()
+    limit_s = max(probe.limit_s(machine) for probe in probes)
+    message = f"no result within {limit_s:g} s: {', '.join(probe.name for probe in probes)}"
+    evidence = []
+    for probe in probes:
+        source = f"/proc/PID/wchan, {probe.name}"
+        evidence.append(Evidence(source=source, value=waits[probe.name]))
+    return Observation(Finding("probe-late", message), evidence).reported()
 
 
 def _waits_in(pid: int) -> str:
@@ -177,7 +182,7 @@ def _waits_in(pid: int) -> str:
 
 
 def _end(pid: int) -> None:
-    """Kill a probe and what it started. It may be stuck in the kernel, so nobody waits for it."""
+    """Kill a probe and its children, without waiting: it may be stuck in the kernel."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -139,19 +139,18 @@ def _quote_states(text: str) -> Iterator[tuple[int, str]]:
 def parse_options(text: str) -> dict[str, str]:
     """The options of sbatch, or of srun before its command: `--nodes=4 -c 8 --exclusive bash` as a
     dictionary of long names."""
-    words = text.partition(" #")[0].split()
+    arguments = iter(text.partition(" #")[0].split())
     options = {}
-    index = 0
-    while index < len(words) and words[index].startswith("-"):
-        name, equals, value = words[index].partition("=")
-        attached = re.fullmatch(r"(-[A-Za-z])(\S+)", words[index])
+    for argument in arguments:
+        if not argument.startswith("-"):
+            break
+        name, equals, value = argument.partition("=")
+        attached = re.fullmatch(r"(-[A-Za-z])(\S+)", argument)
         if attached:
             name, value = attached[1], attached[2]
         elif not equals and name not in WITHOUT_VALUE:
-            index += 1
-            value = words[index] if index < len(words) else ""
+            value = next(arguments, "")
         options[LONG_NAMES.get(name, name)] = value
-        index += 1
     return options
 
 
@@ -167,7 +166,7 @@ def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observatio
         options = parse_options(step.text.partition("srun ")[2])
         if "--cpus-per-task" not in options:
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
-            yield observation("srun-cpus", message, script.evidence(step), _shown(step.text))
+            yield observation("srun-cpus", message, script.evidence(step), _one_line(step.text))
 
 
 def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
@@ -193,21 +192,20 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
         is_used = assigned is not None and re.search(rf"\$\{{?{assigned[1]}\b", steps)
         if line not in script.steps and not is_used:
             continue
-        for name in TASK_VARIABLES:
-            if _is_expanded(line.text, name):
-                message = f"${name} in line {line.number} is expanded before srun starts its tasks"
-                source = script.evidence(line)
-                yield observation("rank-expanded-early", message, source, _shown(line.text))
-                break
+        expanded = [name for name in TASK_VARIABLES if _is_expanded(line.text, name)]
+        if expanded:
+            message = (
+                f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks"
+            )
+            yield observation(
+                "rank-expanded-early", message, script.evidence(line), _one_line(line.text)
+            )
 
 
 def _is_expanded(text: str, name: str) -> bool:
-    for position, state in _quote_states(text):
-        if text[position] != "$" or state == "'":
-            continue
-        if re.match(rf"\$(\{{{name}\b|{name}\b)", text[position:]):
-            return True
-    return False
+    states = dict(_quote_states(text))
+    references = re.finditer(rf"\$\{{?{name}\b", text)
+    return any(states.get(match.start(), "'") != "'" for match in references)
 
 
 def _node_count(script: BatchScript) -> Iterator[Observation]:
@@ -224,7 +222,7 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
             message = f"line {line.number} says {match[1]} nodes, #SBATCH --nodes says {nodes}"
             command = "--nnodes=$SLURM_NNODES"
             source = script.evidence(line)
-            yield observation("node-count-fixed", message, source, _shown(line.text), command)
+            yield observation("node-count-fixed", message, source, _one_line(line.text), command)
 
 
 def _program(name: str, text: str) -> Iterator[Observation]:
@@ -234,11 +232,11 @@ def _program(name: str, text: str) -> Iterator[Observation]:
     except SyntaxError:
         return
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = [_called(call) for call in calls]
+    names = [_callee(call) for call in calls]
     if "set_device" in names or "barrier" not in names:
         return
     for call in calls:
-        if _called(call) != "init_process_group":
+        if _callee(call) != "init_process_group":
             continue
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         backend = keywords.get("backend", call.args[0] if call.args else None)
@@ -249,7 +247,7 @@ def _program(name: str, text: str) -> Iterator[Observation]:
             yield observation("barrier-device", message, source, ast.get_source_segment(text, call))
 
 
-def _called(call: ast.Call) -> str:
+def _callee(call: ast.Call) -> str:
     """The last name of what is called: `dist.barrier()` is barrier."""
     function = call.func
     if isinstance(function, ast.Attribute):
@@ -257,7 +255,7 @@ def _called(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _shown(text: str) -> str:
+def _one_line(text: str) -> str:
     """A line as evidence: on one line, and not too long."""
     line = " ".join(text.split())
     return line if len(line) <= 160 else line[:157] + "..."

@@ -14,6 +14,7 @@ import json
 import secrets
 from collections import Counter
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, List
 
 from ..comm.rank_names import name_ranks
@@ -100,14 +101,14 @@ def require_same_parameters(
         ValueError: With data=True, for a parameter on the meta device.
     """
     entries = describe(model, data)
-    own, token = _digest(entries), secrets.token_hex(8)
-    answers = exchange("parameter digests", [own, token])
-    digests = [digest for digest, _ in answers]
+    local = [_digest(entries), secrets.token_hex(8)]
+    tokens = exchange("parameter digests", local)
+    digests = [digest for digest, _ in tokens]
     if len(set(digests)) == 1:
-        return own
+        return local[0]
     # Of the ranks with the same digest, the first sends its parameters: a large model times a
     # thousand ranks is more than a store should carry.
-    is_sender = answers.index([own, token]) == digests.index(own)
+    is_sender = tokens.index(local) == digests.index(local[0])
     models = exchange("parameters", entries if is_sender else None)
     difference = first_difference([models[digests.index(digest)] for digest in digests])
     assert difference is not None
@@ -147,19 +148,19 @@ def first_difference(models: Sequence[Sequence[Entry]]) -> ParameterDifference |
     Without a majority, rank 0's model is the reference, and the difference names all ranks, since
     any may be wrong.
     """
-    kinds = [json.dumps(model) for model in models]
-    usual, count = Counter(kinds).most_common(1)[0]
-    is_majority = count * 2 > len(kinds)
-    if not is_majority:
-        usual = kinds[0]  # DDP would copy from rank 0
-    differing = [rank for rank, kind in enumerate(kinds) if kind != usual]
+    texts = [json.dumps(model) for model in models]
+    common, count = Counter(texts).most_common(1)[0]
+    has_majority = count * 2 > len(texts)
+    if not has_majority:
+        common = texts[0]  # DDP would copy from rank 0
+    differing = [rank for rank, text in enumerate(texts) if text != common]
     if not differing:
         return None
-    reference = "on most ranks" if is_majority else f"on {_holders(kinds, usual)}"
-    name, message = _compare(models[kinds.index(usual)], models[differing[0]], reference)
-    if is_majority:
+    where = "on most ranks" if has_majority else f"on {_ranks_with(common, texts)}"
+    name, message = _compare(models[texts.index(common)], models[differing[0]], where)
+    if has_majority:
         return ParameterDifference(name, message, tuple(differing))
-    message = f"on {_holders(kinds, kinds[differing[0]])}, {message}"
+    message = f"on {_ranks_with(texts[differing[0]], texts)}, {message}"
     return ParameterDifference(name, message, tuple(range(len(models))))
 
 
@@ -188,51 +189,29 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             yield from _pieces(part)
 
 
-def _holders(kinds: Sequence[str], kind: str) -> str:
-    return name_ranks([rank for rank, own_kind in enumerate(kinds) if own_kind == kind])
+def _ranks_with(text: str, texts: Sequence[str]) -> str:
+    return name_ranks([rank for rank, other in enumerate(texts) if other == text])
 
 
-def _compare(
-    usual_model: Sequence[Entry], model: Sequence[Entry], reference: str
-) -> tuple[str, str]:
-    """The first parameter that differs, and a message about it. `reference`: the ranks of the usual
-    model, for the message."""
-    usual_names = [entry[0] for entry in usual_model]
-    names = [entry[0] for entry in model]
-    for usual, entry in zip(usual_model, model):
-        if usual == entry:
-            continue
-        name, usual_name = entry[0], usual[0]
-        if name == usual_name:
-            return name, f"parameter {name} {_contrast(usual, entry)} {reference}"
-        if usual_name not in names:
-            return _missing(usual, reference)
-        if name not in usual_names:
-            return _surplus(entry, reference)
-        message = (
-            f"parameter {name} is in the place of {usual_name} {reference}: "
-            "the same parameters in another order"
+def _compare(reference: Sequence[Entry], model: Sequence[Entry], where: str) -> tuple[str, str]:
+    """The first parameter that differs, and a message. where: the ranks of the reference."""
+    pairs = zip_longest(reference, model)
+    expected, entry = next((expected, entry) for expected, entry in pairs if expected != entry)
+    if entry is None or (expected and all(expected[0] != name for name, *_ in model)):
+        name = expected[0]
+        return name, f"parameter {name} is missing; it is {_describe(expected)} {where}"
+    name = entry[0]
+    if expected is None or all(name != other for other, *_ in reference):
+        return name, f"parameter {name} is {_describe(entry)}; it does not exist {where}"
+    if name != expected[0]:
+        problem = (
+            f"takes the position of {expected[0]} {where}: the same parameters in another order"
         )
-        return name, message
-    if len(usual_model) > len(model):
-        return _missing(usual_model[len(model)], reference)
-    return _surplus(model[len(usual_model)], reference)
-
-
-def _missing(usual: Entry, reference: str) -> tuple[str, str]:
-    return usual[0], f"parameter {usual[0]} is missing; it is {_describe(usual)} {reference}"
-
-
-def _surplus(entry: Entry, reference: str) -> tuple[str, str]:
-    message = f"parameter {entry[0]} is {_describe(entry)}; it does not exist {reference}"
-    return entry[0], message
-
-
-def _contrast(usual: Entry, entry: Entry) -> str:
-    """`is [3] float32, not [4] float32 as`; if all of that is equal, only the data differs."""
-    if usual[:4] == entry[:4]:
-        return "has other values than"
-    return f"is {_describe(entry)}, not {_describe(usual)} as"
+    elif entry[:4] == expected[:4]:
+        problem = f"has other values than {where}"
+    else:
+        problem = f"is {_describe(entry)}, not {_describe(expected)} as {where}"
+    return name, f"parameter {name} {problem}"
 
 
 def _describe(entry: Entry) -> str:

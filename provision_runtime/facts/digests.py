@@ -20,7 +20,7 @@ import posixpath
 import re
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Dict, Optional, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -30,7 +30,7 @@ OTHER = "(other files)"
 READ_BYTES = 1 << 20
 
 _RECORDS = "conda-meta"
-# As in facts/environment.py.
+# `provision` writes it into every prefix that it makes; until November 2026 under the second name.
 _MARKERS = ("conda-meta/provision.state", "conda-meta/provision.json")
 _BYTECODE = "__pycache__"
 _WHEEL_RECORD = re.compile(r"lib/python3[^/]*/site-packages/([^/]+)\.dist-info/RECORD")
@@ -61,7 +61,7 @@ class File:
     target: str | None
 
     def describe(self, prefix: str, deep: bool) -> str:
-        """What its distribution's digest says of it; changes with the file."""
+        """The line of its distribution's digest; changes with the file."""
         if self.target is not None:
             return f"link {self.target}"
         if not self.is_regular:
@@ -73,52 +73,47 @@ class File:
         return description
 
 
-def prefix_digests(prefix: str, deep: bool, with_files: bool = True) -> dict[str, Any]:
-    """The digest of each distribution in a prefix, by name, and of them all (`root`).
+class DistributionDigest(TypedDict):
+    version: str
+    kind: str
+    digest: str
 
-    with_files: otherwise the digests cover the distributions' own records only, which are quick to
-    read from a network file system.
 
-    `lock_sha256` is the lock that the prefix was made from, as far as it says so. A file of several
-    distributions counts for the one that was installed last. Raises OSError for a prefix that
-    cannot be read.
+class PrefixDigests(TypedDict):
+    """root: of all distributions. lock_sha256: the lock that the prefix was made from, if its
+    marker has it."""
+
+    deep: bool
+    distributions: Dict[str, DistributionDigest]
+    root: str
+    lock_sha256: Optional[str]
+
+
+def prefix_digests(prefix: str, deep: bool, with_files: bool = True) -> PrefixDigests:
+    """The digest of each distribution in a prefix, by name, and of them all.
+
+    with_files: otherwise the digests cover the distributions' records only, which are quick to read
+    from a network file system. A file of several distributions counts for the one that was
+    installed last. Raises OSError for a prefix that cannot be read.
     """
     prefix = os.path.realpath(prefix)
     marker = read_marker(prefix)
-    distributions = {}
+    distributions: dict[str, DistributionDigest] = {}
     root = hashlib.sha256()
     for name, distribution, files in _inventory(prefix, "pack" in marker, with_files):
         digest = hashlib.sha256(f"{distribution.identity}\n".encode())
         for file in files:
             line = f"{file.path}\0{file.describe(prefix, deep)}\n"
             digest.update(os.fsencode(line))
-        entry = {
-            "version": distribution.version,
-            "kind": distribution.kind,
-            "digest": digest.hexdigest(),
-        }
-        distributions[name] = entry
-        root.update("\0".join((name, *entry.values())).encode() + b"\n")
+        version, kind = distribution.version, distribution.kind
+        distributions[name] = {"version": version, "kind": kind, "digest": digest.hexdigest()}
+        root.update("\0".join((name, version, kind, digest.hexdigest())).encode() + b"\n")
     return {
         "deep": deep,
         "distributions": distributions,
         "root": root.hexdigest(),
         "lock_sha256": marker.get("lock_sha256"),
     }
-
-
-def file_digests(prefix: str, names: Collection[str], deep: bool) -> dict[str, dict[str, str]]:
-    """Every file of some distributions with what their digests say of it, by distribution and path.
-
-    Two prefixes differ in exactly the files whose descriptions differ. Names that the prefix does
-    not hold are left out.
-    """
-    prefix = os.path.realpath(prefix)
-    described = {}
-    for name, _, files in _inventory(prefix, with_bytecode="pack" in read_marker(prefix)):
-        if name in names:
-            described[name] = {file.path: file.describe(prefix, deep) for file in files}
-    return described
 
 
 def file_sha256(path: str) -> str:
@@ -134,16 +129,16 @@ def file_sha256(path: str) -> str:
 
 
 def _inventory(
-    prefix: str, with_bytecode: bool, with_files: bool = True
+    prefix: str, with_bytecode: bool, with_files: bool
 ) -> Iterator[tuple[str, Distribution, list[File]]]:
-    """Every distribution by a name of its own, with its files, sorted."""
+    """Every distribution by a unique name, with its files, sorted."""
     walk = _walk(prefix, "", with_bytecode) if with_files else _wheel_records(prefix)
     files = sorted(walk, key=lambda file: os.fsencode(file.path))
-    conda = sorted(_conda_distributions(prefix), key=lambda each: each.name)
+    conda = sorted(_conda_distributions(prefix), key=lambda item: item.name)
     conda_paths = {path for distribution in conda for path in distribution.paths}
     wheels = sorted(
         _wheel_distributions(prefix, (file.path for file in files), conda_paths),
-        key=lambda each: (each.name, each.version),
+        key=lambda item: (item.name, item.version),
     )
     distributions = {}
     owners = {}

@@ -14,9 +14,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import libraries, limits, nccl, origins
+from .digests import read_marker
+
+if TYPE_CHECKING:
+    from .model import DeviceFacts, EnvironmentFacts, TorchFacts
 
 SCHEMA = 2
 # Only these variables are reported: they change which files are imported or loaded, or how.
@@ -30,18 +34,16 @@ VARIABLES = (
     "OMP_NUM_THREADS",
     "GLOO_SOCKET_IFNAME",
 )
-# `provision` writes it into every prefix that it makes; until November 2026 under the second name.
-MARKERS = (Path("conda-meta") / "provision.state", Path("conda-meta") / "provision.json")
 # A cold import of torch from a network file system was seen to take minutes.
 IMPORT_TIMEOUT_S = 300
 
 
-def collect() -> dict[str, Any]:
+def collect() -> EnvironmentFacts:
     """All facts; imports torch into this process."""
-    facts = about_host()
+    facts = host_facts()
     try:
-        facts["torch"] = about_torch()
-        versions = facts["torch"]["nccl"]
+        torch = facts["torch"] = torch_facts()
+        versions = torch["nccl"]
         facts["nccl_settings"] = nccl.settings(versions["loaded"] or versions["compiled"])
         names = [setting["name"] for setting in facts["nccl_settings"]]
         if versions["file"]:
@@ -49,25 +51,29 @@ def collect() -> dict[str, Any]:
     except Exception as error:  # a broken torch may raise anything
         facts["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
     # Last, since importing torch is what loads foreign libraries.
-    return {**facts, **origins.collect()}
+    facts["libraries"] = origins.library_facts()
+    facts["user_site"] = origins.user_site_facts()
+    facts["pythonpath"] = origins.pythonpath_facts()
+    return facts
 
 
-def collect_in_child() -> dict[str, Any]:
+def collect_in_child() -> EnvironmentFacts:
     """All facts, from a child process: if importing torch crashes or hangs, `error` says so."""
     command = [sys.executable, str(Path(__file__).resolve().parent.parent), "facts", "--in-process"]
     try:
         child = subprocess.run(
             command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=IMPORT_TIMEOUT_S
         )
-        return dict(json.loads(child.stdout))
+        facts: EnvironmentFacts = json.loads(child.stdout)
+        return facts
     except subprocess.TimeoutExpired:
         error = f"importing torch did not end within {IMPORT_TIMEOUT_S} s"
     except ValueError:
         error = f"importing torch ended the process with status {child.returncode}"
-    return {**about_host(), "error": error}
+    return {**host_facts(), "error": error}
 
 
-def about_host() -> dict[str, Any]:
+def host_facts() -> EnvironmentFacts:
     """The facts that need no torch. Libraries and modules are empty until torch was imported."""
     libc, libc_version = platform.libc_ver()
     return {
@@ -87,27 +93,35 @@ def about_host() -> dict[str, Any]:
         "limits": limits.collect(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "nccl_settings": nccl.settings(),
+        "nccl_mistyped": {},
         "lock_hash": lock_hash(),
         "driver": libraries.driver_version(),
         "device_nodes": libraries.device_nodes(),
         "pci_gpus": libraries.pci_gpus(),
         "torch": None,
         "error": None,
-        **origins.collect(),
+        "libraries": origins.library_facts(),
+        "user_site": origins.user_site_facts(),
+        "pythonpath": origins.pythonpath_facts(),
     }
 
 
-def about_torch() -> dict[str, Any]:
+def torch_facts() -> TorchFacts:
     import torch
 
-    files = libraries.loaded()
+    nccl_file = libraries.nccl_file(libraries.loaded())
     return {
         "version": str(torch.__version__),
         "git": torch.version.git_version,
         "file": torch.__file__,
         "cuda": torch.version.cuda,
         "cudnn": _cudnn(torch),
-        "nccl": _nccl(torch, files),
+        "nccl": {
+            "compiled": _nccl_compiled(torch),
+            "loaded": libraries.nccl_version(nccl_file) if nccl_file else None,
+            "file": nccl_file,
+            "distribution": _nccl_distribution(torch.version.cuda),
+        },
         "arch_list": _arch_list(torch),
         "cuda_available": bool(torch.cuda.is_available()),
         "device_count": int(torch.cuda.device_count()),
@@ -121,12 +135,11 @@ def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
 
     The variable is only the fallback: it may come from another environment.
     """
-    for marker in MARKERS:
-        try:
-            return str(json.loads((prefix / marker).read_text())["lock_sha256"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return os.environ.get("PROVISION_LOCK_HASH")
+    try:
+        lock_sha256 = read_marker(str(prefix)).get("lock_sha256")
+    except OSError:
+        lock_sha256 = None
+    return lock_sha256 if isinstance(lock_sha256, str) else os.environ.get("PROVISION_LOCK_HASH")
 
 
 def _cudnn(torch: Any) -> int | None:
@@ -134,16 +147,6 @@ def _cudnn(torch: Any) -> int | None:
         return torch.backends.cudnn.version()  # type: ignore[no-any-return]
     except RuntimeError:  # torch was compiled with another version than the loaded one
         return None
-
-
-def _nccl(torch: Any, files: list[str]) -> dict[str, Any]:
-    path = libraries.nccl_file(files)
-    return {
-        "compiled": _nccl_compiled(torch),
-        "loaded": libraries.nccl_version(path) if path else None,
-        "file": path,
-        "distribution": _nccl_distribution(torch.version.cuda),
-    }
 
 
 def _nccl_compiled(torch: Any) -> str | None:
@@ -177,18 +180,19 @@ def _arch_list(torch: Any) -> list[str]:
     return flags.split() if flags else []
 
 
-def _devices(torch: Any) -> list[dict[str, Any]]:
+def _devices(torch: Any) -> list[DeviceFacts]:
+    devices: list[DeviceFacts] = []
     if not torch.cuda.is_available():
-        return []
-    devices = []
+        return devices
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        device = {
-            "index": index,
-            "name": properties.name,
-            "uuid": libraries.gpu_uuid(index),
-            "architecture": f"sm_{properties.major}{properties.minor}",
-            "memory_bytes": properties.total_memory,
-        }
-        devices.append(device)
+        devices.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "uuid": libraries.gpu_uuid(index),
+                "architecture": f"sm_{properties.major}{properties.minor}",
+                "memory_bytes": properties.total_memory,
+            }
+        )
     return devices

@@ -1,4 +1,4 @@
-"""The health check of a container, which its engine runs once a minute: the GPUs answer, and the
+"""The health check of a container, which its engine runs once a minute: the GPUs respond, and the
 folders that ranks need have space.
 
 Does not use the GPUs or import torch, and takes milliseconds. If there are problems, prints them

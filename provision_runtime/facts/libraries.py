@@ -13,7 +13,12 @@ import os
 import re
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Callable
+
+from ..fs.files import read_text
+
+if TYPE_CHECKING:
+    from .model import PciGpu
 
 MAPS = Path("/proc/self/maps")
 DRIVER_VERSION = Path("proc/driver/nvidia/version")
@@ -46,10 +51,7 @@ GPU_CLASSES = ("0x0300", "0x0302")
 
 def loaded() -> list[str]:
     """The files that are mapped into this process now and that we report."""
-    try:
-        return parse_maps(MAPS.read_text(errors="replace"))
-    except OSError:
-        return []
+    return parse_maps(read_text(MAPS))
 
 
 def parse_maps(text: str) -> list[str]:
@@ -84,33 +86,30 @@ def nccl_file(files: list[str]) -> str | None:
     return next(iter(nccl_libraries + torch_libraries), None)
 
 
-def foreign(files: list[str], prefix: str, site_packages: str, own: list[str]) -> list[str]:
+def foreign(files: list[str], prefix: str, site_packages: str, bundled: list[str]) -> list[str]:
     """Which loaded CUDA libraries are not this environment's: neither next to torch nor below the
     prefix.
 
-    own: the environment's CUDA libraries. Below the prefix of a system's own Python (/usr) a
-    library is foreign if the environment has one of the same name.
+    Below the prefix of a system's Python (/usr) a library is foreign if one of the same name is
+    bundled with torch.
     """
     is_system = os.path.normpath(prefix) in SYSTEM_PREFIXES
-    own_stems = {stem(path) for path in own}
+    bundled_stems = {stem(path) for path in bundled}
     result = []
     for path in files:
-        if not is_of_cuda(Path(path).name) or is_below(path, site_packages) or path in own:
+        if not is_of_cuda(Path(path).name) or is_below(path, site_packages) or path in bundled:
             continue
-        if not is_below(path, prefix) or (is_system and stem(path) in own_stems):
+        if not is_below(path, prefix) or (is_system and stem(path) in bundled_stems):
             result.append(path)
     return result
 
 
-def own(site_packages: str) -> list[str]:
+def bundled(site_packages: str) -> list[str]:
     """The CUDA libraries that came with torch: in its folder, or in those of NVIDIA's wheels."""
-    paths = []
-    for folder in (
-        Path(site_packages) / "torch" / "lib",
-        *Path(site_packages).glob("nvidia/*/lib"),
-    ):
-        paths += [str(path) for path in folder.glob("lib*.so*") if is_of_cuda(path.name)]
-    return sorted(paths)
+    files: list[Path] = []
+    for pattern in ("torch/lib/lib*.so*", "nvidia/*/lib/lib*.so*"):
+        files += Path(site_packages).glob(pattern)
+    return sorted(str(path) for path in files if is_of_cuda(path.name))
 
 
 def is_of_cuda(name: str) -> bool:
@@ -149,10 +148,10 @@ def _provider(path: str | None, function: str) -> str | None:
     symbol = _Symbol()
     try:
         address = ctypes.cast(getattr(ctypes.CDLL(path), function), ctypes.c_void_p)
-        is_known = ctypes.CDLL(None).dladdr(address, ctypes.byref(symbol))
+        status = ctypes.CDLL(None).dladdr(address, ctypes.byref(symbol))
     except (OSError, AttributeError):
         return None
-    if not is_known or not symbol.file:
+    if status == 0 or not symbol.file:
         return None
     # The real name, as in /proc/self/maps: the linker keeps the path that it took ($ORIGIN/../..).
     return os.path.realpath(os.fsdecode(symbol.file))
@@ -176,7 +175,7 @@ def decode_nccl(code: int) -> str:
 
 
 def driver_version(root: Path = Path("/")) -> str | None:
-    return parse_driver(_read(root / DRIVER_VERSION) or "")
+    return parse_driver(read_text(root / DRIVER_VERSION))
 
 
 def parse_driver(text: str) -> str | None:
@@ -191,16 +190,14 @@ def device_nodes(root: Path = Path("/")) -> list[str]:
     return sorted(str(path) for path in (root / "dev").glob("nvidia[0-9]*"))
 
 
-def pci_gpus(root: Path = Path("/")) -> list[dict[str, Any]]:
-    """The address of each NVIDIA GPU on the PCI bus, and in `iommu` the type of its IOMMU group.
-
-    DMA or DMA-FQ: addresses are translated; identity: they pass unchanged; None: no IOMMU.
-    """
-    gpus = []
+def pci_gpus(root: Path = Path("/")) -> list[PciGpu]:
+    """The NVIDIA GPUs on the PCI bus."""
+    gpus: list[PciGpu] = []
     for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
-        pci_class = _read(folder / "class") or ""
-        if _read(folder / "vendor") == NVIDIA and pci_class.startswith(GPU_CLASSES):
-            gpus.append({"address": folder.name, "iommu": _read(folder / "iommu_group/type")})
+        is_nvidia = read_text(folder / "vendor").strip() == NVIDIA
+        if is_nvidia and read_text(folder / "class").startswith(GPU_CLASSES):
+            iommu = read_text(folder / "iommu_group/type").strip() or None
+            gpus.append({"address": folder.name, "iommu": iommu})
     return gpus
 
 
@@ -208,50 +205,46 @@ def gpu_models(root: Path = Path("/")) -> list[str]:
     """The distinct models of this machine's GPUs, as the driver names them; empty without it."""
     models = set()
     for file in (root / "proc/driver/nvidia/gpus").glob("*/information"):
-        for line in (_read(file) or "").splitlines():
+        for line in read_text(file).splitlines():
             label, _, model = line.partition(":")
             if label.strip() == "Model":
                 models.add(model.strip())
     return sorted(models)
 
 
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
-
-
 def gpu_pci_address(ordinal: int) -> str | None:
     """The address of a visible GPU as in /sys, `0000:1b:00.0`, from the driver."""
     text = ctypes.create_string_buffer(32)
-    device = ctypes.c_int(0)
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        statuses = (
-            driver.cuInit(0),
-            driver.cuDeviceGet(ctypes.byref(device), ordinal),
-            driver.cuDeviceGetPCIBusId(text, len(text), device),
-        )
-    except (OSError, AttributeError):
-        return None
-    return None if any(statuses) else text.value.decode().lower()
+
+    def query(driver: ctypes.CDLL, device: ctypes.c_int) -> int:
+        return int(driver.cuDeviceGetPCIBusId(text, len(text), device))
+
+    return text.value.decode().lower() if _ask_driver(ordinal, query) else None
 
 
 def gpu_uuid(ordinal: int) -> str | None:
     """The UUID of a visible GPU, from the driver: only newer releases of torch have it."""
     raw = (ctypes.c_ubyte * 16)()
-    device = ctypes.c_int(0)
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
+
+    def query(driver: ctypes.CDLL, device: ctypes.c_int) -> int:
         # The second version distinguishes the instances of a partitioned GPU (MIG); drivers before
         # 11.4 have only the first.
         get_uuid = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+        return int(get_uuid(ctypes.byref(raw), device))
+
+    return f"GPU-{uuid.UUID(bytes=bytes(raw))}" if _ask_driver(ordinal, query) else None
+
+
+def _ask_driver(ordinal: int, query: Callable[[ctypes.CDLL, ctypes.c_int], int]) -> bool:
+    """Whether the CUDA driver has this device and the query succeeds."""
+    device = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
         statuses = (
             driver.cuInit(0),
             driver.cuDeviceGet(ctypes.byref(device), ordinal),
-            get_uuid(ctypes.byref(raw), device),
+            query(driver, device),
         )
     except (OSError, AttributeError):
-        return None
-    return None if any(statuses) else f"GPU-{uuid.UUID(bytes=bytes(raw))}"
+        return False
+    return not any(statuses)

@@ -9,37 +9,35 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Optional, TypedDict
+
+from ..fs import mounts
+from ..fs.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from .model import CpuFacts, InfinibandFacts, LimitFacts, SharedMemory
+
 ROOT = Path("/")
 # Where the processes of one host share memory, as NCCL's ranks and DataLoader's workers do.
 SHARED_MEMORY = Path("dev/shm")
-# How proc(5) escapes characters in mountinfo.
-ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\134", "\\"))
-
-
 # Where Python's tempfile looks for a folder; the last is the working folder.
 TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
 TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/usr/tmp")
 
 
-@dataclass(frozen=True)
-class MountLine:
-    """A line of /proc/self/mountinfo: the folder `root` of that file system is mounted at
-    `point`."""
+class MemoryGroup(TypedDict):
+    """A cgroup. limit, usage: bytes; usage is without the file cache that can be dropped."""
 
-    type: str
-    root: str
-    point: str
-    options: tuple[str, ...]
+    folder: str
+    limit: Optional[int]
+    usage: Optional[int]
+    oom_kills: int
 
 
-def collect(root: Path = ROOT) -> dict[str, Any]:
+def collect(root: Path = ROOT) -> LimitFacts:
     return {
         "cpus": cpus(root),
         "shm": shared_memory(root),
@@ -49,8 +47,7 @@ def collect(root: Path = ROOT) -> dict[str, Any]:
     }
 
 
-def cpus(root: Path = ROOT) -> dict[str, Any]:
-    """`allowed` is what the kernel really gives: os.cpu_count() ignores affinity and quota."""
+def cpus(root: Path = ROOT) -> CpuFacts:
     affinity, quota = _affinity(root), cpu_quota(root)
     return {
         "count": _cpu_count(root),
@@ -67,15 +64,13 @@ def temporary_folders(environment: Mapping[str, str], root: Path = ROOT) -> list
     folders += [*TEMPORARY_FOLDERS, environment.get("PWD", "")]
     result = []
     for folder in dict.fromkeys(folders):
-        place = root / folder.lstrip("/")
-        if os.path.isabs(folder) and place.is_dir():
-            result.append((folder, os.access(place, os.W_OK | os.X_OK)))
+        path = root / folder.lstrip("/")
+        if os.path.isabs(folder) and path.is_dir():
+            result.append((folder, os.access(path, os.W_OK | os.X_OK)))
     return result
 
 
-def shared_memory(root: Path = ROOT) -> dict[str, int] | None:
-    """Sizes in bytes. `device` distinguishes file systems: two containers of one host do not share
-    theirs."""
+def shared_memory(root: Path = ROOT) -> SharedMemory | None:
     try:
         status = os.statvfs(root / SHARED_MEMORY)
         device = os.stat(root / SHARED_MEMORY).st_dev
@@ -88,9 +83,7 @@ def shared_memory(root: Path = ROOT) -> dict[str, int] | None:
     }
 
 
-def infiniband(root: Path = ROOT) -> dict[str, list[str]]:
-    """The adapters that the kernel shows, and the devices that this process may open: a container
-    may have the former without the latter."""
+def infiniband(root: Path = ROOT) -> InfinibandFacts:
     adapters = sorted(path.name for path in (root / "sys/class/infiniband").glob("*"))
     devices = sorted((root / "dev/infiniband").glob("uverbs*"))
     usable = [path.name for path in devices if os.access(path, os.R_OK | os.W_OK)]
@@ -99,18 +92,13 @@ def infiniband(root: Path = ROOT) -> dict[str, list[str]]:
 
 def cpu_quota(root: Path = ROOT) -> float | None:
     """How many CPUs the tightest of this process's cgroups allows; None without a quota."""
-    quotas = []
-    for folder in group_folders("cpu", root):
-        quota = read_quota(folder)
-        if quota is not None:
-            quotas.append(quota)
-    return min(quotas, default=None)
+    quotas = [read_quota(folder) for folder in group_folders("cpu", root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def memory_groups(root: Path = ROOT) -> list[dict[str, Any]]:
-    """What each of this process's cgroups says about its memory: the limit and what is in use
-    without the file cache that can be dropped, in bytes, and how many processes were killed."""
-    result = []
+def memory_groups(root: Path = ROOT) -> list[MemoryGroup]:
+    """The memory of each of this process's cgroups."""
+    result: list[MemoryGroup] = []
     for folder in group_folders("memory", root):
         limit = _first_line(folder / "memory.max", folder / "memory.limit_in_bytes")
         usage = _first_line(folder / "memory.current", folder / "memory.usage_in_bytes")
@@ -134,7 +122,7 @@ def memory_groups(root: Path = ROOT) -> list[dict[str, Any]]:
 
 def _first_line(*paths: Path) -> str:
     for path in paths:
-        for line in _lines(path):
+        for line in read_text(path).splitlines():
             return line.strip()
     return ""
 
@@ -142,27 +130,11 @@ def _first_line(*paths: Path) -> str:
 def named_counters(path: Path) -> dict[str, int]:
     """Lines of a name and a number."""
     counters = {}
-    for line in _lines(path):
+    for line in read_text(path).splitlines():
         name, _, value = line.partition(" ")
         if value.strip().isdigit():
             counters[name] = int(value)
     return counters
-
-
-def parse_mounts(text: str) -> list[MountLine]:
-    """Skips lines that are cut off."""
-    # id parent major:minor root point options [optional fields] - type source super-options
-    mounts = []
-    for line in text.splitlines():
-        fields = line.split()
-        if "-" not in fields[6:]:
-            continue
-        dash = fields.index("-", 6)
-        if len(fields) > dash + 3:
-            root, point = _unescape(fields[3]), _unescape(fields[4])
-            options = tuple(fields[dash + 3].split(","))
-            mounts.append(MountLine(fields[dash + 1], root, point, options))
-    return mounts
 
 
 def parse_groups(text: str) -> dict[str, str]:
@@ -179,18 +151,13 @@ def parse_groups(text: str) -> dict[str, str]:
 def group_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
     """The folders of this process's cgroup and of each group above it, of v1 and v2; none where the
     kernel shows none."""
-    try:
-        mounts = parse_mounts((root / "proc/self/mountinfo").read_text(errors="replace"))
-        groups = parse_groups((root / "proc/self/cgroup").read_text(errors="replace"))
-    except OSError:
-        return
-    for mount in mounts:
-        if mount.type == "cgroup" and controller in mount.options:
+    groups = parse_groups(read_text(root / "proc/self/cgroup"))
+    for mount in mounts.parse(read_text(root / "proc/self/mountinfo")):
+        group = None
+        if mount.type == "cgroup" and controller in mount.options.split(","):
             group = groups.get(controller)
         elif mount.type == "cgroup2":
             group = groups.get("")
-        else:
-            group = None
         if group is None:
             continue
         top = root / mount.point.lstrip("/")
@@ -224,16 +191,10 @@ def parse_quota(text: str) -> float | None:
     return round(allowed, 2) if allowed > 0 else None
 
 
-def _unescape(text: str) -> str:
-    for code, character in ESCAPES:
-        text = text.replace(code, character)
-    return text
-
-
 def _limit(label: str, kind: int, root: Path) -> int | None:
     """The soft limit; None if there is none."""
     if root != ROOT:
-        for line in _lines(root / "proc/self/limits"):
+        for line in read_text(root / "proc/self/limits").splitlines():
             if line.startswith(label):
                 soft_text = line[len(label) :].split()[0]
                 return None if soft_text == "unlimited" else int(soft_text)
@@ -244,7 +205,7 @@ def _limit(label: str, kind: int, root: Path) -> int | None:
 def _affinity(root: Path) -> int:
     """How many CPUs this process may run on."""
     if root != ROOT:
-        for line in _lines(root / "proc/self/status"):
+        for line in read_text(root / "proc/self/status").splitlines():
             if line.startswith("Cpus_allowed_list:"):
                 return _count_list(line.split(":")[1])
     return len(os.sched_getaffinity(0))
@@ -252,7 +213,7 @@ def _affinity(root: Path) -> int:
 
 def _cpu_count(root: Path) -> int | None:
     if root != ROOT:
-        for line in _lines(root / "sys/devices/system/cpu/online"):
+        for line in read_text(root / "sys/devices/system/cpu/online").splitlines():
             return _count_list(line)
     return os.cpu_count()
 
@@ -264,10 +225,3 @@ def _count_list(text: str) -> int:
         first, _, last = part.partition("-")
         count += int(last or first) - int(first) + 1
     return count
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

@@ -12,12 +12,16 @@ import mmap
 import os
 import pwd
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..fs.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from .model import NcclSetting
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 SYSTEM_FILE = Path("/etc/nccl.conf")
@@ -29,17 +33,6 @@ NAME_IN_LIBRARY = re.compile(rb"NCCL_[A-Z0-9_]+(?=\0)")
 # The least likeness of a mistyped name and the right one: one or two letters of fifteen.
 NEARLY = 0.88
 NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
-
-
-@dataclass(frozen=True)
-class NcclSetting:
-    name: str
-    value: str
-    # "environment", or the file.
-    source: str
-    effect: str
-    # Whether it makes jobs slow or hides failures: users should know about it.
-    is_costly: bool
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ def _is_off(value: str) -> bool:
 
 
 def _is_on_for_torch(value: str) -> bool:
-    """torch's own switches are words or numbers."""
+    """torch's switches are words or numbers."""
     return _is_on(value) or value.strip().lower() in ("true", "t", "yes", "y", "on")
 
 
@@ -186,10 +179,10 @@ MEANINGS = {
 UNKNOWN = SettingMeaning("unknown to this test", _never)
 
 
-def settings(version: str | None = None) -> list[dict[str, Any]]:
+def settings(version: str | None = None) -> list[NcclSetting]:
     """The settings that this version of NCCL (by default the newest) will read in this process."""
-    texts = [(str(path), _read(path)) for path in files(os.environ, home(), version)]
-    return [asdict(setting) for setting in effective(os.environ, texts)]
+    texts = [(str(path), read_text(path)) for path in files(os.environ, home(), version)]
+    return effective(os.environ, texts)
 
 
 def home() -> Path | None:
@@ -233,11 +226,18 @@ def effective(environment: Mapping[str, str], texts: list[tuple[str, str]]) -> l
 
 def _setting(name: str, value: str, source: str) -> NcclSetting:
     meaning = MEANINGS.get(name, UNKNOWN)
+    effect, is_costly = meaning.effect, meaning.is_costly(value)
     is_switch = meaning.is_costly in (_is_on, _is_off)
     if is_switch and _is_set(value) and NUMBER.match(value) is None:
-        effect = f"{meaning.effect}; NCCL reads numbers only, so {value!r} means 0"
-        return NcclSetting(name, value, source, effect, is_costly=True)
-    return NcclSetting(name, value, source, meaning.effect, meaning.is_costly(value))
+        effect += f"; NCCL reads numbers only, so {value!r} means 0"
+        is_costly = True
+    return {
+        "name": name,
+        "value": value,
+        "source": source,
+        "effect": effect,
+        "is_costly": is_costly,
+    }
 
 
 def names_in(library: str) -> frozenset[str]:
@@ -280,10 +280,3 @@ def parse(text: str) -> dict[str, str]:
         if equals and not line.startswith("#"):
             values.setdefault(name, value)
     return values
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -32,12 +32,12 @@ PLUGIN_NAME = re.compile(
     r"|Plugin Path : (\S+)"
 )
 WARNING = re.compile(r"NCCL WARN (.*)$")
-WARNINGS_KEPT = 20
+MAX_WARNINGS = 20
 
 
 @dataclass
 class Transports:
-    """What one rank's log says. `peers`: the transport to each rank that it sends to, and `gdrdma`
+    """The log of one rank. `peers`: the transport to each rank that it sends to, and `gdrdma`
     whether the network moves data to and from the GPU directly."""
 
     version: str | None = None
@@ -86,15 +86,14 @@ def _read_line(line: str, rank: int, result: Transports) -> None:
         if name not in result.plugins:
             result.plugins.append(name)
     warning = WARNING.search(line)
-    if warning and len(result.warnings) < WARNINGS_KEPT:
+    if warning and len(result.warnings) < MAX_WARNINGS:
         result.warnings.append(warning[1])
 
 
 def _read_channel(match: re.Match[str], rank: int, result: Transports) -> None:
     source, target = int(match[2]), int(match[3])
     direction, transport, rest = match[4], match[5], match[6]
-    is_own_network = transport == NET and rank in (source, target)
-    if is_own_network:
+    if transport == NET and rank in (source, target):
         # One channel without it is enough to slow the ring down.
         uses_gdrdma = "GDRDMA" in rest
         result.gdrdma = uses_gdrdma if result.gdrdma is None else result.gdrdma and uses_gdrdma

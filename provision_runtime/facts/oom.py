@@ -2,7 +2,7 @@
 
 The kernel counts such kills in the cgroup of the process that it kills: `oom_kill` in memory.events
 (v2, admin-guide/cgroup-v2.rst, "memory.events") or in memory.oom_control (v1, since Linux 4.13). A
-process that was killed cannot tell, so it gives its counter to others before.
+process that was killed cannot report it, so others get its counter before.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class OomCounter:
         return max(0, named_counters(Path(self.file)).get(KEY, 0) - self.kills)
 
 
-def own_counter(root: Path = ROOT) -> OomCounter | None:
-    """The counter of this process's own cgroup; None where the kernel shows none."""
+def this_counter(root: Path = ROOT) -> OomCounter | None:
+    """The counter of this process's cgroup; None where the kernel shows none."""
     for folder in group_folders("memory", root):
         for name in FILES:
             counters = named_counters(folder / name)

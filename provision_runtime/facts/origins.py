@@ -10,7 +10,7 @@ import os
 import site
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import libraries
 
@@ -18,33 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import ModuleType
 
+    from .model import LibraryFacts, PythonPathFacts, UserSiteFacts
+
 # A folder with nothing but these has no packages.
 NO_PACKAGES = {"__pycache__", "README.txt"}
 
 
-def collect() -> dict[str, Any]:
-    return {
-        "libraries": about_libraries(),
-        "user_site": about_user_site(),
-        "pythonpath": about_pythonpath(),
-    }
-
-
-def about_libraries() -> dict[str, Any]:
-    """Loaded libraries; those that are foreign, those that LD_LIBRARY_PATH could bring, and the
-    environment's own libraries that the foreign ones replace."""
+def library_facts() -> LibraryFacts:
     files, site_packages = libraries.loaded(), torch_folder()
     if site_packages is None:
-        return {"loaded": files, "foreign": [], "own": [], "loadable": []}
-    own = libraries.own(site_packages)
-    foreign = libraries.foreign(files, sys.prefix, site_packages, own)
+        return {"loaded": files, "foreign": [], "bundled": [], "loadable": []}
+    bundled = libraries.bundled(site_packages)
+    foreign = libraries.foreign(files, sys.prefix, site_packages, bundled)
     foreign_stems = {libraries.stem(path) for path in foreign}
     offered = on_library_path(os.environ.get("LD_LIBRARY_PATH", ""))
-    loadable = libraries.foreign(offered, sys.prefix, site_packages, own)
+    loadable = libraries.foreign(offered, sys.prefix, site_packages, bundled)
     return {
         "loaded": files,
         "foreign": foreign,
-        "own": [path for path in own if libraries.stem(path) in foreign_stems],
+        "bundled": [path for path in bundled if libraries.stem(path) in foreign_stems],
         "loadable": [path for path in loadable if path not in foreign],
     }
 
@@ -69,19 +61,17 @@ def torch_folder() -> str | None:
     return None
 
 
-def about_user_site() -> dict[str, Any]:
-    """Whether packages of the user's home can leak in, how many there are, and which modules were
-    loaded from there."""
+def user_site_facts() -> UserSiteFacts:
     folder = site.getusersitepackages()
     return {
         "folder": folder,
         "on_path": folder in sys.path,
-        "packages": len(_packages(folder)),
+        "packages": len(packages(folder)),
         "modules": modules_of([folder], sys.modules),
     }
 
 
-def about_pythonpath() -> dict[str, Any]:
+def pythonpath_facts() -> PythonPathFacts:
     """The effective entries of PYTHONPATH outside of the environment, and the modules that were
     loaded from them."""
     variable = os.environ.get("PYTHONPATH", "")
@@ -91,7 +81,7 @@ def about_pythonpath() -> dict[str, Any]:
         folder = os.path.abspath(entry)
         # A process that was started with -I ignores PYTHONPATH; training and notebooks do not.
         is_effective = folder in effective or sys.flags.ignore_environment
-        if is_effective and _packages(folder) and not libraries.is_below(folder, sys.prefix):
+        if is_effective and packages(folder) and not libraries.is_below(folder, sys.prefix):
             entries.append(folder)
     return {"entries": entries, "modules": modules_of(entries, sys.modules)}
 
@@ -99,10 +89,10 @@ def about_pythonpath() -> dict[str, Any]:
 def modules_of(folders: Iterable[str], modules: Mapping[str, ModuleType]) -> list[str]:
     """The loaded modules that are directly in one of these folders, except our own."""
     normalized = {os.path.normpath(folder) for folder in folders}
-    own_packages = {"__main__", (__package__ or "").split(".")[0]}
+    ignored = {"__main__", (__package__ or "").split(".")[0]}
     names = []
     for name, module in list(modules.items()):
-        if "." not in name and name not in own_packages and folder_of(module) in normalized:
+        if "." not in name and name not in ignored and folder_of(module) in normalized:
             names.append(name)
     return sorted(names)
 
@@ -117,7 +107,8 @@ def folder_of(module: ModuleType) -> str | None:
     return os.path.dirname(folder) if getattr(module, "__path__", None) else folder
 
 
-def _packages(folder: str) -> list[str]:
+def packages(folder: str) -> list[str]:
+    """The entries of a folder that may be packages; empty if it cannot be read."""
     try:
         return [name for name in os.listdir(folder) if name not in NO_PACKAGES]
     except OSError:

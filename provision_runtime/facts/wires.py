@@ -12,15 +12,15 @@ import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from . import libraries
+from ..fs.files import read_text
+from . import gpu_health, libraries
+
+if TYPE_CHECKING:
+    from .model import LinkFacts, WireFacts
 
 SMI_TIMEOUT_S = 10.0
-# "GPU 0: NVIDIA GB200 (UUID: GPU-d1b9...)" and "  Link 0: 53.125 GB/s", which is one direction
-# (output of `nvidia-smi nvlink -s` in NVIDIA/k8s-test-infra#371, NVIDIA/nccl#1054).
-SMI_GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-f-]+)\)")
-SMI_LINK = re.compile(r"\s+Link (\d+): ([\d.]+) GB/s")
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
 BONDED_LINKS = re.compile(r"NV(\d+)$")
 # PCI Express Base Specification: gigatransfers per second and lane, and the share that is data:
@@ -37,7 +37,7 @@ PORT_RATE = re.compile(r"([\d.]+) Gb/sec")
 @dataclass(frozen=True)
 class PcieLink:
     """A card's link. `generation` is the lower of the card's and its slot's best: both fall while
-    the card is idle, so the current one says nothing."""
+    the card is idle, so the current one means nothing."""
 
     address: str
     generation: int
@@ -61,45 +61,31 @@ class NetworkPort:
     driver: str
 
 
-def collect(root: Path = Path("/")) -> dict[str, Any]:
+def collect(root: Path = Path("/")) -> WireFacts:
     """All wires of this host, as JSON. Takes up to SMI_TIMEOUT_S twice if nvidia-smi hangs."""
     return {
-        "nvlink": nvlink(smi("nvlink", "-s"), smi("topo", "-m")),
-        "pcie": [_pcie_json(link) for link in pcie_links(root)],
+        "nvlink": nvlink(smi(*gpu_health.NVLINK_STATUS), smi("topo", "-m")),
+        "pcie": [{**asdict(link), "gb_s": round(link.gb_s, 3)} for link in pcie_links(root)],
         "ports": [asdict(port) for port in network_ports(root)],
         "interfaces": interface_rates(root),
     }
 
 
-def nvlink(links_text: str, topology_text: str) -> dict[str, Any]:
+def nvlink(links_text: str, topology_text: str) -> dict[str, LinkFacts]:
     """By the GPU's UUID: the rate of each active link, and how many links lead to each other GPU.
 
     Through an NVSwitch all links lead to every GPU; in a mesh each leads to one.
     """
-    rates = parse_nvlink_rates(links_text)
+    gpus = {gpu.index: gpu for gpu in gpu_health.parse_nvlinks(links_text)}
     peers = parse_topology(topology_text)
-    result = {}
-    for index, (uuid, link_rates) in rates.items():
+    result: dict[str, LinkFacts] = {}
+    for index, gpu in gpus.items():
         links_to = {}
         for peer, count in peers.get(index, {}).items():
-            if peer in rates:
-                links_to[rates[peer][0]] = count
-        result[uuid] = {"links_gb_s": link_rates, "links_to": links_to}
-    return result
-
-
-def parse_nvlink_rates(text: str) -> dict[int, tuple[str, list[float]]]:
-    """nvidia-smi's index of each GPU, its UUID, and the rates of its active links in GB/s."""
-    result: dict[int, tuple[str, list[float]]] = {}
-    rates: list[float] = []
-    for line in text.splitlines():
-        gpu = SMI_GPU.match(line)
-        link = SMI_LINK.match(line)
-        if gpu:
-            rates = []
-            result[int(gpu[1])] = (gpu[2], rates)
-        elif link:
-            rates.append(float(link[2]))
+            if peer in gpus:
+                links_to[gpus[peer].uuid] = count
+        rates = [rate for rate in gpu.rates_gb_s.values() if rate is not None]
+        result[gpu.uuid] = {"links_gb_s": rates, "links_to": links_to}
     return result
 
 
@@ -155,21 +141,17 @@ def _pcie_link(folder: Path) -> PcieLink | None:
     return PcieLink(folder.name, generation, lanes, card, card_lanes)
 
 
-def _pcie_json(link: PcieLink) -> dict[str, Any]:
-    return {**asdict(link), "gb_s": round(link.gb_s, 3)}
-
-
 def _generation(path: Path) -> int | None:
-    match = GIGATRANSFERS.match(_read(path))
+    match = GIGATRANSFERS.match(read_text(path))
     return PCIE_GENERATIONS.get(float(match[1])) if match else None
 
 
 def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
-    """The ports of RDMA cards that are up and whose rate the kernel tells."""
+    """The ports of RDMA cards that are up and whose rate the kernel reports."""
     ports = []
     for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
-        rate = PORT_RATE.match(_read(folder / "rate"))
-        if rate is None or PORT_ACTIVE not in _read(folder / "state"):
+        rate = PORT_RATE.match(read_text(folder / "rate"))
+        if rate is None or PORT_ACTIVE not in read_text(folder / "state"):
             continue
         card = folder.parent.parent
         driver = (card / "device" / "driver").resolve().name
@@ -178,7 +160,7 @@ def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
                 name=card.name,
                 port=int(folder.name),
                 gb_s=float(rate[1]) / 8,
-                link_layer=_read(folder / "link_layer"),
+                link_layer=read_text(folder / "link_layer").strip(),
                 driver=driver,
             )
         )
@@ -186,7 +168,7 @@ def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
 
 
 def interface_rates(root: Path = Path("/")) -> dict[str, float]:
-    """GB/s of each network interface whose driver tells it. A virtual one says -1, or nothing."""
+    """GB/s of each network interface whose driver reports it. A virtual one reports -1, or nothing."""
     rates = {}
     for folder in sorted((root / "sys/class/net").glob("*")):
         megabits = _number(folder / "speed")
@@ -196,15 +178,8 @@ def interface_rates(root: Path = Path("/")) -> dict[str, float]:
 
 
 def _number(path: Path) -> int | None:
-    text = _read(path)
+    text = read_text(path).strip()
     return int(text) if re.fullmatch(r"-?\d+", text) else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def smi(*arguments: str) -> str:
@@ -213,7 +188,7 @@ def smi(*arguments: str) -> str:
     if program is None:
         return ""
     try:
-        answer = subprocess.run(
+        child = subprocess.run(
             [program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -223,4 +198,4 @@ def smi(*arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""
+    return child.stdout.decode(errors="replace") if child.returncode == 0 else ""

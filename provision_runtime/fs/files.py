@@ -23,8 +23,8 @@ TRANSIENT = (errno.ENOENT, errno.ESTALE)
 # Some file systems cannot sync folders (CIFS, several FUSE drivers); renames there are as durable
 # as they get.
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
-# A client that dropped a stale handle asks the server again at the next lookup, so a few tries
-# in quick succession are enough.
+# A client that dropped a stale handle queries the server at the next lookup, so a few tries in
+# quick succession are enough.
 STALE_TRIES = 5
 STALE_PAUSE_S = 0.05
 # <linux/fs.h>: SYNC_FILE_RANGE_WRITE, which starts writing and does not wait.
@@ -109,6 +109,14 @@ def read_bytes(path: Path) -> bytes:
         OSError: If it cannot be read.
     """
     return retry_stale(path.read_bytes)
+
+
+def read_text(path: Path, errors: str = "replace") -> str:
+    """The text of a file; empty if it cannot be read. For files of the kernel and of users."""
+    try:
+        return path.read_text(errors=errors)
+    except OSError:
+        return ""
 
 
 def retry_stale(

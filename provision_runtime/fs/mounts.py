@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import nearest_existing
+from .files import nearest_existing, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,11 +40,14 @@ ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Mount:
+    """root: the folder of the file system that is mounted. options: of the mount and of the file
+    system, such as nolock and local_lock."""
+
     point: str
     type: str
     source: str
-    # Options of the mount and of the file system, such as nolock and local_lock.
     options: str
+    root: str = "/"
 
     @property
     def is_network(self) -> bool:
@@ -74,7 +77,10 @@ def locate(path: Path) -> Location:
     Raises OSError when the file system does not answer.
     """
     existing = nearest_existing(path.resolve())
-    return Location(existing.stat().st_dev, mount_of(str(existing), _mounts()))
+    return Location(
+        existing.stat().st_dev,
+        mount_of(str(existing), parse(read_text(MOUNTINFO, "surrogateescape"))),
+    )
 
 
 def from_json(document: dict[str, Any]) -> Location:
@@ -102,9 +108,14 @@ def parse(text: str) -> list[Mount]:
         file_system = after.split(" ")
         if not separator or len(fields) < 6 or len(file_system) < 3:
             continue
-        options = f"{fields[5]},{file_system[2]}"
         mounts.append(
-            Mount(_unescape(fields[4]), file_system[0], _unescape(file_system[1]), options)
+            Mount(
+                point=_unescape(fields[4]),
+                type=file_system[0],
+                source=_unescape(file_system[1]),
+                options=f"{fields[5]},{file_system[2]}",
+                root=_unescape(fields[3]),
+            )
         )
     return mounts
 
@@ -112,10 +123,3 @@ def parse(text: str) -> list[Mount]:
 def _unescape(field: str) -> str:
     """The kernel writes spaces and similar bytes as octal numbers."""
     return ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), field)
-
-
-def _mounts() -> list[Mount]:
-    try:
-        return parse(MOUNTINFO.read_text(errors="surrogateescape"))
-    except OSError:
-        return []

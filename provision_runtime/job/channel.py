@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     Decision = Callable[[Sequence[Any]], Any]
 
 RETRY_S = 0.5
-# Node 0 may start a little later; a loopback address that still does not answer then is not it.
+# Node 0 may start a little later. A loopback address that does not respond by then is not node 0.
 LOOPBACK_S = 15.0
 REMIND_S = 10.0
-# More connections than nodes and these do not wait for their greeting at once: the oldest is
-# dropped, and if it is a node's, it comes again.
+# How many connections, besides the nodes', may wait to be greeted. Then the oldest is dropped; a node
+# connects again.
 MOST_STRANGERS = 128
 
 
@@ -68,7 +68,7 @@ class Channel:
     def connections(self) -> list[Connection]:
         return []
 
-    def tell(self, message: Message) -> None:
+    def send_to_all(self, message: Message) -> None:
         """Send a message to the other nodes that this one is connected to: those that are gone need
         none."""
         for connection in self.connections():
@@ -79,11 +79,11 @@ class Channel:
 
     def announce_end(self, reason: str) -> None:
         """End the job on the other nodes too."""
-        self.tell(Message(end=reason))
+        self.send_to_all(Message(end=reason))
 
     def announce_stop(self, number: int) -> None:
         """Stop the job on the other nodes too, as a signal stopped it here."""
-        self.tell(Message(stop=number))
+        self.send_to_all(Message(stop=number))
 
     def close(self) -> None:
         """Close all connections."""
@@ -105,7 +105,7 @@ class Head(Channel):
     @property
     def address(self) -> str:
         used = Counter(
-            plain_address(each.socket.getsockname()[0]) for each in self._members.values()
+            plain_address(member.socket.getsockname()[0]) for member in self._members.values()
         )
         return used.most_common(1)[0][0]
 
@@ -121,7 +121,7 @@ class Head(Channel):
         end, remind = time.monotonic() + wait_s, time.monotonic() + REMIND_S
         while True:
             for number, member in self._members.items():
-                for message in _taken(member):
+                for message in _messages(member):
                     payloads[number] = message.payload
             missing = [name for number, name in enumerate(self._names) if number not in payloads]
             if not missing:
@@ -130,7 +130,7 @@ class Head(Channel):
             if now >= end:
                 self._fail(f"no answer from {name_nodes(missing)} within {wait_s:.0f} s ({topic})")
             if now >= remind:
-                say(f"waiting for {name_nodes(missing)} ({topic})")
+                log(f"waiting for {name_nodes(missing)} ({topic})")
                 remind = now + REMIND_S
             self._receive(min(end, remind) - now)
         self._stop_listening()
@@ -155,8 +155,9 @@ class Head(Channel):
             elif key.data.socket.fileno() >= 0:  # else it was dropped just now
                 self._read(key.data)
         latest = time.monotonic() - GREETING_S
-        for stranger in [each for each in self._strangers if each.opened <= latest]:
-            self._drop(stranger)
+        for stranger in list(self._strangers):
+            if stranger.opened <= latest:
+                self._drop(stranger)
 
     def _accept(self) -> None:
         try:
@@ -197,7 +198,7 @@ class Head(Channel):
         stranger.close()
 
     def _stop_listening(self) -> None:
-        """When every node is there, nobody else has anything to say."""
+        """Once every node has joined, nothing else may connect."""
         if self._listener.fileno() < 0:
             return
         for stranger in list(self._strangers):
@@ -206,8 +207,8 @@ class Head(Channel):
         self._listener.close()
         if self._dropped:
             count = format_count(sum(self._dropped.values()), "connection")
-            places = name_nodes([address for address, _ in self._dropped.most_common()])
-            say(f"{count} without the job's key dropped, from {places}")
+            origins = name_nodes([address for address, _ in self._dropped.most_common()])
+            log(f"{count} without the job's key dropped, from {origins}")
 
     def _greet(self, connection: Connection, message: Message) -> None:
         """Make a stranger a member. It has the key, so what is wrong with it ends the job."""
@@ -285,7 +286,7 @@ class Member(Channel):
         # Node 0 decides at its own deadline, which began later than ours.
         self._connection.socket.settimeout(wait_s + CONNECT_S + GREETING_S)
         while True:
-            for message in _taken(self._connection):
+            for message in _messages(self._connection):
                 return message.decision
             try:
                 is_open = self._connection.receive()
@@ -300,18 +301,18 @@ class Member(Channel):
         self._connection.close()
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """A line of the job's log."""
     sys.stderr.write(f"provision: {text}\n")
     sys.stderr.flush()
 
 
-def _taken(connection: Connection) -> Iterator[Message]:
+def _messages(connection: Connection) -> Iterator[Message]:
     """The messages of an exchange, taken out of the inbox. Raises what the other side announced."""
     while connection.inbox:
         message = connection.inbox.pop(0)
         if message.end is not None:
-            raise JobError(message.end, is_of_others=True)
+            raise JobError(message.end, is_remote=True)
         if message.stop is not None:
             raise Stopped(message.stop)
         yield message
@@ -327,9 +328,9 @@ def _connect(
         problems: list[str] = []
         for head in heads:
             try:
-                own = _resolve(head)
-                addresses += own
-                problems.append(f"{head} ({', '.join(own)}) does not answer")
+                resolved = _resolve(head)
+                addresses += resolved
+                problems.append(f"{head} ({', '.join(resolved)}) does not answer")
             except socket.gaierror as error:
                 # Names of a cluster's pods appear seconds after the pods.
                 problems.append(f"the name {head} does not resolve here: {error.strerror}")
@@ -352,7 +353,7 @@ def _connect(
         if waited >= wait_s:
             raise JobError(f"{problem} within {wait_s:.0f} s")
         if time.monotonic() >= remind:
-            say(f"{problem} yet")
+            log(f"{problem} yet")
             remind = time.monotonic() + REMIND_S
         time.sleep(RETRY_S)
 

@@ -36,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--name", help=f"what messages call this node  [default: {', '.join(NAME_VARIABLES)}, host]"
     )
     parser.add_argument(
-        "--names", default="", metavar="A,B,...", help="what messages call the nodes"
+        "--names", type=_list, default=(), metavar="A,B,...", help="what messages call the nodes"
     )
     parser.add_argument(
-        "--head", default="", metavar="HOST,...", help="names and addresses of node 0"
+        "--head", type=_list, default=(), metavar="HOST,...", help="names and addresses of node 0"
     )
     parser.add_argument(
         "--port", type=_port, help="where node 0 listens  [default: one that follows from --id]"
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--folder", metavar="DIR", help="where COMMAND starts")
     parser.add_argument(
-        "--detach", action="store_true", help="go on without this shell, with a log of its own"
+        "--detach", action="store_true", help="continue without this shell, and write a log"
     )
     parser.add_argument("command", nargs="+", metavar="COMMAND")
 
@@ -95,13 +95,12 @@ def options_of(
         parser.error(f"node {node} is none of {namespace.nodes}, which are counted from 0")
     if namespace.nodes > 1 and node > 0 and not namespace.head:
         parser.error("--head is missing: the other nodes must find node 0")
-    names = tuple(namespace.names.split(",")) if namespace.names else ()
+    names = namespace.names
     if names and len(names) != namespace.nodes:
         parser.error(f"--names has {len(names)} names for {namespace.nodes} nodes")
-    key = (
-        sys.stdin.readline(LONGEST_KEY) if namespace.key_stdin else variables.get(KEY_VARIABLE, "")
-    )
-    key = key.strip()
+    key = variables.get(KEY_VARIABLE, "").strip()
+    if namespace.key_stdin:
+        key = sys.stdin.readline(LONGEST_KEY).strip()
     if namespace.nodes > 1 and len(key) < SHORTEST_KEY:
         parser.error(
             f"the job's key is missing, or has less than {SHORTEST_KEY} characters: set "
@@ -117,7 +116,7 @@ def options_of(
         node=node,
         name=name or socket.gethostname(),
         names=names,
-        heads=tuple(namespace.head.split(",")) if namespace.head else (),
+        heads=namespace.head,
         port=namespace.port,
         ranks=namespace.ranks,
         gpus=namespace.gpus,
@@ -127,6 +126,10 @@ def options_of(
         shares_log="SLURM_STEP_ID" in variables,
         key=key.encode(),
     )
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
 
 def _positive(text: str) -> int:

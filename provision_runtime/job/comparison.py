@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Dict, TypedDict
 
 from .. import __version__
 from ..facts import environment, libraries
@@ -16,43 +16,44 @@ from ..facts import environment, libraries
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# What must be equal on all nodes, in the order of messages. A difference ends the job.
-REQUIRED_EQUAL = (
-    "environment",
-    "runtime",
-    "Python",
-    "architecture",
-    "driver",
-    "GPUs",
-    "NCCL",
-)
-# What is only said if it differs: it may cost speed, and does not change results.
-REPORTED = ("kernel", "glibc", "CPUs", "memlock limit", "InfiniBand adapters")
-NOT_SET = "not set"
+NOT_SET, UNKNOWN = "not set", "unknown"
 # More names than this in one line are hard to read.
 MAX_NAMES = 8
 
 
-def collect() -> dict[str, Any]:
+class NodeFacts(TypedDict):
+    """Texts by the labels of messages. required: must be equal on all nodes, or the job ends.
+    reported: a difference may cost speed, and does not change results."""
+
+    required: Dict[str, str]
+    reported: Dict[str, str]
+
+
+def collect() -> NodeFacts:
     """The compared facts of this node, as this process sees it: within its container and its
     control group."""
-    facts = environment.about_host()
+    facts = environment.host_facts()
     limits = facts["limits"]
-    settings = {setting["name"]: setting["value"] for setting in facts["nccl_settings"]}
-    return {
-        "environment": facts["lock_hash"],
+    required = {
+        "environment": _short(facts["lock_hash"] or UNKNOWN),
         "runtime": __version__,
         "Python": facts["python"]["version"],
         "architecture": facts["platform"]["machine"],
-        "driver": facts["driver"],
-        "GPUs": {"visible": visible_gpus(os.environ), "models": libraries.gpu_models()},
-        "NCCL": settings,
-        "kernel": facts["platform"]["kernel"],
-        "glibc": facts["platform"]["glibc"],
-        "CPUs": limits["cpus"]["allowed"],
-        "memlock limit": limits["memlock"],
-        "InfiniBand adapters": limits["infiniband"]["adapters"],
+        "driver": facts["driver"] or UNKNOWN,
+        "visible GPUs": str(visible_gpus(os.environ)),
+        "GPU models": ", ".join(libraries.gpu_models()) or UNKNOWN,
     }
+    for setting in facts["nccl_settings"]:
+        required[setting["name"]] = setting["value"]
+    memlock = limits["memlock"]
+    reported = {
+        "kernel": facts["platform"]["kernel"],
+        "glibc": facts["platform"]["glibc"] or UNKNOWN,
+        "CPUs": str(limits["cpus"]["allowed"]),
+        "memlock limit": "unlimited" if memlock is None else str(memlock),
+        "InfiniBand adapters": ", ".join(limits["infiniband"]["adapters"]) or "none",
+    }
+    return {"required": required, "reported": reported}
 
 
 def visible_gpus(variables: Mapping[str, str]) -> int:
@@ -71,19 +72,19 @@ def visible_gpus(variables: Mapping[str, str]) -> int:
     return count
 
 
-def own_problems(
-    facts: Mapping[str, Any], *, gpus: int, lock: str | None, script: str | None
-) -> list[str]:
+def node_problems(*, gpus: int, lock: str | None, script: str | None) -> list[str]:
     """What is wrong on this node alone.
 
     gpus: how many must be visible. lock: the hash that the environment must have. script: a file
     that the ranks run.
     """
     problems = []
-    if lock is not None and facts["environment"] != lock:
-        actual = _short(facts["environment"]) if facts["environment"] else "unknown"
-        problems.append(f"its environment is {actual}, not {_short(lock)}, which was launched")
-    visible = facts["GPUs"]["visible"]
+    actual = environment.lock_hash()
+    if lock is not None and actual != lock:
+        problems.append(
+            f"its environment is {_short(actual or UNKNOWN)}, not {_short(lock)}, which was launched"
+        )
+    visible = visible_gpus(os.environ)
     if visible < gpus:
         problems.append(f"{visible} of {gpus} GPUs are visible")
     if script is not None and not os.path.exists(script):
@@ -91,40 +92,17 @@ def own_problems(
     return problems
 
 
-def differences(facts: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
+def differences(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
     """One sentence for each fact that is not equal on all nodes, with the nodes that differ.
 
     facts: of each node, by its name.
     """
-    flat = {node: _flatten(values, keys) for node, values in facts.items()}
-    labels = list(dict.fromkeys(label for values in flat.values() for label in values))
     sentences = []
-    for label in labels:
-        values = {node: node_values.get(label, NOT_SET) for node, node_values in flat.items()}
+    for label in dict.fromkeys(label for texts in facts.values() for label in texts):
+        values = {node: texts.get(label, NOT_SET) for node, texts in facts.items()}
         if len(set(values.values())) > 1:
             sentences.append(f"{label}: {_describe(values)}")
     return sentences
-
-
-def _flatten(facts: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
-    """Label -> value, with each NCCL setting as a label of its own."""
-    flat = {}
-    for key in keys:
-        value = facts[key]
-        if key == "NCCL":
-            flat.update(value)
-        elif key == "environment":
-            flat[key] = _short(value) if value else "unknown"
-        elif key == "GPUs":
-            flat["visible GPUs"] = str(value["visible"])
-            flat["GPU models"] = ", ".join(value["models"]) or "unknown"
-        elif isinstance(value, list):
-            flat[key] = ", ".join(value) or "none"
-        else:
-            flat[key] = "unknown" if value is None else str(value)
-    if "memlock limit" in flat and facts["memlock limit"] is None:
-        flat["memlock limit"] = "unlimited"
-    return flat
 
 
 def _describe(values: Mapping[str, str]) -> str:

@@ -16,8 +16,9 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
+from ..report.codec import decode
 from .errors import JobError
 
 if TYPE_CHECKING:
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
 FIRST_PORT, PORTS = 20000, 10000
 CANDIDATES = 16
 CONNECT_S = 3.0
-# How long node 0 may take to greet: anything else that listens there says something else, or
-# nothing.
+# How long node 0 may take to greet: any other program there sends something else, or nothing.
 GREETING_S = 5.0
-# No message of ours is longer, and no greeting is.
+# The limits of a message and of a greeting.
 LONGEST_LINE, LONGEST_GREETING = 1 << 20, 4096
 HEAD, MEMBER = b"head", b"member"
 NONCE_BYTES = 16
@@ -39,48 +39,36 @@ MAC_DIGITS = 64
 
 @dataclass(frozen=True)
 class Message:
-    """What nodes send each other; what does not belong to a message is None.
+    """What nodes send each other; the fields of other messages are None.
 
     job, node, nodes, name: a node's greeting; job alone: node 0's welcome. topic with payload or
     decision: an exchange. end, stop, done: the job ends, a signal stops it, this node's command has
     succeeded.
     """
 
-    job: str | None = None
-    node: int | None = None
-    nodes: int | None = None
-    name: str | None = None
-    topic: str | None = None
+    job: Optional[str] = None
+    node: Optional[int] = None
+    nodes: Optional[int] = None
+    name: Optional[str] = None
+    topic: Optional[str] = None
     payload: Any = None
     decision: Any = None
-    end: str | None = None
-    stop: int | None = None
-    done: bool | None = None
+    end: Optional[str] = None
+    stop: Optional[int] = None
+    done: Optional[bool] = None
 
     def to_line(self) -> bytes:
         present = {name: value for name, value in vars(self).items() if value is not None}
         return json.dumps(present).encode()
 
 
-TYPES: dict[str, type] = {
-    **dict.fromkeys(("job", "name", "topic", "end"), str),
-    **dict.fromkeys(("node", "nodes", "stop"), int),
-    **dict.fromkeys(("payload", "decision", "done"), object),
-}
-
-
 def parse_message(text: bytes) -> Message | None:
     """None if it is no message."""
     try:
-        fields = json.loads(text)
+        message: Message = decode(Message, json.loads(text), "message")
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict):
-        return None
-    for name, value in fields.items():
-        if name not in TYPES or not isinstance(value, TYPES[name]):
-            return None
-    return Message(**fields)
+    return message
 
 
 def candidate_ports(key: bytes, job: str, port: int | None = None) -> list[int]:
@@ -104,11 +92,11 @@ class Connection:
         self.opened = time.monotonic()
         self.address = ""
         # Whether the other side has shown that it has the key.
-        self.is_known = False
+        self.has_key = False
         self._key, self._side = key, side
         self._nonce = secrets.token_hex(NONCE_BYTES).encode()
         self._peer_nonce = b""
-        self._sent = self._taken = 0
+        self._sent = self._accepted = 0
         self._received = b""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A firewall may forget a silent connection; and a machine that lost its power is noticed.
@@ -152,7 +140,7 @@ class Connection:
         for line in lines:
             if not self._take(line):
                 return False
-        longest = LONGEST_LINE if self.is_known else LONGEST_GREETING
+        longest = LONGEST_LINE if self.has_key else LONGEST_GREETING
         return bool(data) and len(self._received) <= longest
 
     def receive_before_deadline(self) -> bool:
@@ -170,10 +158,10 @@ class Connection:
             return True
         other = MEMBER if self._side == HEAD else HEAD
         mac, text = line[:MAC_DIGITS], line[MAC_DIGITS + 1 :]
-        if not hmac.compare_digest(mac, self._mac(other, self._taken, text)):
+        if not hmac.compare_digest(mac, self._mac(other, self._accepted, text)):
             return False
-        self._taken += 1
-        self.is_known = True
+        self._accepted += 1
+        self.has_key = True
         message = parse_message(text)
         if message is not None:
             self.inbox.append(message)
@@ -191,24 +179,17 @@ class Connection:
 def listen(ports: Sequence[int]) -> socket.socket:
     """A listener on the first free port, for IPv6 and IPv4 where the machine has both."""
     problem = ""
+    has_both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_both else socket.AF_INET
     for port in ports:
-        for family in (socket.AF_INET6, socket.AF_INET):
-            try:
-                listener = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:  # no IPv6
-                problem = str(error)
-                continue
-            try:
-                # A job that was requeued at once: its old connections may still be closing.
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                listener.bind(("", port))
-                listener.listen(1024)
-                return listener
-            except OSError as error:
-                listener.close()
-                problem = error.strerror or str(error)
+        try:
+            # It reuses the address of a job that was requeued at once, whose connections may still
+            # be closing.
+            return socket.create_server(
+                ("", port), family=family, backlog=1024, dualstack_ipv6=has_both
+            )
+        except OSError as error:
+            problem = error.strerror or str(error)
     tried = f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]} to {ports[-1]}"
     raise JobError(f"node 0 cannot listen on {tried}: {problem}")
 
@@ -237,7 +218,7 @@ def greet(greeting: Message, address: str, port: int, key: bytes) -> Connection 
         pass
     welcome = connection.inbox.pop(0) if connection.inbox else Message()
     if welcome.end is not None:
-        raise JobError(welcome.end, is_of_others=True)
+        raise JobError(welcome.end, is_remote=True)
     if welcome.job != greeting.job:
         connection.close()
         if connection.has_peer:

@@ -1,4 +1,4 @@
-"""Leaves the shell that started a job's part: ssh may end, the part goes on."""
+"""Leaves the shell that started a job's part: ssh may end, the part continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_detached(job: str, node: int, run: Callable[[], int]) -> int:
-    """Start `run` in a session of its own, with a log; returns 0 when it has started.
+    """Start `run` in a new session, with a log; returns 0 when it has started.
 
     Its exit code is written into the part's folder.
     """
@@ -37,7 +37,7 @@ def run_detached(job: str, node: int, run: Callable[[], int]) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    record = {"identity": processes.own_identity(), "host": os.uname().nodename}
+    record = {"identity": processes.this_process(), "host": os.uname().nodename}
     (folder / jobs.PROCESS).write_text(json.dumps(record))
     os.write(started_end, b"started")
     os.close(started_end)

@@ -6,12 +6,12 @@ from __future__ import annotations
 class JobError(Exception):
     """The job cannot go on; the message names the node and the reason.
 
-    is_of_others: another node said so, and its message is in its log.
+    is_remote: another node raised it, and has the message in its log.
     """
 
-    def __init__(self, message: str, *, is_of_others: bool = False) -> None:
+    def __init__(self, message: str, *, is_remote: bool = False) -> None:
         super().__init__(message)
-        self.is_of_others = is_of_others
+        self.is_remote = is_remote
 
 
 class Stopped(Exception):

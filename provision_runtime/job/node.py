@@ -14,41 +14,58 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, List, TypedDict
 
 from ..comm import addresses, processes
 from ..comm.addresses import interface_with
 from ..facts import limits
 from ..report.text import format_count
 from . import comparison
-from .channel import Channel, Head, Member, say
+from .channel import Channel, Head, Member, log
 from .connection import Connection, Message, candidate_ports
 from .errors import JobError, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Has the job's key, by which its nodes know each other.
+# Holds the job's key, by which its nodes recognize each other.
 KEY_VARIABLE = "PROVISION_JOB_KEY"
 # How long torchrun may take to end its ranks (it gives them 30 s after SIGTERM).
 ENDING_S = 45.0
-# torch's own rendezvous starts when every node has imported torch, so it takes moments; the slowest
-# import says how slow the nodes are.
+# torch's own rendezvous starts when every node has imported torch, so it takes moments. The slowest
+# import shows how slow the nodes are.
 SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
-HELD = (*STOPPING, signal.SIGUSR1)
+BLOCKED = (*STOPPING, signal.SIGUSR1)
+
+
+class NodeReport(TypedDict):
+    """What a node sends node 0 before the job starts."""
+
+    name: str
+    facts: comparison.NodeFacts
+    problems: List[str]
+
+
+class Rendezvous(TypedDict):
+    """Where torch's store is, and its time-out."""
+
+    address: str
+    port: int
+    timeout_s: int
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What each node is told.
+    """The part of one node.
 
     id: of this start of the job. names: of all nodes, in the order of their numbers; () means the
-    numbers. key: by which they know each other. ranks: processes of this node; 0 runs the command once, without torch. wait_s: for the
-    other nodes. saves: the ranks save a checkpoint and end when they get USR1. shares_log: all
-    nodes write to one log, so that one of them says what is true of all.
+    numbers. key: by which they recognize each other. ranks: processes of this node; 0 runs the command
+    once, without torch. wait_s: for the other nodes. saves: the ranks save a checkpoint and end when they get USR1. shares_log: all
+    nodes write to one log, so that one of them reports what is true of all.
     """
 
     id: str
@@ -78,24 +95,23 @@ def run(options: JobOptions) -> int:
     for number in (*STOPPING, signal.SIGUSR1):
         signal.signal(number, _raise_stopped)
     try:
-        facts = comparison.collect()
         with contextlib.closing(_open(options)) as channel:
             try:
-                _compare(options, channel, facts)
+                _compare(options, channel)
                 return _run_command(options, channel)
             except Stopped as stop:
                 channel.announce_stop(stop.number)
                 raise
     except JobError as error:
-        if not (error.is_of_others and options.shares_log):
-            say(f"{error}; the job ends here")
+        if not (error.is_remote and options.shares_log):
+            log(f"{error}; the job ends here")
         return FAILED
     except Stopped as stop:
-        say(f"{options.name}: stopped by {stop} before the ranks ran")
+        log(f"{options.name}: stopped by {stop} before the ranks ran")
         return 0 if stop.number == signal.SIGUSR1 else 128 + stop.number
     finally:
-        # Python resets handlers when it ends: a signal that comes late would still kill this
-        # process, and a job that has saved would count as failed. Ignored signals stay so.
+        # Python resets handlers when it ends. A signal that arrives then would kill this process,
+        # and a job that has saved would count as failed. Ignored signals stay ignored.
         for number in (*STOPPING, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
 
@@ -123,30 +139,35 @@ def _open(options: JobOptions) -> Channel:
     )
 
 
-def _compare(options: JobOptions, channel: Channel, facts: dict[str, Any]) -> None:
+def _compare(options: JobOptions, channel: Channel) -> None:
     """Raises JobError on every node if one cannot run the job, or differs."""
-    problems = comparison.own_problems(
-        facts, gpus=options.gpus, lock=options.lock, script=options.script
-    )
-    payload = {"name": options.name, "facts": facts, "problems": problems}
-    channel.exchange("comparing facts", payload, _judge, options.wait_s)
+    node: NodeReport = {
+        "name": options.name,
+        "facts": comparison.collect(),
+        "problems": comparison.node_problems(
+            gpus=options.gpus, lock=options.lock, script=options.script
+        ),
+    }
+    channel.exchange("comparing facts", node, _judge, options.wait_s)
 
 
-def _judge(payloads: Sequence[dict[str, Any]]) -> None:
+def _judge(nodes: Sequence[NodeReport]) -> None:
+    names = [node["name"] for node in nodes]
+    if len(set(names)) < len(names):
+        # Several containers of one host have its name.
+        names = [f"node {number}" for number in range(len(names))]
     problems = []
-    for payload in payloads:
-        problems += [f"{payload['name']}: {problem}" for problem in payload["problems"]]
-    facts = {payload["name"]: payload["facts"] for payload in payloads}
-    if len(facts) < len(payloads):
-        # Nodes that call themselves the same, as several containers of one host do.
-        facts = {f"node {number}": each["facts"] for number, each in enumerate(payloads)}
-    problems += comparison.differences(facts, comparison.REQUIRED_EQUAL)
-    for difference in comparison.differences(facts, comparison.REPORTED):
-        say(f"the nodes differ, which may cost speed: {difference}")
+    required, reported = {}, {}
+    for name, node in zip(names, nodes):
+        problems += [f"{node['name']}: {problem}" for problem in node["problems"]]
+        required[name], reported[name] = node["facts"]["required"], node["facts"]["reported"]
+    problems += comparison.differences(required)
+    for difference in comparison.differences(reported):
+        log(f"the nodes differ, which may cost speed: {difference}")
     if problems:
         raise JobError("; ".join(problems))
-    if len(payloads) > 1:
-        say(f"{len(payloads)} nodes compared: alike")
+    if len(nodes) > 1:
+        log(f"{len(nodes)} nodes compared: alike")
 
 
 def _run_command(options: JobOptions, channel: Channel) -> int:
@@ -155,11 +176,9 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
         variables.update(
             NNODES=str(options.nodes), NODE_RANK=str(options.node), MASTER_ADDR=channel.address
         )
-        decision = channel.exchange(
-            "starting", None, lambda _: {"port": addresses.free_port()}, options.wait_s
-        )
-        variables["MASTER_PORT"] = str(decision["port"])
-        with _signals_held():
+        port = channel.exchange("starting", None, lambda _: addresses.free_port(), options.wait_s)
+        variables["MASTER_PORT"] = str(port)
+        with _signals_blocked():
             child = _start(list(options.command), variables)
             supervisor = _Supervisor(options, channel, child)
         return supervisor.wait()
@@ -167,12 +186,14 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
     try:
         import_s = agent.import_s()
         if import_s is None:
-            raise _announced(channel, f"{options.name}: torch cannot be imported, see above")
-        decision = channel.exchange(
-            "importing torch", import_s, _rendezvous(channel), options.wait_s
+            message = f"{options.name}: torch cannot be imported, see above"
+            channel.announce_end(message)
+            raise JobError(message)
+        rendezvous: Rendezvous = channel.exchange(
+            "importing torch", import_s, partial(_choose_rendezvous, channel), options.wait_s
         )
-        with _signals_held():
-            agent.order(_torchrun_arguments(options, decision))
+        with _signals_blocked():
+            agent.order(_torchrun_arguments(options, rendezvous))
             supervisor = _Supervisor(options, channel, agent.child)
     except BaseException:
         agent.abandon()
@@ -181,50 +202,41 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Signals that come in this block are delivered at its end.
 
     Before the command runs, a signal ends this node's part; afterwards the command must have the
     time to save. Between its start and the supervisor's handlers it would be killed without.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
 
 
-def _announced(channel: Channel, message: str) -> JobError:
-    channel.announce_end(message)
-    return JobError(message)
+def _choose_rendezvous(channel: Channel, import_times: Sequence[float]) -> Rendezvous:
+    """Node 0's decision, from every node's import."""
+    slowest = max(import_times)
+    log(f"torch imported in {slowest:.1f} s on the slowest of {len(import_times)} nodes")
+    return {
+        "address": channel.address,
+        "port": addresses.free_port(),
+        "timeout_s": int(max(SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT * slowest)),
+    }
 
 
-def _rendezvous(channel: Channel) -> Any:
-    """Node 0's decision: where torch's store is, and its time-out, from every node's import."""
-
-    def decide(import_times: Sequence[float]) -> dict[str, Any]:
-        slowest = max(import_times)
-        say(f"torch imported in {slowest:.1f} s on the slowest of {len(import_times)} nodes")
-        return {
-            "address": channel.address,
-            "port": addresses.free_port(),
-            "timeout_s": int(max(SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT * slowest)),
-        }
-
-    return decide
-
-
-def _torchrun_arguments(options: JobOptions, decision: dict[str, Any]) -> list[str]:
+def _torchrun_arguments(options: JobOptions, rendezvous: Rendezvous) -> list[str]:
     """Static rendezvous: rank 0 is on node 0, the others follow in the scheduler's order, and no
     node looks up its own name. With underscores every version of torch knows the options."""
     return [
         f"--nnodes={options.nodes}",
         f"--node_rank={options.node}",
         f"--nproc_per_node={options.ranks}",
-        f"--master_addr={decision['address']}",
-        f"--master_port={decision['port']}",
+        f"--master_addr={rendezvous['address']}",
+        f"--master_port={rendezvous['port']}",
         f"--rdzv_id={options.id}",
-        f"--rdzv_conf=timeout={decision['timeout_s']}",
+        f"--rdzv_conf=timeout={rendezvous['timeout_s']}",
         "--max_restarts=0",
         *options.command,
     ]
@@ -245,7 +257,7 @@ def _variables(options: JobOptions, channel: Channel) -> dict[str, str]:
         # Else Gloo takes the address of the host's own name, which is often a loopback address.
         variables["GLOO_SOCKET_IFNAME"] = interface
         if options.node == 0 or not options.shares_log:
-            say(f"GLOO_SOCKET_IFNAME={interface}, which leads to the other nodes")
+            log(f"GLOO_SOCKET_IFNAME={interface}, which leads to the other nodes")
     if options.ranks > 0 and "OMP_NUM_THREADS" not in variables:
         # torchrun would set 1.
         threads = int(limits.cpus()["allowed"] // options.ranks)
@@ -257,18 +269,18 @@ class _Agent:
     """The process that becomes torchrun."""
 
     def __init__(self, variables: dict[str, str]) -> None:
-        answers, answers_end = os.pipe()
+        results, results_end = os.pipe()
         orders_end, orders = os.pipe()
         package = str(Path(__file__).resolve().parent.parent)
-        command = [sys.executable, "-s", package, "job-agent", str(answers_end), str(orders_end)]
-        self.child = _start(command, variables, (answers_end, orders_end))
-        os.close(answers_end)
+        command = [sys.executable, "-s", package, "job-agent", str(results_end), str(orders_end)]
+        self.child = _start(command, variables, (results_end, orders_end))
+        os.close(results_end)
         os.close(orders_end)
-        self._answers, self._orders = os.fdopen(answers), os.fdopen(orders, "w")
+        self._results, self._orders = os.fdopen(results), os.fdopen(orders, "w")
 
     def import_s(self) -> float | None:
         """Wait for the import of torch; None if it failed."""
-        with self._answers as file:
+        with self._results as file:
             text = file.read()
         return float(json.loads(text)["import_s"]) if text else None
 
@@ -278,7 +290,7 @@ class _Agent:
 
     def abandon(self) -> None:
         """End it before it has started ranks."""
-        self._answers.close()
+        self._results.close()
         self._orders.close()
         self.child.kill()
         self.child.wait()
@@ -287,12 +299,12 @@ class _Agent:
 def _start(
     command: list[str], variables: dict[str, str], descriptors: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
-    """A child in a session of its own, which is told to end if this process is killed."""
+    """A child in a new session; the kernel ends it if this process is killed."""
     end_with_parent = processes.death_signal(signal.SIGTERM)
 
     def prepare() -> None:
         end_with_parent()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)  # it inherits the held signals
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)  # it inherits the held signals
 
     try:
         return subprocess.Popen(
@@ -308,15 +320,15 @@ def _start(
 
 
 class _Supervisor:
-    """Waits for the command's end, and passes on what arrives meanwhile: signals to the ranks, ends
-    to and from the other nodes."""
+    """Waits for the command to end; until then, passes signals to the ranks and exchanges ends and
+    stops with the other nodes."""
 
     def __init__(
         self, options: JobOptions, channel: Channel, child: subprocess.Popen[bytes]
     ) -> None:
         self._options, self._channel, self._child = options, channel, child
         self._stopped_by: int | None = None
-        self._own_stops = 0
+        self._local_stops = 0
         self._end = ""
         self._kill_at: float | None = None
         self._finished: list[Connection] = []
@@ -355,16 +367,16 @@ class _Supervisor:
         name = self._options.name
         if self._end:
             if not self._options.shares_log:
-                say(f"{self._end}; {name} ends with it")
+                log(f"{self._end}; {name} ends with it")
             return FAILED
         if self._stopped_by is not None and self._stopped_by in STOPPING:
             return 128 + self._stopped_by
         if status == 0:
-            self._channel.tell(Message(done=True))
+            self._channel.send_to_all(Message(done=True))
             return 0
         code = 128 - status if status < 0 else status
         message = f"{name}: the command ended with status {code}"
-        say(message)
+        log(message)
         self._channel.announce_end(message)
         return code
 
@@ -372,9 +384,9 @@ class _Supervisor:
         for number in self._wakeup.recv(64):
             if number == signal.SIGCHLD:
                 continue
-            self._own_stops += number in STOPPING
+            self._local_stops += number in STOPPING
             self._stop(number)
-            if self._own_stops > 1:
+            if self._local_stops > 1:
                 self._terminate()
 
     def _receive(self, connection: Connection) -> None:
@@ -420,7 +432,7 @@ class _Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(target, signal.SIGUSR1)
         noun = format_count(len(targets), "rank") if self._options.ranks else "the command"
-        say(f"{self._options.name}: USR1 to {noun}")
+        log(f"{self._options.name}: USR1 to {noun}")
 
     def _terminate(self) -> None:
         if self._kill_at is None:

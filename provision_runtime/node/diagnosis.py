@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..doctor import command
 from . import store as stores
@@ -12,13 +12,15 @@ from .errors import NodeError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..report.diagnosis import Diagnosis
+
 
 def diagnose(
     prefix: str | None,
     only: Sequence[str],
     is_deep: bool,
     rules: Mapping[str, str] = stores.NO_RULES,
-) -> dict[str, Any]:
+) -> Diagnosis:
     """The document of a diagnosis. prefix: where the environment is active on this node; None for
     the node alone. rules: of nodes.yml. Raises NodeError (not-here, not-installed, unsafe-store)."""
     if prefix is not None:

@@ -292,7 +292,7 @@ def nccl_settings(root: Path, environment: Mapping[str, str]) -> dict[str, str]:
             continue
     settings = {}
     for setting in nccl.effective(environment, texts):
-        settings[setting.name] = f"{setting.value} ({setting.source})"
+        settings[setting["name"]] = f"{setting['value']} ({setting['source']})"
     for name, value in environment.items():
         if name.startswith(TRANSPORT_PREFIXES):
             settings[name] = f"{value} ({nccl.ENVIRONMENT})"

@@ -303,7 +303,7 @@ def which(name: str) -> str | None:
 
 
 def limits_here() -> dict[str, Any]:
-    facts = limits.collect()
+    facts: dict[str, Any] = dict(limits.collect())
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     facts["nproc"] = None if processes == resource.RLIM_INFINITY else processes
     return facts

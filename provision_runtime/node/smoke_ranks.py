@@ -217,7 +217,7 @@ def _tail(path: str) -> str:
 def _address() -> str:
     """The address at which other nodes reach this one: that of its name, unless that is a loopback
     address; else that of the interface with the default route."""
-    own = addresses.own_address()
+    own = addresses.host_address()
     if own is not None and not addresses.is_loopback(own):
         return own
     for interface in _default_interfaces():

@@ -1,12 +1,11 @@
 """What `doctor` found on a host: the JSON document, and the same as lines for people.
 
-The host prints with this what nodes answer.
+The host prints with this what nodes return.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, List, Optional, TypedDict
 
 from . import model
 from .findings import CATALOG
@@ -14,47 +13,38 @@ from .table import wrapped
 from .text import escape_line, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 SCHEMA = 1
 KIND = "doctor"
 # The exit codes of monitoring plug-ins (Nagios, Icinga): OK, WARNING, CRITICAL, UNKNOWN.
 NAGIOS = {model.PASS: 0, model.WARN: 1, model.FAIL: 2, model.UNKNOWN: 3}
-NAGIOS_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+NAGIOS_STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 # The columns of the verdict and of what belongs to a finding.
 INDENT = 9
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What was seen. source: a file, a command or a variable."""
+class Evidence(TypedDict):
+    """What was read. source: a file, a command or a variable."""
 
     source: str
     value: str
 
 
-@dataclass(frozen=True)
-class ObservedFinding:
+class ObservedFinding(TypedDict):
+    """A finding with its evidence, and what the registry has about it."""
+
     id: str
     verdict: str
     message: str
-    evidence: list[Evidence]
+    evidence: List[Evidence]
     breaks: str
     advice: str
     command: str
     source: str
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-    @staticmethod
-    def from_json(document: Mapping[str, Any]) -> ObservedFinding:
-        evidence = [Evidence(**item) for item in document["evidence"]]
-        return ObservedFinding(**{**document, "evidence": evidence})
-
-
-@dataclass(frozen=True)
-class ProbeRun:
+class ProbeRun(TypedDict):
     """state: done, late or failed."""
 
     name: str
@@ -62,50 +52,43 @@ class ProbeRun:
     duration_s: float
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(TypedDict):
     """notes: what this user cannot see, each with the command that shows it."""
 
+    schema: int
+    kind: str
+    verdict: str
     host: str
-    prefix: str | None
+    prefix: Optional[str]
     is_root: bool
     duration_s: float
-    findings: list[ObservedFinding]
-    notes: list[list[str]]
-    probes: list[ProbeRun]
-
-    @property
-    def verdict(self) -> str:
-        return model.overall([model.PASS, *(finding.verdict for finding in self.findings)])
+    findings: List[ObservedFinding]
+    notes: List[List[str]]
+    probes: List[ProbeRun]
 
 
-def document(diagnosis: Diagnosis) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "verdict": diagnosis.verdict,
-        **asdict(diagnosis),
-    }
+def verdict_of(findings: Iterable[ObservedFinding]) -> str:
+    return model.overall([model.PASS, *(finding["verdict"] for finding in findings)])
 
 
-def lines(document: Mapping[str, Any], width: int | None) -> list[str]:
-    """Every finding, the worst first, then what could not be seen, then the sum."""
+def lines(diagnosis: Diagnosis, width: int | None) -> list[str]:
+    """Every finding, the worst first, then what could not be read, then the sum."""
     result = []
-    for finding in worst_first(document["findings"]):
+    for finding in worst_first(diagnosis["findings"]):
         result += finding_lines(finding, width)
-    for message, command in document["notes"]:
+    for message, command in diagnosis["notes"]:
         result += wrapped(f"note     {message}", width, INDENT)
         if command:
             result.append(f"{' ' * INDENT}$ {command}")
-    result.append(summary(document))
+    result.append(summary(diagnosis))
     return result
 
 
-def worst_first(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def worst_first(findings: Iterable[ObservedFinding]) -> list[ObservedFinding]:
     return sorted(findings, key=lambda finding: model.WORST_FIRST.index(finding["verdict"]))
 
 
-def finding_lines(finding: Mapping[str, Any], width: int | None) -> list[str]:
+def finding_lines(finding: ObservedFinding, width: int | None) -> list[str]:
     text = f"{finding['verdict']:<{INDENT}}{finding['id']}: {escape_line(finding['message'])}"
     result = wrapped(text, width, INDENT)
     margin = " " * INDENT
@@ -124,25 +107,22 @@ def finding_lines(finding: Mapping[str, Any], width: int | None) -> list[str]:
     return result
 
 
-def summary(document: Mapping[str, Any]) -> str:
+def summary(diagnosis: Diagnosis) -> str:
+    verdicts = [finding["verdict"] for finding in diagnosis["findings"]]
     counts = []
-    for verdict, noun in (
-        (model.FAIL, "fault"),
-        (model.WARN, "warning"),
-        (model.UNKNOWN, "unknown"),
-    ):
-        count = sum(finding["verdict"] == verdict for finding in document["findings"])
-        if count:
-            counts.append(f"{count} unknown" if noun == "unknown" else format_count(count, noun))
-    number = format_count(len(document["probes"]), "probe")
-    subject = (
-        f"{document['host']}, {document['prefix']}" if document["prefix"] else document["host"]
-    )
+    if model.FAIL in verdicts:
+        counts.append(format_count(verdicts.count(model.FAIL), "fault"))
+    if model.WARN in verdicts:
+        counts.append(format_count(verdicts.count(model.WARN), "warning"))
+    if model.UNKNOWN in verdicts:
+        counts.append(f"{verdicts.count(model.UNKNOWN)} unknown")
+    number = format_count(len(diagnosis["probes"]), "probe")
+    subject = ", ".join(filter(None, (diagnosis["host"], diagnosis["prefix"])))
     counts_text = ", ".join(counts) or "no findings"
-    return f"{escape_line(subject)}: {counts_text} ({number}, {document['duration_s']:.1f} s)"
+    return f"{escape_line(subject)}: {counts_text} ({number}, {diagnosis['duration_s']:.1f} s)"
 
 
-def fix_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
+def fix_lines(findings: Iterable[ObservedFinding]) -> list[str]:
     """The commands as a script to read and copy; nothing runs them."""
     result: list[str] = []
     for finding in worst_first(findings):
@@ -152,7 +132,7 @@ def fix_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def explain_lines(id: str, width: int | None) -> list[str]:
-    """What the registry says about a finding. Raises KeyError for an unknown id."""
+    """What the registry has about a finding. Raises KeyError for an unknown id."""
     rule = CATALOG[id]
     parts = [("means", rule.meaning), ("breaks", rule.breaks), ("do", rule.advice)]
     result = [f"{id} ({rule.verdict})"]
@@ -165,19 +145,15 @@ def explain_lines(id: str, width: int | None) -> list[str]:
     return result
 
 
-def nagios_line(document: Mapping[str, Any]) -> str:
+def nagios_line(diagnosis: Diagnosis) -> str:
     """One line, as monitoring expects it: the state, then each finding."""
-    code = nagios_code(document["verdict"])
-    texts = [f"{each['id']}: {each['message']}" for each in worst_first(document["findings"])]
-    text = "; ".join(texts) or "no findings"
+    findings = worst_first(diagnosis["findings"])
+    text = "; ".join(f"{finding['id']}: {finding['message']}" for finding in findings)
     # A bar would begin performance data.
-    return f"DOCTOR {NAGIOS_WORDS[code]} - {escape_line(text).replace('|', '/')}"
-
-
-def nagios_code(verdict: str) -> int:
-    return NAGIOS[verdict]
+    text = escape_line(text or "no findings").replace("|", "/")
+    return f"DOCTOR {NAGIOS_STATES[NAGIOS[diagnosis['verdict']]]} - {text}"
 
 
 def exit_code(verdict: str) -> int:
-    """As everywhere: 1 if a check failed, or could not be made."""
+    """1 if a check failed, or could not be made."""
     return 0 if model.succeeded(verdict) else 1

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Dict, List
 
+from .codec import decode
 from .credentials import public_document
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ UNKNOWN = "unknown"
 # Unknown outranks warn: what could not be checked is never a success.
 WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 
-# Findings that say that time passed, or that something was busy: the node may only be slow.
+# Findings of a passed time limit, or of something busy: the node may only be slow.
 TIME_FINDINGS = frozenset(
     ("deadline-passed", "time-over", "rank-stuck", "rank-missing", "interrupted", "port-busy")
 )
@@ -58,46 +59,6 @@ NODE_FAULTS = frozenset(
 )
 
 
-# What the fields of the JSON hold. The published schema, with which the host checks, says more.
-_TYPES = {
-    "a text": (str,),
-    "an integer": (int,),
-    "a number": (int, float),
-    "a list": (list,),
-    "an object": (dict,),
-}
-_REPORT_FIELDS = {
-    "schema": "an integer",
-    "kind": "a text",
-    "verdict": "a text",
-    "started_at": "a text",
-    "duration_s": "a number",
-    "backend": "a text",
-    "device": "a text",
-    "world_size": "an integer",
-    "hosts": "a list",
-    "profile": "a text",
-    "skipped": "a list",
-    "facts": "an object",
-    "phases": "a list",
-}
-_PHASE_FIELDS = {
-    "name": "a text",
-    "verdict": "a text",
-    "duration_s": "a number",
-    "message": "a text",
-    "data": "an object",
-    "findings": "a list",
-}
-_FINDING_FIELDS = {
-    "id": "a text",
-    "verdict": "a text",
-    "ranks": "a list",
-    "message": "a text",
-    "advice": "a text",
-}
-
-
 class ReportUnreadable(ValueError):
     """The text is not a report of the schema that this code reads."""
 
@@ -109,7 +70,7 @@ class ReportedFinding:
 
     id: str
     verdict: str
-    ranks: list[int]
+    ranks: List[int]
     message: str
     advice: str
 
@@ -120,8 +81,8 @@ class ReportedPhase:
     verdict: str
     duration_s: float
     message: str
-    data: dict[str, Any]
-    findings: list[ReportedFinding]
+    data: Dict[str, Any]
+    findings: List[ReportedFinding]
 
 
 @dataclass(frozen=True)
@@ -131,12 +92,12 @@ class Report:
     backend: str
     device: str
     world_size: int
-    hosts: list[str]
+    hosts: List[str]
     profile: str
     # Phases that the user skipped.
-    skipped: list[str]
-    facts: dict[str, Any]
-    phases: list[ReportedPhase]
+    skipped: List[str]
+    facts: Dict[str, Any]
+    phases: List[ReportedPhase]
 
     @property
     def verdict(self) -> str:
@@ -180,58 +141,19 @@ def loads(text: str) -> Report:
 
 def parse(content: Any) -> Report:
     """The report that a JSON document holds. Raises ReportUnreadable."""
-    if isinstance(content, dict):
-        schema, kind = content.get("schema"), content.get("kind")
+    try:
+        if not isinstance(content, dict):
+            raise ValueError("it is not an object")
+        fields = dict(content)
+        schema, kind, verdict = (fields.pop(name, None) for name in ("schema", "kind", "verdict"))
         if (schema, kind) != (SCHEMA, KIND):
-            raise _unreadable(f"it has schema {schema!r} and kind {kind!r}")
-    _check_fields(content, "the top level", _REPORT_FIELDS)
-    for name in ("hosts", "skipped"):
-        _check_items(content[name], name, str)
-    phases = []
-    for number, entry in enumerate(content["phases"]):
-        phases.append(_parse_phase(entry, f"phases[{number}]"))
-    fields = {name: content[name] for name in Report.__dataclass_fields__ if name != "phases"}
-    report = Report(phases=phases, **fields)
-    if content["verdict"] != report.verdict:
-        raise _unreadable(
-            f"its verdict is {content['verdict']!r}, but that of its phases is {report.verdict!r}"
-        )
+            raise ValueError(f"it has schema {schema!r} and kind {kind!r}")
+        report: Report = decode(Report, fields, "report")
+        overall(finding.verdict for phase in report.phases for finding in phase.findings)
+        if verdict != report.verdict:
+            raise ValueError(
+                f"its verdict is {verdict!r}, but that of its phases is {report.verdict!r}"
+            )
+    except ValueError as error:
+        raise ReportUnreadable(f"not a smoke report of schema {SCHEMA}: {error}") from error
     return report
-
-
-def _parse_phase(content: Any, entry: str) -> ReportedPhase:
-    _check_fields(content, entry, _PHASE_FIELDS)
-    findings = []
-    for number, fields in enumerate(content["findings"]):
-        finding_entry = f"{entry}.findings[{number}]"
-        _check_fields(fields, finding_entry, _FINDING_FIELDS)
-        _check_items(fields["ranks"], f"{finding_entry}.ranks", int)
-        findings.append(ReportedFinding(**fields))
-    return ReportedPhase(**{**content, "findings": findings})
-
-
-def _check_fields(content: Any, entry: str, fields: dict[str, str]) -> None:
-    """Raise ReportUnreadable unless this is an object with exactly these fields."""
-    if not isinstance(content, dict):
-        raise _unreadable(f"at {entry}: it is not an object")
-    for name, kind in fields.items():
-        if name not in content:
-            raise _unreadable(f"at {entry}: the field {name} is missing")
-        value = content[name]
-        if not isinstance(value, _TYPES[kind]) or isinstance(value, bool):
-            raise _unreadable(f"at {entry}: the field {name} is {value!r}, not {kind}")
-        if name == "verdict" and value not in WORST_FIRST:
-            raise _unreadable(f"at {entry}: the verdict is {value!r}")
-    for name in content:
-        if name not in fields:
-            raise _unreadable(f"at {entry}: there is no field {name}")
-
-
-def _check_items(values: list[Any], entry: str, kind: type) -> None:
-    for number, value in enumerate(values):
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise _unreadable(f"at {entry}[{number}]: it is {value!r}")
-
-
-def _unreadable(problem: str) -> ReportUnreadable:
-    return ReportUnreadable(f"not a smoke report of schema {SCHEMA}: {problem}")

@@ -1,20 +1,21 @@
 """The smoke report as lines for people: a row per phase, and below it each finding and its advice.
 
 Wraps lines for a terminal of any width; in a pipe every row, finding and advice is one line. Pure.
-Takes the report's JSON, so that the host prints the same text.
+The host prints the same.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks as name_ranks  # the host takes it from here
 from .text import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from .model import Report, ReportedFinding, ReportedPhase
 
 HEAD = f"{'verdict':<8} {'phase':<12} {'time':>7}  message"
 # Where the message column begins, and how far findings and their advice are indented.
@@ -24,43 +25,43 @@ NARROWEST = 50
 SKIPPED = "skipped (settings skip, only)"
 
 
-def lines(report: Mapping[str, Any], width: int | None) -> list[str]:
+def lines(report: Report, width: int | None) -> list[str]:
     """The whole report. width: of the terminal, or None not to wrap."""
     result = [HEAD]
-    for phase in report["phases"]:
+    for phase in report.phases:
         result += phase_lines(phase, width)
-    for name in report["skipped"]:
+    for name in report.skipped:
         result += row("skipped", name, None, SKIPPED, width)
     return result
 
 
-def phase_lines(phase: Mapping[str, Any], width: int | None) -> list[str]:
+def phase_lines(phase: ReportedPhase, width: int | None) -> list[str]:
     """One phase and its findings. The message of a failed phase would repeat its findings, so only
     their number is shown."""
-    findings = phase["findings"]
-    message = phase["message"]
-    if findings and phase["verdict"] not in ("pass", "warn"):
+    findings = phase.findings
+    message = phase.message
+    if findings and phase.verdict not in ("pass", "warn"):
         message = format_count(len(findings), "finding")
-    result = row(phase["verdict"], phase["name"], phase["duration_s"], message, width)
+    result = row(phase.verdict, phase.name, phase.duration_s, message, width)
     for finding in findings:
         result += finding_lines(finding, width)
     return result
 
 
-def finding_lines(finding: Mapping[str, Any], width: int | None) -> list[str]:
+def finding_lines(finding: ReportedFinding, width: int | None) -> list[str]:
     text = f"{' ' * FINDING_INDENT}{describe(finding)}"
     result = wrapped(text, width, FINDING_INDENT + 2)
-    if finding["advice"]:
-        text = f"{' ' * ADVICE_INDENT}-> {finding['advice']}"
+    if finding.advice:
+        text = f"{' ' * ADVICE_INDENT}-> {finding.advice}"
         result += wrapped(text, width, ADVICE_INDENT + 3)
     return result
 
 
-def describe(finding: Mapping[str, Any]) -> str:
+def describe(finding: ReportedFinding) -> str:
     """`wrong-value, rank 1: what happened`; with the verdict if it is not a failure."""
-    verdict = "" if finding["verdict"] == "fail" else f" [{finding['verdict']}]"
-    ranks = f", {name_ranks(finding['ranks'])}" if finding["ranks"] else ""
-    return f"{finding['id']}{verdict}{ranks}: {finding['message']}"
+    verdict = "" if finding.verdict == "fail" else f" [{finding.verdict}]"
+    ranks = f", {name_ranks(finding.ranks)}" if finding.ranks else ""
+    return f"{finding.id}{verdict}{ranks}: {finding.message}"
 
 
 def row(
@@ -74,11 +75,8 @@ def row(
 def wrapped(text: str, width: int | None, indent: int) -> list[str]:
     """The text in lines of the terminal's width, all but the first indented. A long word stays
     whole."""
-    stripped = text.lstrip()
-    first_indent = text[: len(text) - len(stripped)]
-    one_line = first_indent + stripped.rstrip()
-    for space in "\r\n\t\v\f":
-        one_line = one_line.replace(space, " ")
+    margin = len(text) - len(text.lstrip())
+    one_line = text[:margin] + re.sub(r"[\r\n\t\v\f]", " ", text[margin:].rstrip())
     if width is None or width < NARROWEST:
         return [one_line]
     return textwrap.wrap(

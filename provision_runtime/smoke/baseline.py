@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, List, Optional, TypedDict
 
 from .. import fs
+from ..report.codec import decode
 from ..report.text import format_bytes
 from . import measurement
 from .outcome import Finding
@@ -45,7 +46,7 @@ class Identity:
     ranks: int
     hosts: int
     torch: str
-    nccl: str | None = None
+    nccl: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class SavedRow:
     bytes: int
     time_us_max: float
     time_us_min: float
-    busbw_gb_s: float | None
+    busbw_gb_s: Optional[float]
 
 
 @dataclass(frozen=True)
 class Baseline:
     identity: Identity
-    rows: tuple[SavedRow, ...]
+    rows: List[SavedRow]
 
 
 class Comparison(TypedDict, total=False):
@@ -95,11 +96,12 @@ def load(path: Path) -> Baseline:
         KIND,
     ):
         raise BaselineUnreadable(f"{path} is not a baseline of schema {SCHEMA}")
+    fields = {name: value for name, value in content.items() if name not in ("schema", "kind")}
     try:
-        rows = tuple(SavedRow(**row) for row in content["rows"])
-        return Baseline(Identity(**content["identity"]), rows)
-    except (KeyError, TypeError) as error:
+        baseline: Baseline = decode(Baseline, fields, "baseline")
+    except ValueError as error:
         raise BaselineUnreadable(f"{path} is damaged: {error}") from error
+    return baseline
 
 
 def differences(saved: Identity, identity: Identity) -> list[str]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
 from ..report.text import format_count
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 REMEMBERED = 256
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True)
+class Call:
     """One collective: its number from 1 on, its name with shape and type, and the lines of the
     program that led to it."""
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import fs
-from ..comm.processes import own_identity
+from ..comm.processes import this_process
 from ..comm.store import StoreClient, StoreLost
 from ..facts import oom
 from . import last_states
@@ -60,7 +60,7 @@ class RankContext:
     calls: CallLog = field(default_factory=CallLog)
     step: str = "start"
     site: str = ""
-    oom_counter: oom.OomCounter | None = field(default_factory=oom.own_counter)
+    oom_counter: oom.OomCounter | None = field(default_factory=oom.this_counter)
 
     @property
     def on_gpu(self) -> bool:
@@ -88,7 +88,7 @@ class RankContext:
 
     @property
     def location(self) -> Location:
-        return Location(self.phase, self.env.host, own_identity(), self.env.run, self.oom_counter)
+        return Location(self.phase, self.env.host, this_process(), self.env.run, self.oom_counter)
 
     @property
     def is_first_of_host(self) -> bool:

@@ -128,7 +128,7 @@ def environment_faults(options: Options, rank: int) -> Iterator[None]:
 def nccl_library() -> Path | None:
     folder = origins.torch_folder()
     if folder:
-        for path in libraries.own(folder):
+        for path in libraries.bundled(folder):
             if libraries.stem(path) == "nccl":
                 return Path(path)
     return None

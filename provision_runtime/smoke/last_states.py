@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any
 from .. import fs
 from ..comm import processes
 from ..comm.store import StoreLost
-from ..facts.oom import OomCounter
-from .collective_log import Call
-from .outcome import from_json
-from .postmortem import STATE_FINDINGS, LastState, Location, Position, PostmortemEvidence
+from ..report.codec import decode
+from .postmortem import STATE_FINDINGS, LastState, Location, PostmortemEvidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -95,27 +93,16 @@ def read_locations(
             continue
         document = document or _read_of_run(location_path(out, rank), env.run)
         # Another release of this package may write another document.
-        with contextlib.suppress(KeyError, TypeError):
+        with contextlib.suppress(ValueError):
             if document is not None:
                 locations[rank] = location_from_json(document)
     return locations
 
 
-def location_from_json(document: Mapping[str, Any]) -> Location:
-    """Raises KeyError or TypeError if it is no location."""
-    oom = document["oom"]
-    return Location(**{**document, "oom": OomCounter(**oom) if oom is not None else None})
-
-
-def _state_from_json(document: Mapping[str, Any]) -> LastState:
-    return LastState(
-        **{
-            **document,
-            "position": Position(**document["position"]),
-            "calls": [Call(*call) for call in document["calls"]],
-            "outcome": from_json(document["outcome"]),
-        }
-    )
+def location_from_json(document: object) -> Location:
+    """Raises ValueError if it is no location."""
+    location: Location = decode(Location, document, "location")
+    return location
 
 
 def examine_processes(evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:
@@ -157,9 +144,9 @@ def collect_evidence(
                 in_store.add(rank)
             elif rank not in evidence.last_states:
                 document = _read_of_run(state_path(out, rank), env.run)
-            with contextlib.suppress(KeyError, TypeError):
+            with contextlib.suppress(ValueError):
                 if document is not None:
-                    evidence.last_states[rank] = _state_from_json(document)
+                    evidence.last_states[rank] = decode(LastState, document, "last-state")
         silent = [rank for rank in ranks if rank not in evidence.last_states]
         evidence.process_states.clear()
         examine_processes(evidence, silent)

@@ -49,7 +49,7 @@ class LaunchedRanks:
         # How the ranks ended that ended by themselves.
         self.failures: dict[int, str] = {}
         # Of this process's cgroup, which the ranks inherit.
-        self._oom_counter = oom.own_counter()
+        self._oom_counter = oom.this_counter()
         self._previous_handlers = {
             number: signal.signal(number, self._receive)
             for number in (signal.SIGTERM, signal.SIGINT)

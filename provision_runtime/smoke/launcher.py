@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -131,7 +131,7 @@ def _report_failure(
     report = replace(report, duration_s=round(duration_s, 3))
     failed, phase = reporter.with_failure(report, phase_name, outcome, phase_s)
     reporter.write_report(failed, options.out)
-    print("\n".join(table.phase_lines(asdict(phase), table.terminal_width())), flush=True)
+    print("\n".join(table.phase_lines(phase, table.terminal_width())), flush=True)
 
 
 def _failure_findings(
@@ -184,7 +184,7 @@ def _empty_report(options: Options, launched: LaunchedRanks) -> model.Report:
         world_size=launched.ranks,
         hosts=[socket.gethostname()],
         profile=options.profile,
-        facts=facts.about_host(),
+        facts=dict(facts.host_facts()),
         skipped=list(options.skipped),
         phases=reporter.with_pending([], options.planned),
     )

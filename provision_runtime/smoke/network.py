@@ -15,7 +15,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
-from ..comm.addresses import address_of, interfaces, is_loopback, own_address
+from ..comm.addresses import address_of, host_address, interfaces, is_loopback
 from .outcome import Outcome, with_finding
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def backend_address(context: RankContext) -> str:
             raise LookupError(f"the interface {interface} has no IPv4 address")
         return address
     if context.backend == "gloo":
-        return own_address() or "127.0.0.1"
+        return host_address() or "127.0.0.1"
     # NCCL: the address from which the route to the master leads. Nothing is sent.
     family, kind, protocol, _, target = socket.getaddrinfo(
         context.env.master_addr, context.env.master_port, type=socket.SOCK_DGRAM

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from ..report import model
+from ..report.codec import decode
 from ..report.findings import Finding as Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 # `[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] `
 SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
@@ -19,8 +20,8 @@ SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
 @dataclass(frozen=True)
 class Outcome:
     message: str = ""
-    findings: tuple[Finding, ...] = ()
-    data: dict[str, Any] = field(default_factory=dict)
+    findings: Tuple[Finding, ...] = ()
+    data: Dict[str, Any] = field(default_factory=dict)
     # The phase could not be completed, so later phases would prove nothing.
     broken: bool = False
 
@@ -40,10 +41,10 @@ class Outcome:
         return asdict(self)
 
 
-def from_json(document: Mapping[str, Any]) -> Outcome:
-    """Raises KeyError or TypeError if it is no outcome."""
-    findings = [Finding(**{**item, "ranks": tuple(item["ranks"])}) for item in document["findings"]]
-    return Outcome(**{**document, "findings": tuple(findings)})
+def from_json(document: object) -> Outcome:
+    """What another rank reports. Raises ValueError if it is no outcome."""
+    outcome: Outcome = decode(Outcome, document, "outcome")
+    return outcome
 
 
 def with_finding(

@@ -6,20 +6,18 @@ Pure: `last_states` gathers the evidence.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, List, Optional
 
 from ..comm import processes
 from ..comm.rank_names import name_ranks
+from ..facts.oom import OomCounter
 from . import collective_log
+from .collective_log import Call
 from .options import PHASES
-from .outcome import Finding, merge_equal, with_rank
+from .outcome import Finding, Outcome, merge_equal, with_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from ..facts.oom import OomCounter
-    from .collective_log import Call
-    from .outcome import Outcome
 
 STATE_FINDINGS = {
     processes.GONE: ("rank-died", "its process is gone"),
@@ -64,9 +62,9 @@ class Location:
 
     phase: str
     host: str
-    process: list[str]
+    process: List[str]
     run: str
-    oom: OomCounter | None = None
+    oom: Optional[OomCounter] = None
 
 
 @dataclass(frozen=True)
@@ -79,10 +77,10 @@ class LastState:
     host: str
     reason: str
     position: Position
-    calls: list[Call]
+    calls: List[Call]
     outcome: Outcome
     oom_kills: int
-    stack: list[str]
+    stack: List[str]
     schema: int = 2
     kind: str = "last-state"
 

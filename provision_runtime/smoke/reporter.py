@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -178,5 +178,5 @@ class Reporter:
         return rank == 0
 
     def _print(self, phase: model.ReportedPhase, prefix: str = "") -> None:
-        lines = table.phase_lines(asdict(phase), table.terminal_width(self._output))
+        lines = table.phase_lines(phase, table.terminal_width(self._output))
         os.write(self._output, "".join(f"{prefix}{line}\n" for line in lines).encode())

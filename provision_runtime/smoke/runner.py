@@ -12,11 +12,12 @@ import threading
 import time
 import traceback
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Dict, NoReturn
+from typing import TYPE_CHECKING, Dict, List, NoReturn
 
 from .. import fs
 from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
 from ..report import model
+from ..report.codec import decode
 from . import (
     fault_injection,
     last_states,
@@ -288,10 +289,12 @@ class RankRunner:
         if all(summary == summaries[0] for summary in summaries):
             return None
         latest = self._context.agree(
-            f"calls until {name}", self._context.calls.latest(), lambda _: False
+            f"calls until {name}",
+            [asdict(call) for call in self._context.calls.latest()],
+            lambda _: False,
         )
-        calls = {rank: [Call(*call) for call in by_rank] for rank, by_rank in enumerate(latest)}
-        differing = compare(calls)
+        calls = decode(List[List[Call]], latest, "calls")
+        differing = compare(dict(enumerate(calls)))
         if differing is not None and differing.id == "collective-skipped":
             # A rank whose collective raised made fewer calls because of that.
             for outcome in outcomes:

@@ -489,23 +489,6 @@ def dead_agent(run: Run, stack: contextlib.ExitStack) -> None:
     run.variables["SSH_AUTH_SOCK"] = str(path)
 
 
-def pip_setting(run: Run, stack: contextlib.ExitStack) -> None:
-    variables = {**os.environ, "HOME": str(run.home), "PIP_CONFIG_FILE": ""}
-    del variables["PIP_CONFIG_FILE"]
-    command = [sys.executable, "-m", "pip", "config", "--user", "set"]
-    subprocess.run([*command, "global.target", "/elsewhere"], check=True, env=variables)
-
-
-def conda_setting(run: Run, stack: contextlib.ExitStack) -> None:
-    (run.home / ".condarc").write_text(
-        "channels:\n  - conda-forge\npinned_packages:\n  - numpy 1.26\n"
-    )
-
-
-def uv_setting(run: Run, stack: contextlib.ExitStack) -> None:
-    run.variables["UV_PRERELEASE"] = "allow"
-
-
 @dataclass(frozen=True)
 class Case:
     """row: of the table of failure modes; 0 for what it does not have. marks: what else it needs."""
@@ -551,9 +534,6 @@ CASES = (
     Case(open_key, "ssh-key-open", 67, (pytest.mark.needs("ssh-keygen"),)),
     Case(dead_agent, "ssh-agent-dead", 67, (pytest.mark.needs("ssh-agent"),)),
     Case(killed_for_memory, "oom-killed", 0),
-    Case(pip_setting, "build-settings", 0),
-    Case(conda_setting, "build-settings", 0),
-    Case(uv_setting, "build-settings", 0),
     Case(read_only_home, "home-unwritable", 0),
     Case(file_instead_of_null, "null-device", 0),
     Case(closed_null, "null-device", 0),

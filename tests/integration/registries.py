@@ -19,11 +19,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from provision import image
 from provision.core.types import Image
 from provision.image import config, layers, oci_layout
 from provision.image.layers import LayerEntry
 from provision_runtime.comm.addresses import free_port
-from tests.integration.test_image import resolution
+from tests.integration.test_image import Watching, resolution
 from tests.unit.image.test_image_config import LOCK
 
 BIG = 3 << 20
@@ -53,6 +54,10 @@ def make_image(folder: Path, *, small: bytes = b"small") -> Image:
         reference="provision/toy:1", layout=folder, manifest_digest=manifest.manifest_digest, image_id=manifest.config_digest, base="base",
         base_digest="", lock_sha256=LOCK.sha256, layers=tuple(written),
     )  # fmt: skip
+
+
+def push(toy: Image, place: str) -> image.PushResult:
+    return image.push_image(toy, image.parse_registry_reference(place, toy), Watching())
 
 
 @contextmanager

@@ -370,7 +370,7 @@ def test_a_pass_on_another_machine_is_not_one_here(lab: Home, tmp_path: Path) ->
             check=True,
         )
         assert text in result.stdout
-    assert " pass " in lab.run("env", "list").stdout and row(lab)["verdicts"][0]["here"]
+    assert " pass " in lab.run("env", "list").stdout and not row(lab)["verdicts"][0]["elsewhere"]
 
 
 def test_a_new_lock_makes_the_passport_one_of_another_lock(lab: Home, folder: Path) -> None:

@@ -24,7 +24,7 @@ from provision.image import conda_files
 from provision.image.cache_key import Recipe
 from tests.unit.image.test_image_build import BASE, LOCK, RESOLUTION, Quiet
 
-RECIPE = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=0)
+RECIPE = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, runtime={}, epoch=0)
 FILE, LINK, HARD, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE
 Member = tuple[str, bytes, bytes]  # name, kind, content or target
 SOUND: Member = ("bin/sound", FILE, b"sound")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -42,9 +43,10 @@ from provision.core.errors import (
 from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.core.types import Image, Lock, LockedPackage, Prefix, Resolution
-from provision.environment import install_record, runtime_package
+from provision.environment import bytecode, install_record, runtime_package
 from provision.image import docker, oci_layout
 from tests.integration import shared_parts
+from tests.unit.image.test_image_config import resolution as unit_resolution
 
 pytestmark = pytest.mark.docker
 
@@ -202,7 +204,8 @@ class EnvironmentParts:
         subprocess.run(
             [path / "bin" / "python", "-c", "import greet, json"], check=True
         )  # leaves __pycache__
-        install_record.complete(path, shared_parts.byte_code())
+        bytecode.compile_all(path, "checked-hash", shared_parts.byte_code())
+        install_record.write(path)
         return Prefix(name="toy", path=path, lock_sha256=lock.sha256)
 
 
@@ -247,23 +250,14 @@ def _locked(path: Path) -> LockedPackage:
 
 
 def resolution(name: str = "toy", cuda: str | None = "12.1") -> Resolution:
-    return Resolution(
+    return replace(
+        unit_resolution(cuda),
         spec=Spec(name=name, torch="2.3", cuda=cuda),
-        torch="2.3.1",
-        local_version="2.3.1+cu121",
-        source="wheels",
-        cuda=cuda,
         python=PYTHON,
         nccl="2.20.5",
         cudnn="8.9.2",
         architectures=("sm_90",),
-        glibc="2.17",
         driver_floor="525.60.13",
-        needs_local_build=False,
-        channels=(),
-        pins=(),
-        virtual_packages=(),
-        choices=(),
     )
 
 
@@ -313,16 +307,16 @@ def prefix(parts: EnvironmentParts, lock: Lock, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="module")
-def toy_image(
-    parts: EnvironmentParts,
-    lock: Lock,
-    prefix: Prefix,
-    base: image.BaseImage,
-    runtime: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Image:
-    layout = tmp_path_factory.mktemp("layouts") / "toy"
-    return build(parts, lock, prefix, base, runtime, layout)
+def make(
+    parts: EnvironmentParts, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path
+) -> Callable[..., Image]:
+    """Builds the toy image in a layout."""
+    return functools.partial(build, parts, lock, prefix, base, runtime)
+
+
+@pytest.fixture(scope="module")
+def toy_image(make: Callable[..., Image], tmp_path_factory: pytest.TempPathFactory) -> Image:
+    return make(tmp_path_factory.mktemp("layouts") / "toy")
 
 
 def build(
@@ -334,20 +328,15 @@ def build(
     layout: Path,
     **more: Any,
 ) -> Image:
-    options: dict[str, Any] = {
-        "link": parts.link(container.PREFIX),
-        "progress": Watching(),
-        **more,
-    }
-    return image.build_image(
-        resolution(),
-        lock,
-        prefix,
-        base,
-        layout=layout,
+    recipe = image.Recipe(
+        resolution=resolution(),
+        lock=lock,
+        base=base,
         runtime=runtime_package.load(runtime).files,
-        **options,
+        **more,
     )
+    link = parts.link(container.PREFIX)
+    return image.build_image(recipe, prefix, layout=layout, link=link, progress=Watching())
 
 
 @pytest.fixture(scope="module")
@@ -430,90 +419,6 @@ def test_digest_does_not_depend_on_the_prefix_path(
     assert (elsewhere / "bin" / "greet").read_bytes().startswith(b"#!/bin/sh")
     assert again.layers == toy_image.layers
     assert again.manifest_digest == toy_image.manifest_digest
-
-
-def test_current_layout_is_reused(
-    parts: EnvironmentParts,
-    lock: Lock,
-    prefix: Prefix,
-    base: image.BaseImage,
-    runtime: Path,
-    toy_image: Image,
-) -> None:
-    def link(target: Path) -> None:
-        raise AssertionError("linked again")
-
-    before = toy_image.layout.stat().st_mtime_ns
-    assert build(parts, lock, prefix, base, runtime, toy_image.layout, link=link) == toy_image
-    assert toy_image.layout.stat().st_mtime_ns == before
-    assert (
-        image.find_image(
-            resolution(),
-            lock,
-            base,
-            layout=toy_image.layout,
-            runtime=runtime_package.load(runtime).files,
-            progress=Watching(),
-        )
-        == toy_image
-    )
-    assert (
-        image.find_image(
-            resolution(),
-            lock,
-            base,
-            layout=toy_image.layout,
-            runtime=runtime_package.load(runtime).files,
-            progress=Watching(),
-            epoch=1,
-        )
-        is None
-    )
-
-
-def test_failed_build_leaves_the_old_layout(
-    parts: EnvironmentParts,
-    lock: Lock,
-    prefix: Prefix,
-    base: image.BaseImage,
-    runtime: Path,
-    tmp_path: Path,
-) -> None:
-    layout = tmp_path / "toy"
-    first = build(parts, lock, prefix, base, runtime, layout)
-
-    def link(target: Path) -> None:
-        (target / "half").write_text("written")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(parts, lock, prefix, base, runtime, layout, link=link, epoch=1)
-    assert oci_layout.read(layout) is not None
-    assert list(tmp_path.iterdir()) == [layout]
-    second = build(parts, lock, prefix, base, runtime, layout, epoch=1)
-    assert second.manifest_digest != first.manifest_digest
-
-
-def test_truncated_layer_is_rebuilt(
-    parts: EnvironmentParts,
-    lock: Lock,
-    prefix: Prefix,
-    base: image.BaseImage,
-    runtime: Path,
-    toy_image: Image,
-    tmp_path: Path,
-) -> None:
-    layout = tmp_path / "toy"
-    shutil.copytree(toy_image.layout, layout)
-    os.truncate(oci_layout.blob(layout, toy_image.layers[1].digest), 1000)
-    assert (
-        build(parts, lock, prefix, base, runtime, layout).manifest_digest
-        == toy_image.manifest_digest
-    )
-    assert (
-        oci_layout.blob(layout, toy_image.layers[1].digest).stat().st_size
-        == toy_image.layers[1].size
-    )
 
 
 def test_edited_prefix_is_refused(
@@ -673,21 +578,17 @@ def own_image_name() -> tuple[str, int]:
 
 
 def test_retagging_build_leaves_no_dangling_image(
-    parts: EnvironmentParts,
-    lock: Lock,
-    prefix: Prefix,
-    base: image.BaseImage,
-    runtime: Path,
+    make: Callable[..., Image],
     docker_client: Any,
     tmp_path: Path,
 ) -> None:
     layout = tmp_path / "toy"
     name, epoch = own_image_name()
-    older = build(parts, lock, prefix, base, runtime, layout, epoch=epoch)
+    older = make(layout, epoch=epoch)
     older = replace(older, reference=f"{name}:1")
     image.load_image(older, docker_client, Watching())
     newer = replace(
-        build(parts, lock, prefix, base, runtime, layout, epoch=epoch + 1),
+        make(layout, epoch=epoch + 1),
         reference=older.reference,
     )
     image.load_image(newer, docker_client, Watching())
@@ -706,11 +607,8 @@ def test_retagging_build_leaves_no_dangling_image(
 
 
 def test_images_of_another_user_stay(
-    parts: EnvironmentParts,
+    make: Callable[..., Image],
     lock: Lock,
-    prefix: Prefix,
-    base: image.BaseImage,
-    runtime: Path,
     docker_client: Any,
     tmp_path: Path,
 ) -> None:
@@ -718,9 +616,9 @@ def test_images_of_another_user_stay(
     name, epoch = own_image_name()
     shared = f"{name}:{lock.sha256[:12]}"
     theirs = tmp_path / "theirs" / "toy"
-    other_users = build(parts, lock, prefix, base, runtime, theirs, epoch=epoch)
+    other_users = make(theirs, epoch=epoch)
     other_users = replace(other_users, reference=shared)
-    own = build(parts, lock, prefix, base, runtime, tmp_path / "ours" / "toy", epoch=epoch + 1)
+    own = make(tmp_path / "ours" / "toy", epoch=epoch + 1)
     image.load_image(other_users, docker_client, Watching())
     try:
         for reference in (f"{name}:2", shared):
@@ -729,10 +627,10 @@ def test_images_of_another_user_stay(
             assert any("did not load" in text for text in watching.messages)
         assert docker_client.images.get(f"{name}:latest").id == other_users.image_id
         assert docker_client.images.get(shared).id == other_users.image_id
-        assert image.name_of_own_image(docker_client, theirs, shared) == shared
-        assert image.name_of_own_image(docker_client, own.layout, shared) == own.image_id
+        assert image.runnable_name(docker_client, theirs, shared) == shared
+        assert image.runnable_name(docker_client, own.layout, shared) == own.image_id
         # The same image, loaded by one user and built by the other.
-        same = build(parts, lock, prefix, base, runtime, tmp_path / "same" / "toy", epoch=epoch)
+        same = make(tmp_path / "same" / "toy", epoch=epoch)
         assert not image.load_image(replace(same, reference=shared), docker_client, Watching())
         assert image.remove_images(same.layout, docker_client) == ()
         sizes = image.removable_images(own.layout, docker_client)
@@ -796,13 +694,16 @@ class Leaky:
 
 
 def test_engine_disconnects_during_load(
-    loaded: Image, parts: EnvironmentParts, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path, docker_client: Any, tmp_path: Path,
+    loaded: Image,
+    make: Callable[..., Image],
+    docker_client: Any,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     scheme, _, path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").partition("://")
     if scheme != "unix":
         pytest.skip(f"the engine is not on a socket of this machine: DOCKER_HOST is {scheme}://…")
-    other = build(parts, lock, prefix, base, runtime, tmp_path / "toy", epoch=2)
+    other = make(tmp_path / "toy", epoch=2)
     leaky = Leaky(path, limit=2_000_000)
     monkeypatch.setenv("DOCKER_HOST", leaky.address)
     client = image.require_engine()
@@ -834,17 +735,6 @@ def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path:
     assert report["host"] == "127.0.0.1" and report["shm"] == 256 << 20
     assert report["pid"] != 1  # init is
     assert containers(docker_client) == []
-
-
-def test_smoke_of_a_removed_image(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
-    with pytest.raises(ToolMissing, match="provision image build"):
-        image.run_smoke(
-            docker_client,
-            replace(loaded, image_id=f"sha256:{'0' * 64}"),
-            [],
-            tmp_path,
-            timeout_s=60,
-        )
 
 
 def test_hanging_smoke_test_is_ended(loaded: Image, docker_client: Any, tmp_path: Path) -> None:

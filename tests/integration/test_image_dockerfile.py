@@ -185,11 +185,8 @@ def image_settings(toy_image: Image) -> dict[str, Any]:
 def test_docker_build_gives_the_same_environment(
     context: Path, own_files: Files, image_settings: dict[str, Any], builder: str
 ) -> None:
-    docker = shutil.which("docker") if builder == "classic" else with_buildkit()
-    if docker is None:
-        pytest.skip("no docker command with BuildKit on this machine")
+    docker, env = docker_with(builder)
     name = f"{NAME}:{builder}"
-    env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
     result = subprocess.run(
         [docker, "build", "--tag", name, "-"],
         env=env,
@@ -240,9 +237,7 @@ MIRROR = "https://conda.lab.example/mirror"
 )
 def test_docker_build_in_the_repository(context: Path, docker_base: str, builder: str) -> None:
     """`docker build .` of the root's own Dockerfile, with images and channels replaced by arguments."""
-    docker = shutil.which("docker") if builder == "classic" else with_buildkit()
-    if docker is None:
-        pytest.skip("no docker command with BuildKit on this machine")
+    docker, env = docker_with(builder)
     machine, name = f"{NAME}-micromamba:{builder}", f"{NAME}-root:{builder}"
     (context / "micromamba").write_text(MICROMAMBA)
     (context / "micromamba").chmod(0o755)
@@ -254,7 +249,6 @@ def test_docker_build_in_the_repository(context: Path, docker_base: str, builder
         "COPY wheels /wheels",
     ]
     (context / "machine").write_text("\n".join(lines))
-    env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
 
     def build_image(tag: str, *options: str) -> str:
         result = subprocess.run(
@@ -316,9 +310,7 @@ def test_base_settings_do_not_leave_the_environment(
     lock: Lock, docker_base: str, image_settings: dict[str, Any], tmp_path: Path, builder: str
 ) -> None:
     """CUDA's bases have variables for the loader and an entry point. Here its first stage makes an empty folder, for speed."""
-    docker = shutil.which("docker") if builder == "classic" else with_buildkit()
-    if docker is None:
-        pytest.skip("no docker command with BuildKit on this machine")
+    docker, env = docker_with(builder)
     base, name = f"{NAME}-base:{builder}", f"{NAME}-on-foreign:{builder}"
     _, _, second = rendered(lock, base).partition("\nFROM ${BASE}\n")
     first = f"ARG BASE={base}\nFROM {base} AS environment\nUSER 0\nRUN mkdir -p {PREFIX}/bin\n"
@@ -335,7 +327,6 @@ def test_base_settings_do_not_leave_the_environment(
         result = None
         try:
             inherited = client.images.get(base).attrs["Config"]["Env"]
-            env = {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
             result = subprocess.run(
                 [docker, "build", "--tag", name, "-"],
                 env=env,
@@ -466,6 +457,14 @@ def packed(context: Path) -> bytes:
     return subprocess.run(
         ["tar", "-c", "-C", context, "."], stdout=subprocess.PIPE, check=True
     ).stdout
+
+
+def docker_with(builder: str) -> tuple[str, dict[str, str]]:
+    """The docker command with a builder, and its environment."""
+    docker = shutil.which("docker") if builder == "classic" else with_buildkit()
+    if docker is None:
+        pytest.skip("no docker command with BuildKit on this machine")
+    return docker, {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
 
 
 def with_buildkit() -> str | None:

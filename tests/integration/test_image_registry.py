@@ -22,7 +22,8 @@ import pytest
 from provision import image
 from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
 from provision.image import oci_layout
-from provision.image.registry import client, push
+from provision.image.registry import client
+from provision.image.registry import push as pushing
 from provision_runtime.comm.addresses import free_port
 from tests.integration.registries import (
     BIG,
@@ -32,6 +33,7 @@ from tests.integration.registries import (
     htpasswd,
     log_in,
     make_image,
+    push,
     refuse,
     serving,
 )
@@ -54,7 +56,7 @@ SKOPEO = [
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Small pieces and short pauses; and nobody's real credentials."""
-    monkeypatch.setattr(push, "UPLOAD_CHUNK", 1 << 20)
+    monkeypatch.setattr(pushing, "UPLOAD_CHUNK", 1 << 20)
     monkeypatch.setattr(client, "PAUSE_S", 0.01)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
@@ -73,34 +75,22 @@ def test_existing_layers_are_not_sent(host: str, tmp_path: Path) -> None:
         sum(layer.size for layer in first.layers)
         + oci_layout.blob(first.layout, first.image_id).stat().st_size
     )
-    pushed = image.push_image(
-        first, image.parse_registry_reference(f"{host}/lab/toy", first), Watching()
-    )
+    pushed = push(first, f"{host}/lab/toy")
     assert (pushed.sent, pushed.present, pushed.tag) == (size, 0, f"{host}/lab/toy:1")
     assert pushed.reference == f"{host}/lab/toy@{first.manifest_digest}"
     assert (
         f"sha256:{hashlib.sha256(manifest(host, 'lab/toy', '1')).hexdigest()}"
         == first.manifest_digest
     )
-    assert (
-        image.push_image(
-            first, image.parse_registry_reference(f"{host}/lab/toy:again"), Watching()
-        ).sent
-        == 0
-    )
+    assert push(first, f"{host}/lab/toy:again").sent == 0
     second = make_image(tmp_path / "second", small=b"changed")
-    assert (
-        image.push_image(
-            second, image.parse_registry_reference(f"{host}/lab/toy:2"), Watching()
-        ).sent
-        < size / 50
-    )
+    assert push(second, f"{host}/lab/toy:2").sent < size / 50
 
 
 @pytest.mark.needs("skopeo")
 def test_skopeo_copies_pushed_images(host: str, tmp_path: Path) -> None:
     toy = make_image(tmp_path / "toy")
-    image.push_image(toy, image.parse_registry_reference(f"{host}/lab/copied:x"), Watching())
+    push(toy, f"{host}/lab/copied:x")
     source = f"docker://{host}/lab/copied:x"
     subprocess.run([*SKOPEO, source, f"oci:{tmp_path / 'out'}"], check=True)
     assert (
@@ -174,15 +164,13 @@ def test_interrupted_upload_is_resumed(
 
 def test_unreachable_registry_is_named(host: str, tmp_path: Path) -> None:
     toy = make_image(tmp_path / "toy")
-    with pytest.raises(Unreachable, match="does not answer"):
-        image.push_image(
-            toy, image.parse_registry_reference(f"127.0.0.1:{free_port()}/lab/toy"), Watching()
-        )
+    with pytest.raises(Unreachable, match="does not respond"):
+        push(toy, f"127.0.0.1:{free_port()}/lab/toy")
     with (
         Line(host, lambda line, request, body: refuse(request, 500)).open() as registry,
         pytest.raises(ToolFailed, match="status 500"),
     ):
-        image.push_image(toy, image.parse_registry_reference(f"{registry}/lab/toy"), Watching())
+        push(toy, f"{registry}/lab/toy")
 
 
 def test_docker_login_user_is_required(tmp_path: Path) -> None:
@@ -224,12 +212,7 @@ def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) ->
 
     with Line(host, guarded).open() as registry:
         log_in(registry, "lab", "secret")
-        assert (
-            image.push_image(
-                toy, image.parse_registry_reference(f"{registry}/lab/token"), Watching()
-            ).sent
-            > BIG
-        )
+        assert push(toy, f"{registry}/lab/token").sent > BIG
     secret = base64.b64encode(b"lab:secret").decode()
     assert (
         token_requests
@@ -260,12 +243,7 @@ def test_identity_token_is_exchanged(host: str, tmp_path: Path) -> None:
         (folder / "config.json").write_text(
             json.dumps({"auths": {registry: {"auth": "", "identitytoken": "kept"}}})
         )
-        assert (
-            image.push_image(
-                toy, image.parse_registry_reference(f"{registry}/lab/identity"), Watching()
-            ).sent
-            > BIG
-        )
+        assert push(toy, f"{registry}/lab/identity").sent > BIG
     scope = "repository:lab/identity:pull,push"
     form = {
         "grant_type": "refresh_token",
@@ -283,7 +261,7 @@ def test_upload_without_a_location_names_the_registry(host: str, tmp_path: Path)
         host, lambda line, request, body: request.command == "POST" and refuse(request, 202)
     )
     with without_location.open() as registry, pytest.raises(ToolFailed, match="continue an upload"):
-        image.push_image(toy, image.parse_registry_reference(f"{registry}/lab/nowhere"), Watching())
+        push(toy, f"{registry}/lab/nowhere")
 
 
 def test_missing_or_changed_layer_is_not_pushed(host: str, tmp_path: Path) -> None:
@@ -293,11 +271,11 @@ def test_missing_or_changed_layer_is_not_pushed(host: str, tmp_path: Path) -> No
     content[5000] ^= 1
     blob.write_bytes(content)
     with pytest.raises(IntegrityError, match=f"{blob.name} is corrupt"):
-        image.push_image(toy, image.parse_registry_reference(f"{host}/lab/flipped"), Watching())
+        push(toy, f"{host}/lab/flipped")
     assert not blob.exists()
     blob.write_bytes(content[:-1])
     with pytest.raises(IntegrityError, match="no longer the complete image"):
-        image.push_image(toy, image.parse_registry_reference(f"{host}/lab/flipped"), Watching())
+        push(toy, f"{host}/lab/flipped")
     with pytest.raises(IntegrityError, match="no longer the complete image"):
         image.push_image(
             replace(toy, manifest_digest="sha256:other"),
@@ -311,7 +289,7 @@ def test_upload_that_is_always_forgotten_is_given_up(
 ) -> None:
     """The first piece is taken, the next is not, and then there is nothing: no sign of life of that kind counts as going on."""
     monkeypatch.setattr(client, "PAUSE_S", 0)
-    monkeypatch.setattr(push, "UPLOAD_CHUNK", 100)
+    monkeypatch.setattr(pushing, "UPLOAD_CHUNK", 100)
     enough = (
         2 * client.TRIES**2
     )  # a piece that is taken and one that is not, as often as a try in vain is repeated, of each upload
@@ -334,11 +312,7 @@ def test_upload_that_is_always_forgotten_is_given_up(
         line.open() as registry,
         pytest.raises(Unreachable, match=f"lost the upload of .* {client.TRIES} times"),
     ):
-        image.push_image(
-            make_image(tmp_path / "toy"),
-            image.parse_registry_reference(f"{registry}/lab/toy"),
-            Watching(),
-        )
+        push(make_image(tmp_path / "toy"), f"{registry}/lab/toy")
     assert line.commands.count("PATCH") == enough
     assert line.commands.count("POST") == client.TRIES
 
@@ -355,5 +329,5 @@ def test_upload_that_is_always_forgotten_is_given_up(
     ],
 )
 def test_invalid_outputs(text: str) -> None:
-    with pytest.raises(InvalidSpec, match="is not a place in a registry"):
+    with pytest.raises(InvalidSpec, match="is not a reference to a registry"):
         image.parse_registry_reference(text)

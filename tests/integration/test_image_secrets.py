@@ -21,7 +21,7 @@ from provision.core.mirrors import path_from_url
 from provision.core.types import Prefix
 from provision.image import oci_layout
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
-from tests.unit.image.test_image_base_archive import layout
+from tests.unit.image.test_image_disk_base import layout
 
 PASSWORD, TOKEN = "pass-6f1d", "token-93ac"
 GREETED = base64.b64encode(f"lab:{PASSWORD}".encode()).decode()

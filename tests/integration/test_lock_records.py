@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from provision.core.types import LockedPackage, Resolution
 from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.resolver import spec
-from tests.conftest import ROOT, SHARED_RECORDS
+from tests.conftest import SHARED_RECORDS
 from tests.integration.conftest import Home, make_home
 from tests.records import alias
 
@@ -130,7 +129,7 @@ def test_cuda_libraries_of_a_later_minor_version_are_locked_beside_a_build() -> 
     assert versions["cuda-cudart"][0].startswith("12.8.")
     for name in ("pytorch", "libtorch", "torchvision"):
         assert versions[name][1].startswith("cuda126")
-    with pytest.raises(Unsolvable, match=r"pytorch requires cuda-version >=12\.6,<13"):
+    with pytest.raises(Unsolvable, match=r"cuda-version >=12\.6,<13, for which no candidates"):
         solve(**options, conda=["cuda-version=12.4"])
 
 
@@ -205,12 +204,12 @@ def edited(resolution: Resolution, changes: dict[str, str]) -> lockfile.LockInpu
         (
             {"torch": "2.1.0", "cuda": "12.1", "source": "pytorch"},
             {"=py3.11_cuda12.1*": "", "pytorch-cuda=12.1": "pytorch-cuda=12.4"},
-            r"py3.11_cpu_0.*pins no build string.*pytorch requires pytorch-cuda >=12.1,<12.2",
+            r"py3.11_cpu_0.*(?s:pins no build string.*pytorch-cuda >=12.1,<12.2, for which no)",
         ),
         pytest.param(
             {"torch": "2.6", "cuda": "12.6", "source": "conda-forge"},
             {"=cuda126*": "", "cuda-version=12.6": "six", '__cuda: "12.6"': '__unused: "0"'},
-            r"cpu_mkl_py311.*pins no build string.*requires about __cuda 12.0, and none is assumed \(virtual-packages.yml, linux-64\)",
+            r"cpu_mkl_py311.*pins no build string.*requires __cuda, and none is assumed \(virtual-packages.yml, linux-64\)",
             marks=pytest.mark.exhaustive,
         ),
         (
@@ -429,33 +428,6 @@ def test_single_package_as_of_another_day(tmp_path: Path) -> None:
     )
     other = home.run("lock", "lab", "--as-of", "2026-02-02", "--update", "numpy")
     assert other.returncode == 6 and "the request changed" in other.stderr
-
-
-def test_external_solver_through_conda_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """conda-lock's own command, with an executable on PATH that speaks as micromamba does; no conda
-    executable can be had here."""
-    executable = tmp_path / "bin of mine" / "micromamba"
-    executable.parent.mkdir()
-    executable.write_text(
-        f"#!{sys.executable}\n" + (ROOT / "tests" / "data" / "solver" / "micromamba.py").read_text()
-    )
-    executable.chmod(0o755)
-    monkeypatch.setenv("PATH", str(executable.parent), prepend=os.pathsep)
-    monkeypatch.setenv(
-        "CONDA_OVERRIDE_CUDA", "11.0"
-    )  # of somebody's shell: must not reach the solve
-    resolution = resolve(torch="2.3.1", cuda="12.1", source="pytorch", companions=False)
-    outside = lockfile.find_solver("micromamba", RECORDS.mirrors)
-    packages = lockfile.solve(inputs(resolution), resolution, solver=RECORDS, external=outside)
-    lock = lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
-    assert [(package.name, package.url, package.sha256) for package in packages] == [
-        (package.name, package.url, package.sha256) for package in lock
-    ]
-    impossible = edited(resolution, {"mkl<2024.1": "mkl<1"})
-    with pytest.raises(Unsolvable, match="micromamba found no environment for linux-64"):
-        lockfile.solve(impossible, resolution, solver=RECORDS, external=outside)
 
 
 def test_wheels_of_several_platforms() -> None:

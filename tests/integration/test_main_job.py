@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provision.environment import runtime_package
-from provision.environment.marker import printed_warnings
+from provision.environment import marker, runtime_package
 from provision_runtime import __version__
 from tests.integration.conftest import MAIN, MAIN_REQUEST, Home, on_terminal
 from tests.integration.test_docs_examples import first_example, run_ranks
@@ -159,7 +158,8 @@ def test_spec_without_options_builds_the_same(home: Home, main_build: object) ->
 def test_passport_describes_the_build(home: Home, main_build: object, main_prefix: Path) -> None:
     passport = json.loads((home.root / "data" / "passports" / MAIN / "passport.json").read_text())
     printed = sorted(warning["what"] for warning in passport["warnings"])
-    assert printed and sorted(printed_warnings(main_prefix)) == printed
+    marked = marker.read(main_prefix)
+    assert marked and printed and sorted(marked.warnings) == printed
     assert passport["request"] == {
         "torch": "2.3",
         "cuda": "12.1",

@@ -472,13 +472,6 @@ def test_interrupted_mirroring_is_resumed(world: Server, locked: Path, tmp_path:
     assert home.run(*mirror).returncode == 0
     assert world.ranges
     assert not list(folder.rglob("*.part"))
-    old = folder / "wheels" / ("0" * 64) / "old-1.0-py3-none-any.whl"
-    old.parent.mkdir()
-    old.touch()
-    preview = home.json(*mirror, "--prune", "--dry-run")
-    assert (len(preview["removed"]), preview["fetched"]) == (1, []) and old.exists()
-    assert home.run(*mirror, "--prune").returncode == 0
-    assert not old.parent.exists()
 
 
 @pytest.mark.mounts

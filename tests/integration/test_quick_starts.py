@@ -30,7 +30,7 @@ from tests.integration.ssh_hosts import let_in
 from tests.integration.virtual_hosts import virtual_network
 from tests.small import write_index
 from tests.unit.cli.test_quickstart import quick_start
-from tests.unit.image.test_image_base_archive import layout
+from tests.unit.image.test_image_disk_base import layout
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.index]
 

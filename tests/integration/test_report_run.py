@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from provision import report
-from provision_runtime.report import junit, model
+from provision_runtime.report import junit
 from provision_runtime.smoke.options import PHASES
 from tests.integration.smoke_process import smoke
 
@@ -23,7 +23,7 @@ def test_dead_rank_is_in_report_junit_and_page(tmp_path: Path) -> None:
     assert signal.Signals.SIGKILL.name in run.message("rank-died")
     durations = [phase.duration_s for phase in run.report.phases[:3]]
     assert all(durations)
-    root = ElementTree.fromstring(junit.dumps({"prefix": model.document(run.report)}))
+    root = ElementTree.fromstring(junit.dumps({"prefix": run.report}))
     failed = [case for case in root.iter("testcase") if case.find("failure") is not None]
     assert [case.get("name") for case in failed] == ["barrier"]
     assert "rank-died, rank 0" in str(failed[0][0].text)

@@ -152,7 +152,7 @@ def test_stuck_rank_leaves_its_stack_calls_and_place(tmp_path: Path) -> None:
         last_state = json.loads((tmp_path / f"rank{rank}.last-state.json").read_text())
         assert last_state == run.phases["barrier"].data["last_states"][str(rank)]
         assert any(function in frame for frame in last_state["stack"])
-        assert last_state["calls"][-1][0] == last_state["position"]["collectives"]
+        assert last_state["calls"][-1]["number"] == last_state["position"]["collectives"]
 
 
 def test_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:

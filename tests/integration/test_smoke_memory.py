@@ -29,10 +29,10 @@ import sys
 from pathlib import Path
 from provision_runtime.smoke import last_states
 from provision_runtime.smoke.postmortem import Location
-from provision_runtime.comm.processes import own_identity
+from provision_runtime.comm.processes import this_process
 from provision_runtime.facts import oom
 
-location = Location("ddp", "h", own_identity(), sys.argv[2], oom.own_counter())
+location = Location("ddp", "h", this_process(), sys.argv[2], oom.this_counter())
 last_states.write_location(Path(sys.argv[1]), 0, location)
 memory = [bytearray(1 << 20) for _ in range(1024)]
 """
@@ -40,7 +40,7 @@ memory = [bytearray(1 << 20) for _ in range(1024)]
 HOG = """
 from provision_runtime.facts import oom
 
-counter, memory = oom.own_counter(), []
+counter, memory = oom.this_counter(), []
 while not counter.rise():
     memory.append(bytearray(1 << 20))
 """
@@ -68,7 +68,7 @@ class Group:
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    own = oom.own_counter()
+    own = oom.this_counter()
     if os.geteuid() != 0 or own is None:
         pytest.skip("needs root and a memory cgroup")
     folder = Path(own.file).parent / f"provision-test-{os.getpid()}"
@@ -99,7 +99,7 @@ def test_memory_that_ran_out_is_named(group: Group, tmp_path: Path) -> None:
 
 
 def test_counter_of_a_group_without_kills_does_not_rise(group: Group) -> None:
-    counter = oom.OomCounter(str(group.folder / Path(oom.own_counter().file).name), 0)  # type: ignore[union-attr]
+    counter = oom.OomCounter(str(group.folder / Path(oom.this_counter().file).name), 0)  # type: ignore[union-attr]
     assert counter.rise() == 0
     subprocess.run([sys.executable, "-c", ""], preexec_fn=group.join, check=True)
     assert counter.rise() == 0

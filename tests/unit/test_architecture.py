@@ -60,7 +60,7 @@ RUNTIME_RULES: dict[str, tuple[str, ...]] = {
     "checks": ("facts", "fs", "report", "comm"),
     "node": ("doctor", "facts", "fs", "report", "comm"),
     "job": ("node", "facts", "fs", "report", "comm"),
-    "facts": ("comm",),
+    "facts": ("fs", "comm"),
     "fs": ("comm",),
     "report": ("comm",),
     "comm": (),

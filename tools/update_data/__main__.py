@@ -11,7 +11,7 @@ from provision.catalog import DATA
 from provision.core.errors import ProvisionError
 from update_data.document import Document
 from update_data.index import configured
-from update_data.refresh import refresh, refresh_nccl
+from update_data.refresh import refresh
 
 
 @click.command()
@@ -71,28 +71,22 @@ def _run(
     data: Path,
 ) -> int:
     index = configured(url)
-    table, nccl = Document(data / "releases.yml"), Document(data / "nccl.yml")
+    table = Document(data / "releases.yml")
     table.require_releases()
-    nccl.require_mapping()
-    findings = [
-        refresh(index, table.content, only, architectures),
-        refresh_nccl(index, nccl.content),
-    ]
-    differs = False
-    for document, comparison in zip((table, nccl), findings):
-        for row in comparison.rows:
-            document.set(row)
-        for line in comparison.lines():
-            click.echo(f"# {line}")
-        after = document.changed() if comparison.rows else document.text
-        click.echo(document.diff(after), nl=False)
-        differs |= after != document.text
-        if write and after != document.text:
-            document.path.write_text(after, encoding="utf-8")
-            click.echo(f"wrote {document.path.name}", err=True)
+    findings = refresh(index, table.content, only, architectures)
+    for row in findings.rows:
+        table.set(row)
+    for line in findings.lines():
+        click.echo(f"# {line}")
+    after = table.changed() if findings.rows else table.text
+    click.echo(table.diff(after), nl=False)
+    differs = after != table.text
+    if write and differs:
+        table.path.write_text(after, encoding="utf-8")
+        click.echo(f"wrote {table.path.name}", err=True)
     if not differs:
         click.echo("the data says what the index says", err=True)
-    return int(check and (differs or any(comparison.need_a_person for comparison in findings)))
+    return int(check and (differs or findings.need_a_person))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from provision.core.errors import InvalidSpec
 from update_data.wheels import Row
 
-ADVICE = "--data names a folder with releases.yml and nccl.yml; without it, provision/catalog/data is taken."
+ADVICE = "--data names a folder with releases.yml; without it, provision/catalog/data is taken."
 
 # What a release has before anything is known of it. The pytorch channel ended with 2.5; conda-forge
 # is read from its recipes, by hand.
@@ -31,11 +31,10 @@ BLANK: dict[str, Any] = {
     "triton": {"requirement": None, "source": None},
     "wheels": {},
     "pytorch_channel": {
-        "available": False,
         "cuda": {},
         "source": "pytorch/pytorch#138506 (2.5 is the last release on this channel)",
     },
-    "conda_forge": {"available": None, "cuda": {}, "source": "not read yet for this release"},
+    "conda_forge": {"cuda": {}, "source": "not read yet for this release"},
 }
 BLANK_BUILD: dict[str, Any] = {
     "cuda": None,

@@ -30,7 +30,6 @@ from update_data.wheels import (
 )
 
 COMPANIONS = ("torchvision", "torchaudio")
-NCCL_WHEELS = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
 def refresh(
@@ -61,23 +60,6 @@ def refresh(
     unread = {line.split()[0] for line in findings.unread}
     read = [release for release in selected if release in table and release not in unread]
     unproven(table, rows, read, findings, architectures)
-    return findings
-
-
-def refresh_nccl(index: Index, table: Mapping[str, Any]) -> Findings:
-    """The lists of NCCL wheels, compared with nccl.yml."""
-    findings = Findings()
-    rows = []
-    for name in NCCL_WHEELS:
-        versions = [
-            str(version) for version in sorted({file.version for file in index.files(name)})
-        ]
-        if not versions:
-            findings.unproven.append(f"nccl_wheels {name}: the index has none")
-            continue
-        path, source = ("nccl_wheels", name), f"PyPI file list {name}"
-        rows.append(Row(path=path, values={"versions": versions}, source=source))
-    compare(rows, table, findings)
     return findings
 
 

@@ -79,7 +79,7 @@ def install_packages(
         try:
             _install(downloads, target, final, cache, meter.advance, guard)
         except Exception as error:
-            raise _refusal(guard) or _install_error(error, target) from error
+            raise guard.refusal() or _install_error(error, target) from error
     for package, download in zip(packages, downloads):
         if package.url != download.url:
             _record_canonical_url(target, package)
@@ -128,18 +128,6 @@ def _install(
         run(await_progress(work, monitor))
 
     retry(transaction, Exception, lambda error: isinstance(error, Stalled) or may_pass(error))
-
-
-def _refusal(guard: PathGuard) -> IntegrityError | None:
-    if not guard.refused:
-        return None
-    file, problem = min(guard.refused.items())
-    return IntegrityError(
-        f"The conda package {file} {problem}; it was not installed.",
-        advice="No legitimate package does this: find out where it comes from before you install "
-        "anything else "
-        "from there.",
-    )
 
 
 def _install_error(error: Exception, target: Path) -> Exception:
@@ -268,6 +256,16 @@ class PathGuard:
         self._cache, self._files, self._final = cache, files, final
         self.refused: dict[str, str] = {}
 
+    def refusal(self) -> IntegrityError | None:
+        if not self.refused:
+            return None
+        file, problem = min(self.refused.items())
+        return IntegrityError(
+            f"The conda package {file} {problem}; it was not installed.",
+            advice="No legitimate package does this: find out where it comes from before you "
+            "install anything else from there.",
+        )
+
     def check(self, package: str) -> None:
         """Check a package before it is linked; rattler's threads call this.
 
@@ -295,7 +293,10 @@ def _problems(unpacked: Path, final: Path) -> Iterator[str]:
             elif path.is_symlink() and _leads_to_outer_folder(str(path.readlink()), name, final):
                 target = path.readlink()
                 yield f"has {name}, a link to the folder {target} outside of the environment"
-        for command in _commands(unpacked):
+        # The names of scripts that linking makes: `name = module:function`.
+        noarch = (_read_json(unpacked / "info" / "link.json") or {}).get("noarch") or {}
+        for entry in noarch.get("entry_points") or ():
+            command = str(entry).partition("=")[0].strip()
             if "/" in command:
                 yield f"has a command called {command}"
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -311,14 +312,6 @@ def _listed_paths(unpacked: Path) -> Iterator[str]:
             yield str(row["_path"])
     elif names.is_file():
         yield from names.read_text(encoding="utf-8").splitlines()
-
-
-def _commands(unpacked: Path) -> Iterator[str]:
-    """The names of scripts that linking makes: `name = module:function`."""
-    document = _read_json(unpacked / "info" / "link.json") or {}
-    noarch = document.get("noarch") or {}
-    for entry in noarch.get("entry_points") or ():
-        yield str(entry).partition("=")[0].strip()
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

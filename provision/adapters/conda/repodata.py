@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,18 +96,6 @@ class ChannelRecords:
             visible=visible,
         )
 
-    def has_match(self, specs: Sequence[str]) -> bool:
-        """Whether one record satisfies several requirements for the same package at once."""
-        import rattler
-
-        matchspecs = [rattler.MatchSpec(text) for text in specs]
-        name = specs[0].split()[0]
-        for channel in self._request.channels:
-            for record in self._query(channel, name, self._request.platform):
-                if all(matchspec.matches(record) for matchspec in matchspecs):
-                    return True
-        return False
-
     def package_names(self, channel: str, platform: Platform) -> frozenset[str]:
         """The names of the packages that a channel has for one platform, without noarch."""
         names = run(self._solver.gateway().names([self._solver.source(channel)], [platform]))
@@ -157,11 +145,11 @@ def _rows_of_channel(
         return run(new_gateway().query([source], subdirs, names, recursive=False))
 
     try:
-        answers = retry(query, GatewayError, may_pass)
+        results = retry(query, GatewayError, may_pass)
     except GatewayError as error:
         raise Unreachable(f"{innermost_cause(error)}.") from error
     rows = {}
-    for records in answers:
+    for records in results:
         for record in records:
             url = files.get((str(record.subdir), record.file_name))
             if url is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Long enough for a slow mirror's first byte, short enough that a firewall that drops packets does
 # not look like a hang.
-ANSWER_TIMEOUT_S = 20.0
+CHANNEL_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class SolveRequest:
     channels: tuple[str, ...]  # in order of priority, by name or URL
     virtual_packages: tuple[tuple[str, str], ...]
     platform: Platform = PLATFORM
-    # Hold for a package if it becomes part of the answer, but do not require it.
+    # Hold for a package if it becomes part of the result, but do not require it.
     bounds: tuple[str, ...] = ()
     # Packages of an earlier lock: stay where they can, as far as the channels still have them.
     prefer: tuple[LockedPackage, ...] = ()
@@ -84,7 +84,7 @@ class Solver:
         return tuple(sorted(packages, key=lambda package: package.name))
 
     def is_solvable(self, request: SolveRequest) -> bool:
-        """Whether there is an answer; the packages are not looked at."""
+        """Whether there is a solution; the packages are not looked at."""
         try:
             self._records(request)
         except Unsolvable:
@@ -103,7 +103,7 @@ class Solver:
 
         from rattler.exceptions import GatewayError
 
-        timeout_s = min(ANSWER_TIMEOUT_S, read_timeout_s())
+        timeout_s = min(CHANNEL_TIMEOUT_S, read_timeout_s())
 
         async def failure(channel: str) -> str | None:
             try:
@@ -131,21 +131,21 @@ class Solver:
         return urls
 
     def _records(self, request: SolveRequest) -> list[rattler.RepoDataRecord]:
-        """The answer's records: without those that cannot be locked, if there is such an answer."""
+        """The records of a solution: without those that cannot be locked, if there is one without."""
         import rattler
 
         channels = [rattler.Channel(url) for url in self._channel_urls(request)]
-        records = self._answer(request, channels)
+        records = self._solved_records(request, channels)
         if all(map(_is_lockable, records)):
             return records
         # Filtering costs several times as much (0.7 instead of 0.2 s for 119 packages), and few need it.
         lockable = [_LockableRecords(self.gateway(), channel) for channel in channels]
         try:
-            return self._answer(request, lockable)
+            return self._solved_records(request, lockable)
         except Unsolvable:
             return records
 
-    def _answer(
+    def _solved_records(
         self, request: SolveRequest, sources: Sequence[rattler.Channel | _LockableRecords]
     ) -> list[rattler.RepoDataRecord]:
         import rattler
@@ -240,7 +240,7 @@ class _LockableRecords:
 
         spec = rattler.MatchSpec(name.normalized)
         query = self._gateway.query([self._channel], [platform], [spec], recursive=False)
-        records = [record for answer in await query for record in answer]
+        records = [record for batch in await query for record in batch]
         return list(filter(_is_lockable, records)) or records
 
     def package_names(self, platform: rattler.Subdir) -> list[str]:
@@ -300,7 +300,7 @@ def _canonical_url(record: rattler.RepoDataRecord, channel_urls: Mapping[str, st
     (tried).
     """
     read_at = without_login((record.channel or "").rstrip("/") + "/")
-    for actual_url, own_url in channel_urls.items():
-        if without_login(actual_url) == read_at and own_url != actual_url:
-            return without_credentials(f"{own_url}{record.subdir}/{record.file_name}")
+    for actual_url, canonical in channel_urls.items():
+        if without_login(actual_url) == read_at and canonical != actual_url:
+            return without_credentials(f"{canonical}{record.subdir}/{record.file_name}")
     return without_credentials(record.url)

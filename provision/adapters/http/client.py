@@ -8,6 +8,7 @@ import hashlib
 import os
 import queue
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 10.0
 TEXT_LIMIT = 64 << 20
 READ_BYTES = 1 << 18
-COPY_BYTES = 1 << 20
 # Statuses that may be different in a moment (RFC 9110; 429 is RFC 6585).
 PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 GONE_STATUSES = (404, 410)
@@ -70,10 +70,12 @@ class HttpClient:
 
     def text(self, url: str) -> str:
         """A small text file. Raises Unreachable."""
-        if url.startswith("file:"):
-            return _local_text(url)
         try:
+            if url.startswith("file:"):
+                return path_from_url(url).read_text(encoding="utf-8")
             return self.content(url).decode("utf-8")
+        except OSError as error:
+            raise Unreachable(f"{url} cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
             raise Unreachable(f"{url} is not a text.") from error
 
@@ -284,9 +286,7 @@ def _copy(url: str, target: Path) -> None:
     source = path_from_url(url)
     if not source.is_file():
         raise Unreachable(f"{source} does not exist.")
-    with source.open("rb") as reader, target.open("wb") as writer:
-        while piece := reader.read(COPY_BYTES):
-            writer.write(piece)
+    shutil.copyfile(source, target)
 
 
 def _local_availability(path: Path, sha256: str) -> Availability:
@@ -301,21 +301,11 @@ def _local_availability(path: Path, sha256: str) -> Availability:
     return Availability(state="available")
 
 
-def _local_text(url: str) -> str:
-    path = path_from_url(url)
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise Unreachable(f"{path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise Unreachable(f"{path} cannot be read: it is not a text.") from error
-
-
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, which is never in memory as a whole."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(COPY_BYTES):
+        while piece := file.read(READ_BYTES):
             digest.update(piece)
     return digest.hexdigest()
 

@@ -63,11 +63,6 @@ class Backoff:
         time.sleep(min(self._longest_pause_s, pause_s))
 
 
-def short_backoff() -> Backoff:
-    """For files of indexes and channels. A short read timeout also makes the pauses shorter."""
-    return Backoff(TRIES, first_pause_s=min(0.5, read_timeout_s() / 4))
-
-
 class TooSlow(OSError):
     """A server trickles."""
 
@@ -103,7 +98,8 @@ def retry(
     received: the number of bytes received so far; a try that brought PROGRESS_BYTES resets the
     count of failures.
     """
-    backoff = short_backoff()
+    # A short read timeout also makes the pauses shorter.
+    backoff = Backoff(TRIES, first_pause_s=min(0.5, read_timeout_s() / 4))
     most_bytes = received()
     while True:
         try:
@@ -125,27 +121,20 @@ def retry_request(work: Callable[[], T], url: str, *, received: Callable[[], int
 
     received: as for `retry`. Raises Unreachable when no try is left.
     """
-    errors = _transport_errors()
+    import requests
+    import urllib3
+
+    # urllib3's own errors come through where requests does not wrap them.
+    errors = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, TooSlow)
     try:
-        return retry(work, errors, _is_about_connection, received=received)
+        # requests' errors about the URL itself are ValueErrors: a retry cannot help.
+        return retry(
+            work, errors, lambda error: not isinstance(error, ValueError), received=received
+        )
     except errors as error:
         raise Unreachable(
             f"{url} could not be fetched: {_reason(error)}.", advice=ADVICE
         ) from error
-
-
-def _is_about_connection(error: Exception) -> bool:
-    """requests' errors about the URL itself are ValueErrors: a retry cannot help."""
-    return not isinstance(error, ValueError)
-
-
-def _transport_errors() -> tuple[type[Exception], ...]:
-    """How a connection may fail. urllib3's own errors come through where requests does not wrap
-    them."""
-    import requests
-    import urllib3
-
-    return requests.exceptions.RequestException, urllib3.exceptions.HTTPError, TooSlow
 
 
 def _reason(error: BaseException) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import ssl
 
     import requests
+    from urllib3.util import Retry
 
 # Where Docker looks for a registry's own certificates (docs.docker.com/engine/security/certificates).
 DOCKER_CERTIFICATES = Path("/etc/docker/certs.d")
@@ -101,7 +102,7 @@ def _registry_context(registry: str) -> ssl.SSLContext:
     return context
 
 
-def open_registry_session(registry: str) -> requests.Session:
+def open_registry_session(registry: str, retries: Retry) -> requests.Session:
     """A session that sends credentials to no host but the one they are for, and takes none from
     ~/.netrc.
 
@@ -131,7 +132,7 @@ def open_registry_session(registry: str) -> requests.Session:
     class Adapter(HTTPAdapter):
         def __init__(self, context: ssl.SSLContext) -> None:
             self._context = context
-            super().__init__()
+            super().__init__(max_retries=retries)
 
         def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
             super().init_poolmanager(*arguments, **options, ssl_context=self._context)
@@ -140,6 +141,8 @@ def open_registry_session(registry: str) -> requests.Session:
             return super().proxy_manager_for(*arguments, **options, ssl_context=self._context)
 
     session = Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(max_retries=retries))
     if certificate_files(registry) or (DOCKER_CERTIFICATES / registry).is_dir():
         try:
             session.mount(f"https://{registry}/", Adapter(_registry_context(registry)))

@@ -72,26 +72,6 @@ def cache_folder() -> Path:
     return Path(run_uv([uv_executable(), "cache", "dir"], IndexSettings()).strip())
 
 
-def is_cached(package: LockedPackage, python: str, mirrors: Mirrors) -> bool:
-    """Whether uv has a wheel in its cache, and would not download it.
-
-    python: the environment's version.
-    """
-    with temporary_directory("uv") as folder:
-        requirements = folder / "requirements.txt"
-        requirements.write_text(hashed_requirements([package], mirrors))
-        command: list[str | Path] = [uv_executable(), "pip", "install", "--dry-run", "--offline"]
-        command += ["--no-deps", "--require-hashes", "--no-python-downloads"]
-        command += ["--python", sys.executable, "--python-version", python]
-        command += ["--target", folder / "target", "-r", requirements]
-        build = package.version.partition("+")[2] if package.name == "torch" else ""
-        try:
-            run_uv(command, index_settings(build or None, mirrors))
-        except ProvisionError:
-            return False
-    return True
-
-
 def uninstall(names: Sequence[str], interpreter: Path) -> None:
     """Remove wheels from the environment of `interpreter`."""
     command: list[str | Path] = [uv_executable(), "pip", "uninstall", "--quiet"]

@@ -1,5 +1,4 @@
-"""Requests to one repository of a registry: who we are there, what it answers, when we retry, and
-what error a refusal becomes.
+"""Requests to one repository of a registry: login, retries, and what error a refusal becomes.
 
 Sources of the login: distribution's "Token Authentication Specification" and "OAuth2 Token
 Authentication".
@@ -12,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from provision.adapters.docker import Login, stored_login
@@ -28,21 +27,25 @@ from provision.core.errors import (
 )
 from provision.core.json_text import parse_json
 from provision.core.tar import CHUNK
+from provision.image.manifest import DOCUMENT_LIMIT
 from provision.image.registry.reference import RegistryReference
+
+if TYPE_CHECKING:
+    from urllib3.util import Retry
 
 TIMEOUT_S = (10.0, 120.0)  # to connect; between two signs of life
 TRIES = 5
 PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
-# Bytes of a document. The specification lets registries refuse manifests above 4 MiB.
-DOCUMENT_LIMIT = 8 << 20
 TOO_MANY_REQUESTS = 429
 RETRY_STATUSES = (TOO_MANY_REQUESTS, 500, 502, 503, 504)
+# Not PATCH: a registry may have stored part of an upload's chunk before the connection broke.
+RETRY_METHODS = ("HEAD", "GET", "PUT", "POST")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryResponse:
-    """What a registry answered, read completely."""
+    """A response, read completely."""
 
     status: int
     reason: str
@@ -52,8 +55,7 @@ class RegistryResponse:
 
 
 class ConnectionFailed(Exception):
-    """The connection broke, or could not be made. host: to whom; it may be another than the
-    registry, to which it redirected."""
+    """The connection broke, or could not be made. host: the registry, or where it redirected to."""
 
     def __init__(self, message: str, host: str = "") -> None:
         super().__init__(message)
@@ -65,7 +67,7 @@ class RegistryClient:
 
     def __init__(self, reference: RegistryReference) -> None:
         self.reference = reference
-        self._session = open_registry_session(reference.registry)
+        self._session = open_registry_session(reference.registry, _retries())
         self._authorization: str | None = None
 
     def __enter__(self) -> RegistryClient:
@@ -81,35 +83,22 @@ class RegistryClient:
         *,
         expected: tuple[int, ...],
         limit: int = DOCUMENT_LIMIT,
-        tries: int = TRIES,
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> RegistryResponse:
-        """A response with one of the `expected` statuses; retries where that may help.
+        """A response with one of the `expected` statuses.
 
-        IntegrityError for a response of more than `limit` bytes; other refusals as in
-        `refusal_error`.
+        Unreachable if there is no response, IntegrityError for one of more than `limit` bytes;
+        other refusals as in `refusal_error`.
         """
-        return retry(
-            self.reference,
-            f"{method} {path.partition('?')[0]}",
-            lambda: self.request_once(method, path, limit=limit, headers=headers, data=data),
-            expected,
-            tries,
-        )
-
-    def request_once(
-        self,
-        method: str,
-        path: str,
-        *,
-        limit: int = DOCUMENT_LIMIT,
-        headers: Mapping[str, str] | None = None,
-        data: bytes | None = None,
-    ) -> RegistryResponse:
-        """One response, whatever its status. Raises ConnectionFailed."""
-        with self.stream(method, path, headers=headers, data=data) as response:
-            return read_response(self.reference, response, limit)
+        try:
+            with self.stream(method, path, headers=headers, data=data) as stream:
+                response = read_response(self.reference, stream, limit)
+        except ConnectionFailed as failure:
+            raise unreachable_error(self.reference, failure) from failure
+        if response.status not in expected:
+            raise refusal_error(self.reference, f"{method} {path.partition('?')[0]}", response)
+        return response
 
     @contextmanager
     def stream(
@@ -120,8 +109,8 @@ class RegistryClient:
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> Iterator[Any]:
-        """A response whose content is not read yet; logs in first if the registry requires it.
-        Raises ConnectionFailed, also within the block."""
+        """A response whose content is not read yet. Logs in first if the registry requires it, and
+        tries again while it is busy. Raises ConnectionFailed, also within the block."""
         import requests
         from urllib3.exceptions import HTTPError
 
@@ -163,12 +152,38 @@ class RegistryClient:
         return url.startswith(self.reference.api_url.partition("/v2/")[0] + "/")
 
 
+def _retries() -> Retry:
+    """When the session sends a request again."""
+    from urllib3 import BaseHTTPResponse
+    from urllib3.util import Retry
+
+    class BoundedRetry(Retry):
+        def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+            pause_s = super().get_retry_after(response)
+            return None if pause_s is None else min(pause_s, MAX_PAUSE_S)
+
+    return BoundedRetry(
+        total=TRIES - 1,
+        other=0,  # a certificate that is not trusted
+        allowed_methods=RETRY_METHODS,
+        status_forcelist=RETRY_STATUSES,
+        backoff_factor=PAUSE_S,
+        backoff_max=MAX_PAUSE_S,
+        raise_on_status=False,
+    )
+
+
+def registry_backoff() -> Backoff:
+    """Between the tries of a transfer."""
+    return Backoff(TRIES, PAUSE_S, MAX_PAUSE_S)
+
+
 def _without_queries(message: str) -> str:
     """Signed URLs of buckets give access to anyone who reads them."""
     return re.sub(r"\?\S+", "?...", message)
 
 
-# Responses and retries
+# Responses
 
 
 def read_response(
@@ -180,8 +195,7 @@ def read_response(
         content += chunk
         if len(content) > limit:
             raise IntegrityError(
-                f"{reference.registry} answers with more than {limit >> 20} MiB instead of a "
-                "document.",
+                f"{reference.registry} sent more than {limit >> 20} MiB instead of a document.",
                 advice="Check that this is a registry.",
             )
     return RegistryResponse(
@@ -191,45 +205,6 @@ def read_response(
         headers=response.headers,
         content=content,
     )
-
-
-def retry(
-    reference: RegistryReference,
-    purpose: str,
-    send: Callable[[], RegistryResponse],
-    expected: tuple[int, ...],
-    tries: int = TRIES,
-) -> RegistryResponse:
-    """A response with one of the `expected` statuses. Retries after broken connections and statuses
-    that pass; raises the error of the last try."""
-    backoff = registry_backoff(tries)
-    while True:
-        outcome: RegistryResponse | ConnectionFailed
-        try:
-            outcome = send()
-        except ConnectionFailed as failure:
-            backoff.count_failure()
-            if backoff.is_exhausted:
-                raise unreachable_error(reference, failure) from failure
-            outcome = failure
-        else:
-            if outcome.status in expected:
-                return outcome
-            backoff.count_failure()
-            if backoff.is_exhausted or outcome.status not in RETRY_STATUSES:
-                raise refusal_error(reference, purpose, outcome)
-        backoff.wait(retry_after(outcome))
-
-
-def registry_backoff(tries: int = TRIES) -> Backoff:
-    return Backoff(tries, PAUSE_S, MAX_PAUSE_S)
-
-
-def retry_after(outcome: RegistryResponse | ConnectionFailed | None) -> str:
-    """The Retry-After header of a response; empty without one."""
-    if isinstance(outcome, RegistryResponse):
-        return outcome.headers.get("Retry-After", "")
-    return ""
 
 
 def untrusted_error(reference: RegistryReference, details: str) -> Unreachable:
@@ -248,13 +223,12 @@ def unreachable_error(reference: RegistryReference, failure: ConnectionFailed) -
     resume = "then run the same command again: it continues where it stopped."
     if failure.host and failure.host != urlsplit(reference.api_url).netloc:
         return Unreachable(
-            f"{failure.host}, to which the registry {reference.registry} redirects for its files, "
-            "does not answer.",
+            f"{failure.host}, to which the registry {reference.registry} leads, does not respond.",
             advice=f"Check that this machine can reach it; {resume}",
             details=str(failure),
         )
     return Unreachable(
-        f"The registry {reference.registry} does not answer.",
+        f"The registry {reference.registry} does not respond.",
         advice=f"Check its address and that it runs; {resume}",
         details=str(failure),
     )
@@ -288,7 +262,7 @@ def refusal_error(
 
 
 def _error_message(response: RegistryResponse) -> str:
-    """The registry's own message: the specification has a list of errors with code and message."""
+    """The registry's message: the specification has a list of errors with code and message."""
     text = response.content[:500].decode(errors="replace") or str(response.reason)
     try:
         document = parse_json(response.content)
@@ -332,12 +306,9 @@ def _authorization(session: Any, reference: RegistryReference, challenge: Regist
         )
     fields.setdefault("scope", f"repository:{reference.repository}:pull,push")
     query = {key: fields[key] for key in ("service", "scope") if fields.get(key)}
-    response = retry(
-        reference,
-        "log in",
-        lambda: _request_token(session, reference, token_url, query, login),
-        expected=(200,),
-    )
+    response = _request_token(session, reference, token_url, query, login)
+    if response.status != 200:
+        raise refusal_error(reference, "log in", response)
     return f"Bearer {_parse_token(reference, response)}"
 
 
@@ -348,25 +319,20 @@ def _request_token(
     query: dict[str, str],
     login: Login | None,
 ) -> RegistryResponse:
-    import requests
-
     options = {"timeout": TIMEOUT_S, "stream": True}
-    try:
-        if login is not None and not login.user:
-            form = {
-                "grant_type": "refresh_token",
-                "refresh_token": login.secret,
-                "client_id": "provision",
-                **query,
-            }
-            response = session.post(url, data=form, auth=_authenticate_as(None), **options)
-        else:
-            auth = (login.user, login.secret) if login else _authenticate_as(None)
-            response = session.get(url, params=query, auth=auth, **options)
-        with response:
-            return read_response(reference, response)
-    except requests.RequestException as error:
-        raise ConnectionFailed(str(error)) from error
+    if login is not None and not login.user:
+        form = {
+            "grant_type": "refresh_token",
+            "refresh_token": login.secret,
+            "client_id": "provision",
+            **query,
+        }
+        response = session.post(url, data=form, auth=_authenticate_as(None), **options)
+    else:
+        auth = (login.user, login.secret) if login else _authenticate_as(None)
+        response = session.get(url, params=query, auth=auth, **options)
+    with response:
+        return read_response(reference, response)
 
 
 def _parse_token(reference: RegistryReference, response: RegistryResponse) -> str:

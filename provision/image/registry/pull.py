@@ -5,39 +5,34 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_write
-from provision.core.errors import IntegrityError, NoSpace, ProvisionError
+from provision.core.errors import IntegrityError, NoSpace
 from provision.core.paths import make_private_directory
 from provision.core.system_errors import disk_full_raises
 from provision.core.tar import CHUNK
 from provision.core.types import Image, Layer, Progress
-from provision.image import base_archive, layer_cache, layers, oci_layout
+from provision.image import disk_base, layer_cache, layers, oci_layout
+from provision.image import manifest as manifests
+from provision.image.config import LOCK_LABEL
+from provision.image.manifest import Descriptor, ImageDocuments
 from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES
-from provision.image.registry import manifest as manifests
 from provision.image.registry.client import (
-    DOCUMENT_LIMIT,
-    RETRY_STATUSES,
-    TRIES,
     ConnectionFailed,
     RegistryClient,
-    RegistryResponse,
     read_response,
     refusal_error,
     registry_backoff,
-    retry_after,
     unreachable_error,
 )
-from provision.image.registry.manifest import Descriptor, RemoteImage
 from provision.image.registry.reference import RegistryReference
 from provision_runtime.report.text import format_bytes
 
 ACCEPT = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
-NESTING_LIMIT = 3  # indexes within indexes
 PARTIAL = "parts"
 ADVICE = (
     "It was discarded. Run the same command again; if the error returns, tell the registry's "
@@ -48,95 +43,65 @@ SPACE_ADVICE = (
 )
 
 
-# Looking
+# Finding
 
 
-def find_remote(reference: RegistryReference, tries: int = TRIES) -> RemoteImage:
-    """The image for linux/amd64 at a place in a registry, without its layers.
+def find_remote(reference: RegistryReference) -> ImageDocuments:
+    """The image for linux/amd64 at a reference, without its layers.
 
     ToolMissing if there is none, InvalidSpec if it is not such an image, IntegrityError if its
     documents are invalid or do not match their digests.
     """
     with RegistryClient(reference) as client:
-        digest, media_type, manifest = _fetch_manifest(client, tries)
-        config, layer_descriptors = manifests.image_descriptors(reference, manifest)
-        config_content = _fetch_document(client, config, "blobs")
-    manifests.check_config(reference, config_content, len(layer_descriptors))
-    return RemoteImage(
-        reference=reference,
-        digest=digest,
-        media_type=media_type,
-        manifest=manifest,
-        config_digest=config.digest,
-        config=config_content,
-        layers=layer_descriptors,
-    )
 
+        def read(descriptor: Descriptor) -> bytes:
+            if descriptor.media_type in manifests.CONFIG_TYPES:
+                path = f"blobs/{descriptor.digest}"
+            else:
+                path = f"manifests/{descriptor.digest}"
+            return client.request("GET", path, headers=ACCEPT, expected=(200,)).content
 
-def _fetch_manifest(client: RegistryClient, tries: int) -> tuple[str, str, bytes]:
-    """Digest, media type and bytes of the image's manifest, also through indexes."""
-    reference = client.reference
-    response = client.request(
-        "GET",
-        f"manifests/{reference.tag_or_digest}",
-        headers=ACCEPT,
-        expected=(200,),
-        tries=tries,
-    )
-    content = response.content
-    digest = reference.digest or response.headers.get("Docker-Content-Digest")
-    digest = digest or oci_layout.sha256_digest(content)
-    manifests.check_digest(reference, digest, content)
-    media_type = manifests.media_type(content, response.headers.get("Content-Type", ""))
-    for _ in range(NESTING_LIMIT):
-        if media_type not in INDEX_TYPES:
-            break
-        index: oci_layout.Index = manifests.parse(reference, content, "oci-index")
-        descriptor = manifests.amd64_manifest(reference, index)
-        digest, media_type = descriptor.digest, descriptor.media_type
-        content = _fetch_document(client, descriptor, "manifests")
-    row: oci_layout.Entry = {"digest": digest, "size": len(content), "mediaType": media_type}
-    manifests.parse_descriptor(reference, row, MANIFEST_TYPES)
-    return digest, media_type, content
-
-
-def _fetch_document(client: RegistryClient, descriptor: Descriptor, path: str) -> bytes:
-    """A small file that matches its digest. path: `blobs` or `manifests`."""
-    if descriptor.size > DOCUMENT_LIMIT:
-        raise IntegrityError(
-            f"{client.reference}: a document of {format_bytes(descriptor.size)} is too large.",
-            advice="Check that this is the image that you want.",
+        response = client.request(
+            "GET", f"manifests/{reference.tag_or_digest}", headers=ACCEPT, expected=(200,)
         )
-    response = client.request(
-        "GET",
-        f"{path}/{descriptor.digest}",
-        headers=ACCEPT if path == "manifests" else {},
-        expected=(200,),
-    )
-    manifests.check_digest(client.reference, descriptor.digest, response.content)
-    return response.content
+        content = response.content
+        actual_digest = oci_layout.sha256_digest(content)
+        stated_digest = reference.digest or response.headers.get("Docker-Content-Digest")
+        manifests.check_digest(str(reference), stated_digest or actual_digest, content)
+        root = Descriptor(
+            digest=actual_digest,
+            size=len(content),
+            media_type=manifests.media_type(content, response.headers.get("Content-Type", "")),
+            annotations={},
+        )
+        return manifests.read_image(str(reference), root, content, read)
 
 
 # Pulling
 
 
 def pull_image(
-    remote: RemoteImage, layout: Path, progress: Progress, nearby: Iterable[Path] = ()
+    reference: RegistryReference,
+    remote: ImageDocuments,
+    layout: Path,
+    progress: Progress,
+    nearby: Sequence[Path] = (),
 ) -> Image:
     """Pull an image into a layout, which is complete once it has an index.json. An interrupted pull
     leaves what it received for the next one.
 
     nearby: layouts that may already have some of its layers. Raises IntegrityError for wrong bytes,
-    NoSpace before or when the disk is full, Unreachable and ToolFailed as push_image does.
+    NoSpace before or when the disk is full, Unreachable and
+    ToolFailed as push_image does.
     """
     discard_if_incomplete(layout)
     if not is_complete(layout):
         with disk_full_raises(layout, SPACE_ADVICE):
-            _pull(remote, layout, progress, list(nearby))
-    return pulled_image(remote, layout)
+            _pull(reference, remote, layout, progress, nearby)
+    return pulled_image(reference, remote, layout)
 
 
-def pulled_image(remote: RemoteImage, layout: Path) -> Image:
+def pulled_image(reference: RegistryReference, remote: ImageDocuments, layout: Path) -> Image:
     """The image as it is, or will be, in `layout`."""
     pulled_layers = tuple(
         Layer(
@@ -147,7 +112,6 @@ def pulled_image(remote: RemoteImage, layout: Path) -> Image:
         )
         for layer in remote.layers
     )
-    reference = remote.reference
     # Engines need a tag, and a reference by digest has none.
     tag = reference.digest.removeprefix("sha256:")[:12] if reference.digest else reference.tag
     return Image(
@@ -157,7 +121,7 @@ def pulled_image(remote: RemoteImage, layout: Path) -> Image:
         image_id=remote.config_digest,
         base="",
         base_digest="",
-        lock_sha256=remote.labels.get("org.provision.lock", ""),
+        lock_sha256=remote.labels.get(LOCK_LABEL, ""),
         layers=pulled_layers,
     )
 
@@ -179,16 +143,22 @@ def discard_if_incomplete(layout: Path) -> None:
         (layout / oci_layout.INDEX_FILE).unlink()
 
 
-def _pull(remote: RemoteImage, layout: Path, progress: Progress, nearby: list[Path]) -> None:
+def _pull(
+    reference: RegistryReference,
+    remote: ImageDocuments,
+    layout: Path,
+    progress: Progress,
+    nearby: Sequence[Path],
+) -> None:
     for folder in (oci_layout.blobs(layout), layout / PARTIAL):
         make_private_directory(folder)
     descriptors = list({layer.digest: layer for layer in remote.layers}.values())
-    missing = {
-        layer.digest: layer
+    missing = [
+        layer
         for layer in descriptors
         if not _has_size(oci_layout.blob(layout, layer.digest), layer)
-    }
-    remaining = sum(layer.size - _size(_partial_path(layout, layer)) for layer in missing.values())
+    ]
+    remaining = sum(layer.size - _size(_partial_path(layout, layer)) for layer in missing)
     free = shutil.disk_usage(layout).free
     if free < remaining:
         raise NoSpace(
@@ -196,10 +166,10 @@ def _pull(remote: RemoteImage, layout: Path, progress: Progress, nearby: list[Pa
             f"{format_bytes(free)} free.",
             advice=SPACE_ADVICE,
         )
-    title = f"pulling from {remote.reference.registry}"
-    with RegistryClient(remote.reference) as client, progress.meter(title, remote.size) as meter:
+    title = f"pulling from {reference.registry}"
+    with RegistryClient(reference) as client, progress.meter(title, remote.size) as meter:
         for layer in descriptors:
-            if layer.digest not in missing or _take_nearby(layer, nearby, layout):
+            if layer not in missing or _take_nearby(layer, nearby, layout):
                 meter.advance(layer.size)
                 continue
             partial = _partial_path(layout, layer)
@@ -208,7 +178,7 @@ def _pull(remote: RemoteImage, layout: Path, progress: Progress, nearby: list[Pa
     _write_documents(remote, layout)
 
 
-def _take_nearby(layer: Descriptor, nearby: list[Path], layout: Path) -> bool:
+def _take_nearby(layer: Descriptor, nearby: Sequence[Path], layout: Path) -> bool:
     """Link or copy a layer of another layout, if its bytes match its digest."""
     for other in nearby:
         path = oci_layout.blob(other, layer.digest)
@@ -239,14 +209,14 @@ def _partial_path(layout: Path, layer: Descriptor) -> Path:
     return layout / PARTIAL / layer.digest.removeprefix("sha256:")
 
 
-def _write_documents(remote: RemoteImage, layout: Path) -> None:
+def _write_documents(remote: ImageDocuments, layout: Path) -> None:
     """The index comes last: it makes the layout complete."""
     oci_layout.blob(layout, remote.config_digest).write_bytes(remote.config)
     oci_layout.blob(layout, remote.digest).write_bytes(remote.manifest)
     (layout / oci_layout.VERSION_FILE).write_bytes(oci_layout.canonical(oci_layout.LAYOUT_VERSION))
     layer_cache.record(layout, {layer.digest: "" for layer in remote.layers})
     index = oci_layout.index_content(
-        remote.digest, len(remote.manifest), remote.media_type, str(remote.reference)
+        remote.digest, len(remote.manifest), remote.media_type, remote.source
     )
     atomic_write(layout / oci_layout.INDEX_FILE, index)
     shutil.rmtree(layout / PARTIAL, ignore_errors=True)
@@ -293,29 +263,9 @@ class _GrowingFile:
 def _download(
     client: RegistryClient, layer: Descriptor, path: Path, advance: Callable[[int], None]
 ) -> None:
-    """Download a layer to `path`. Continues what an earlier run left there; if the result does not
-    match the digest, downloads all of it once more."""
-    tries = 2 if _size(path) else 1
-    try:
-        while not _complete(client, layer, path, advance):
-            tries -= 1
-            if not tries:
-                raise IntegrityError(
-                    f"{client.reference}: the registry sent something else for {layer.digest}.",
-                    advice=ADVICE,
-                )
-            path.unlink()
-            advance(-layer.size)
-    except IntegrityError:
-        path.unlink()
-        raise
-
-
-def _complete(
-    client: RegistryClient, layer: Descriptor, path: Path, advance: Callable[[int], None]
-) -> bool:
-    """Download what `path` lacks; returns whether it then matches its digest. Gives up after TRIES
-    requests in a row that received nothing."""
+    """Download what `path` lacks of a layer. Gives up after TRIES requests in a row that received
+    nothing. IntegrityError if the result, with what an earlier run left there, does not match the
+    digest."""
     with _GrowingFile(path) as file:
         if file.size > layer.size:
             file.clear()
@@ -323,17 +273,25 @@ def _complete(
         backoff = registry_backoff()
         while file.size < layer.size:
             size_before = file.size
-            outcome = _request_rest(client, layer, file, advance)
-            if file.size == layer.size:
-                break
+            failure = ConnectionFailed("the response ended early")
+            try:
+                _request_rest(client, layer, file, advance)
+            except ConnectionFailed as error:
+                failure = error
             if file.size > size_before:
                 backoff.reset()
             else:
                 backoff.count_failure()
             if backoff.is_exhausted:
-                raise _download_error(client, layer, outcome)
-            backoff.wait(retry_after(outcome))
-        return file.digest == layer.digest
+                raise unreachable_error(client.reference, failure)
+            if file.size < layer.size:
+                backoff.wait()
+        if file.size > layer.size or file.digest != layer.digest:
+            path.unlink()
+            raise IntegrityError(
+                f"{client.reference}: the registry sent something else for {layer.digest}.",
+                advice=ADVICE,
+            )
 
 
 def _request_rest(
@@ -341,45 +299,25 @@ def _request_rest(
     layer: Descriptor,
     file: _GrowingFile,
     advance: Callable[[int], None],
-) -> RegistryResponse | ConnectionFailed:
-    """One request for everything that is missing; returns how it ended. Raises an error if retrying
-    is useless."""
+) -> None:
+    """One request for everything that is missing. Raises ConnectionFailed if it may be repeated."""
     begin = file.size
     range_header = {"Range": f"bytes={begin}-"} if begin else {}
-    try:
-        with client.stream("GET", f"blobs/{layer.digest}", headers=range_header) as response:
-            if response.status_code not in (200, 206):
-                refusal = read_response(client.reference, response)
-                if refusal.status == 416:  # what we have is not part of that file
-                    advance(-file.size)
-                    file.clear()
-                elif refusal.status not in RETRY_STATUSES:
-                    raise _download_error(client, layer, refusal)
-                return refusal
-            content_range = response.headers.get("Content-Range", "")
-            if begin and not content_range.startswith(f"bytes {begin}-"):
-                advance(-begin)  # this registry sends complete files only
-                file.clear()
-            while chunk := response.raw.read1(CHUNK):
-                if file.size + len(chunk) > layer.size:
-                    raise IntegrityError(
-                        f"{client.reference}: the registry sent more than the {layer.size} bytes "
-                        f"of {layer.digest}.",
-                        advice=ADVICE,
-                    )
-                file.write(chunk)
-                advance(len(chunk))
-    except ConnectionFailed as failure:
-        return failure
-    return ConnectionFailed("the response ended early")
-
-
-def _download_error(
-    client: RegistryClient, layer: Descriptor, outcome: RegistryResponse | ConnectionFailed
-) -> ProvisionError:
-    if isinstance(outcome, RegistryResponse):
-        return refusal_error(client.reference, f"fetch {layer.digest[:19]}", outcome)
-    return unreachable_error(client.reference, outcome)
+    with client.stream("GET", f"blobs/{layer.digest}", headers=range_header) as response:
+        if response.status_code == 416:  # what we have is not part of that file
+            advance(-file.size)
+            file.clear()
+            return
+        if response.status_code not in (200, 206):
+            refusal = read_response(client.reference, response)
+            raise refusal_error(client.reference, f"fetch {layer.digest[:19]}", refusal)
+        content_range = response.headers.get("Content-Range", "")
+        if begin and not content_range.startswith(f"bytes {begin}-"):
+            advance(-begin)  # this registry sends complete files only
+            file.clear()
+        while file.size <= layer.size and (chunk := response.raw.read1(CHUNK)):
+            file.write(chunk)
+            advance(len(chunk))
 
 
 # Decompressing
@@ -395,7 +333,7 @@ def decompress_image(
     """
     if [layer.digest for layer in image.layers] == list(diff_ids):
         return image
-    base = base_archive.read_disk_base(f"oci:{image.layout}")
+    base = disk_base.read_disk_base(f"oci:{image.layout}")
     shutil.rmtree(folder, ignore_errors=True)  # of a pull that was killed
     blobs = oci_layout.blobs(folder)
     make_private_directory(blobs)

@@ -17,9 +17,9 @@ from provision.image.registry.client import (
     ConnectionFailed,
     RegistryClient,
     RegistryResponse,
+    read_response,
     refusal_error,
     registry_backoff,
-    retry_after,
 )
 from provision.image.registry.reference import RegistryReference
 
@@ -54,15 +54,10 @@ class _UploadLost(Exception):
 def push_image(image: Image, reference: RegistryReference, progress: Progress) -> PushResult:
     """Send what the registry lacks, then the manifest.
 
-    Unreachable if the registry does not answer, ToolFailed if it refuses, IntegrityError if a layer
+    Unreachable if the registry does not respond, ToolFailed if it refuses, IntegrityError if a layer
     here does not match its digest; each after TRIES tries where another could help.
     """
-    manifest = oci_layout.read(image.layout)
-    if manifest is None or manifest.manifest_digest != image.manifest_digest:
-        raise IntegrityError(
-            f"{image.layout} is no longer the complete image.",
-            advice="Run `provision image build` to make it again.",
-        )
+    oci_layout.read_image(image)
     digests = [*(layer.digest for layer in image.layers), image.image_id]
     sizes = {digest: oci_layout.blob(image.layout, digest).stat().st_size for digest in digests}
     total = sum(sizes.values())
@@ -154,10 +149,10 @@ def _upload(
     size: int,
     advance: Callable[[int], None],
 ) -> None:
-    """Upload a blob in chunks. After a broken connection the registry says how much it has.
+    """Upload a blob in chunks. After a broken connection it asks the registry how much it has.
     Raises _UploadLost if it has forgotten the upload."""
-    response = client.request("POST", "blobs/uploads/", headers=NO_CONTENT, expected=(202,))
-    url = _upload_url(client, response)
+    begun = client.request("POST", "blobs/uploads/", headers=NO_CONTENT, expected=(202,))
+    url = _upload_url(client, begun)
     sent = furthest = 0
     backoff = registry_backoff()
     while sent < size:
@@ -168,16 +163,16 @@ def _upload(
                 f"{digest} became shorter while it was sent.",
                 advice="Run `provision image build` to make it again.",
             )
-        answer = _send_chunk(client, url, sent, chunk)
-        if answer is not None and answer.status == 202:
-            url, accepted = _upload_url(client, answer), sent + len(chunk)
-        elif answer is not None and answer.status not in (*RETRY_STATUSES, 404, 416):
-            raise refusal_error(client.reference, f"send {digest[:19]}", answer)
+        response = _send_chunk(client, url, sent, chunk)
+        if response is not None and response.status == 202:
+            url, accepted = _upload_url(client, response), sent + len(chunk)
+        elif response is not None and response.status not in (*RETRY_STATUSES, 404, 416):
+            raise refusal_error(client.reference, f"send {digest[:19]}", response)
         else:
             backoff.count_failure()
             if backoff.is_exhausted:
                 raise _UploadLost(sent)
-            backoff.wait(retry_after(answer))
+            backoff.wait()
             url, accepted = _upload_status(client, url, sent)
         # A registry may forget what it had accepted: only what is beyond `furthest` is progress.
         if accepted > furthest:
@@ -186,11 +181,11 @@ def _upload(
         advance(accepted - sent)
         sent = accepted
     separator = "&" if "?" in url else "?"
-    response = client.request(
+    closed = client.request(
         "PUT", f"{url}{separator}digest={digest}", headers=NO_CONTENT, expected=(201, 404)
     )
-    # 404 may also mean that an earlier try succeeded, and its answer was lost.
-    if response.status == 404 and not _has_blob(client, digest):
+    # 404 may also mean that an earlier try succeeded, and its response was lost.
+    if closed.status == 404 and not _has_blob(client, digest):
         raise _UploadLost(sent)
 
 
@@ -204,13 +199,14 @@ def _upload_url(client: RegistryClient, response: RegistryResponse) -> str:
 def _send_chunk(
     client: RegistryClient, url: str, begin: int, chunk: bytes
 ) -> RegistryResponse | None:
-    """The registry's answer, or None if the connection broke."""
+    """The registry's response, or None if the connection broke."""
     headers = {
         "Content-Range": f"{begin}-{begin + len(chunk) - 1}",
         "Content-Type": "application/octet-stream",
     }
     try:
-        return client.request_once("PATCH", url, headers=headers, data=chunk)
+        with client.stream("PATCH", url, headers=headers, data=chunk) as response:
+            return read_response(client.reference, response)
     except ConnectionFailed:
         return None
 
@@ -221,6 +217,6 @@ def _upload_status(client: RegistryClient, url: str, sent: int) -> tuple[str, in
     if response.status == 404:
         raise _UploadLost(sent)
     last = response.headers.get("Range", "").partition("-")[2]
-    # distribution answers 0-0 for no byte as well as for one byte.
+    # distribution sends 0-0 for no byte as well as for one byte.
     accepted = int(last) + 1 if last.isdecimal() and last != "0" else 0
     return urljoin(response.url, response.headers.get("Location", url)), accepted

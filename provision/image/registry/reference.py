@@ -1,4 +1,4 @@
-"""Places in registries, as users write them."""
+"""References to images in registries, as users write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFERENCE = re.compile(
     r"/([a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*)(?::([A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
     r"(?:@(sha256:[0-9a-f]{64}))?"
 )
-# What Docker calls docker.io answers under another name.
+# Docker's docker.io has its API at another host.
 DOCKER = "docker.io"
 DOCKER_HOST = "registry-1.docker.io"
 
@@ -60,7 +60,7 @@ def parse_registry_reference(text: str, image: Image | None = None) -> RegistryR
     if match is None or (image is not None and match[4]):
         forms = "HOST/NAME or HOST/NAME:TAG" + ("" if image else ", or HOST/NAME@sha256:...")
         raise InvalidSpec(
-            f"{text!r} is not a place in a registry.",
+            f"{text!r} is not a reference to a registry.",
             advice=f"Write {forms}, for example registry.lab:5000/torch:2.3.",
         )
     default_tag = image.reference.rpartition(":")[2] if image else "latest"
@@ -73,7 +73,7 @@ def parse_registry_reference(text: str, image: Image | None = None) -> RegistryR
 
 
 def base_registry_reference(name: str) -> RegistryReference:
-    """The place of a base, by Docker's rules for short names. InvalidSpec for an image id, which no
+    """The reference of a base, by Docker's rules for short names. InvalidSpec for an image id, which no
     registry knows."""
     if DIGEST.fullmatch(name):
         raise InvalidSpec(

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from urllib.parse import urljoin
 
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Image
+from provision.image import manifest as manifests
 from provision.image import oci_layout
+from provision.image.manifest import Descriptor
 from provision.image.oci_layout import MANIFEST_TYPES, Entry, ImageManifest, Index
-from provision.image.registry import manifest as manifests
 from provision.image.registry.client import RegistryClient, RegistryResponse
-from provision.image.registry.manifest import Descriptor
 from provision.image.registry.push import put_blob, put_manifest
 from provision.image.registry.reference import RegistryReference
 
@@ -25,16 +25,6 @@ CONTENT_LIMIT = 64 << 20
 PAGE_LIMIT = 100  # of a list of referrers, in case a registry never ends it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Referrer:
-    """A manifest that names an image as its subject. artifact_type: the kind of its content."""
-
-    digest: str
-    size: int
-    artifact_type: str
-    annotations: Mapping[str, str]
-
-
 def attach_referrer(
     reference: RegistryReference,
     image: Image,
@@ -42,9 +32,9 @@ def attach_referrer(
     media_type: str,
     content: bytes,
     annotations: Mapping[str, str] | None = None,
-) -> Referrer:
-    """Push `content` as a referrer of an image that was pushed there. The same content gives the
-    same referrer."""
+) -> Descriptor:
+    """Push `content` as a referrer of an image that was pushed there: a manifest that names the
+    image as its subject. The same content gives the same referrer."""
     image_manifest = oci_layout.blob(image.layout, image.manifest_digest).read_bytes()
     subject = _descriptor(image_manifest, oci_layout.MANIFEST)
     blob = _descriptor(content, media_type)
@@ -60,11 +50,8 @@ def attach_referrer(
             "subject": subject.row,
         }
     )
-    referrer = Referrer(
-        digest=oci_layout.sha256_digest(manifest),
-        size=len(manifest),
-        artifact_type=artifact_type,
-        annotations=dict(annotations or {}),
+    referrer = replace(
+        _descriptor(manifest, oci_layout.MANIFEST), annotations=dict(annotations or {})
     )
     with RegistryClient(reference) as client:
         for descriptor, data in ((empty, EMPTY), (blob, content)):
@@ -77,11 +64,13 @@ def attach_referrer(
             )
         response = put_manifest(client, referrer.digest, referrer.digest, manifest)
         if "OCI-Subject" not in response.headers:  # a registry without an index of subjects
-            _add_to_fallback_index(client, subject, referrer)
+            _add_to_fallback_index(client, subject, referrer, artifact_type)
     return referrer
 
 
-def _add_to_fallback_index(client: RegistryClient, subject: Descriptor, referrer: Referrer) -> None:
+def _add_to_fallback_index(
+    client: RegistryClient, subject: Descriptor, referrer: Descriptor, artifact_type: str
+) -> None:
     """Add to the index under the fallback tag. If two do so at once, the later one wins; the
     specification has no better way."""
     entries = [
@@ -90,13 +79,7 @@ def _add_to_fallback_index(client: RegistryClient, subject: Descriptor, referrer
         if entry.get("digest") != referrer.digest
     ]
     entries.append(
-        {
-            "annotations": dict(referrer.annotations),
-            "artifactType": referrer.artifact_type,
-            "digest": referrer.digest,
-            "mediaType": oci_layout.MANIFEST,
-            "size": referrer.size,
-        }
+        {**referrer.row, "annotations": referrer.annotations, "artifactType": artifact_type}
     )
     content = oci_layout.canonical(
         {"manifests": entries, "mediaType": oci_layout.INDEX, "schemaVersion": 2}
@@ -115,7 +98,7 @@ def list_referrers(
     digest: str,
     artifact_type: str,
     warn: Callable[[str], None],
-) -> list[Referrer]:
+) -> list[Descriptor]:
     """The referrers of an image that have this artifact type. Skips invalid entries, with a
     warning."""
     with RegistryClient(reference) as client:
@@ -127,18 +110,9 @@ def list_referrers(
         if entry.get("artifactType") != artifact_type:
             continue
         try:
-            descriptor = manifests.parse_descriptor(reference, entry, MANIFEST_TYPES)
+            referrers.append(manifests.parse_descriptor(str(reference), entry, MANIFEST_TYPES))
         except (IntegrityError, InvalidSpec) as error:
             warn(f"skipping an invalid attachment of {digest}: {error.message}")
-            continue
-        referrers.append(
-            Referrer(
-                digest=descriptor.digest,
-                size=descriptor.size,
-                artifact_type=artifact_type,
-                annotations=descriptor.annotations,
-            )
-        )
     return referrers
 
 
@@ -174,14 +148,13 @@ def _fallback_entries(client: RegistryClient, digest: str) -> list[Entry]:
 
 
 def _index_entries(client: RegistryClient, response: RegistryResponse) -> list[Entry]:
-    """Each entry is checked where it is used: one that somebody else attached must not hide the
-    others."""
-    index: Index = manifests.parse(client.reference, response.content, "oci-referrers")
+    """Each entry is checked where it is used: an invalid one must not hide the rest."""
+    index: Index = manifests.parse(str(client.reference), response.content, "oci-referrers")
     return [entry for entry in index["manifests"] if isinstance(entry, dict)]
 
 
 def referrer_content(
-    reference: RegistryReference, digest: str, referrer: Referrer, media_type: str
+    reference: RegistryReference, digest: str, referrer: Descriptor, media_type: str
 ) -> bytes:
     """The content of a referrer. IntegrityError if it does not match its digests, or belongs to
     another image."""
@@ -192,19 +165,19 @@ def referrer_content(
             expected=(200,),
             headers={"Accept": oci_layout.MANIFEST},
         )
-        manifests.check_digest(reference, referrer.digest, response.content)
-        manifest: ImageManifest = manifests.parse(reference, response.content, "oci-manifest")
+        manifests.check_digest(str(reference), referrer.digest, response.content)
+        manifest: ImageManifest = manifests.parse(str(reference), response.content, "oci-manifest")
         subject = manifest.get("subject")
         if subject is None or subject["digest"] != digest or len(manifest["layers"]) != 1:
             raise IntegrityError(
                 f"{reference}: {referrer.digest} is not an attachment of {digest}.",
-                advice="Tell whoever attached it.",
+                advice="Tell the person who attached it.",
             )
-        layer = manifests.parse_descriptor(reference, manifest["layers"][0], (media_type,))
+        layer = manifests.parse_descriptor(str(reference), manifest["layers"][0], (media_type,))
         content = client.request(
             "GET", f"blobs/{layer.digest}", expected=(200,), limit=CONTENT_LIMIT
         ).content
-    manifests.check_digest(reference, layer.digest, content)
+    manifests.check_digest(str(reference), layer.digest, content)
     return content
 
 

@@ -1,39 +1,39 @@
 """Why conda's solver found no answer: which requirement, with its reason and source, conflicts with
 which fact or record, and what to change.
 
-We look into the channels' records and solve again with fewer requirements; we do not parse the
-solver's output, which is in the details.
+The channels' records show what is missing. Solving again with fewer requirements finds those that
+conflict; the solver's own output about these alone says how.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from provision.adapters import conda, uv
+from provision.adapters import conda
 from provision.adapters.conda import ChannelRecord, ChannelRecords
-from provision.catalog import toolkits, version_key
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.platforms import PLATFORMS
 from provision.lockfile.diagnose.unsat_core import (
-    TORCH,
     Budget,
     OutOfTime,
     PinReasons,
     describe_option,
     minimal,
-    suggest_options,
+    suggestions,
 )
-from provision.lockfile.input_files import VirtualPackages
 
 # Seconds that a person waits for the cause.
 BUDGET_S = 10.0
 MAX_SHOWN = 6
-MAX_DEPTH = 3
+MAX_LINES = 16
+# The solver draws a tree (py-rattler 0.28).
+SOLVER_PREFIX = "Cannot solve the request because of: "
+TREE = re.compile(r"[│├└─]")
+NEWEST = "9999"  # of a virtual package: newer than any package requires
 DETAILS_ADVICE = "-v shows the solver's own output."
 
 
@@ -73,18 +73,23 @@ class _CondaConflict:
         self.request, self.solver, self.reasons, self.budget = request, solver, reasons, budget
         self.records = ChannelRecords(solver, request)
 
-    def diagnose(self, depth: int = MAX_DEPTH) -> SolveDiagnosis:
-        return self._missing_records() or self._conflict(depth)
+    def diagnose(self) -> SolveDiagnosis:
+        return self._missing_records() or self._conflict()
 
-    def _is_solvable(self, terms: Sequence[Term], machine: VirtualPackages | None = None) -> bool:
-        self.budget.check()
-        request = dataclasses.replace(
+    def _request(self, terms: Sequence[Term]) -> conda.SolveRequest:
+        return dataclasses.replace(
             self.request,
             specs=tuple(term.text for term in terms if not term.is_bound),
             bounds=tuple(term.text for term in terms if term.is_bound),
         )
-        if machine is not None:
-            request = dataclasses.replace(request, virtual_packages=machine)
+
+    def _is_solvable(self, terms: Sequence[Term], newer: str = "") -> bool:
+        """newer: a virtual package of which the machine has the newest version."""
+        self.budget.check()
+        request = self._request(terms)
+        if newer:
+            machine = {**dict(request.virtual_packages), newer: NEWEST}
+            request = dataclasses.replace(request, virtual_packages=tuple(machine.items()))
         return self.solver.is_solvable(request)
 
     # Requirements that no record satisfies.
@@ -139,7 +144,7 @@ class _CondaConflict:
     ) -> str:
         """Where to find a package that these channels do not have for the platform."""
         platform, name = self.request.platform, conda.spec_name(spec)
-        if not any(self.records.package_names(own, platform) for own in channels):
+        if not any(self.records.package_names(listed, platform) for listed in channels):
             return f"{have} no packages at all for {platform}"
         if channel:
             other_channels = {record.channel for record in self.records.find(name)}
@@ -155,19 +160,23 @@ class _CondaConflict:
             text += f"; similar names: {', '.join(similar)}"
         return text
 
-    # Requirements that conflict, and the fact or the records that show it.
+    # Requirements that conflict.
 
-    def _conflict(self, depth: int) -> SolveDiagnosis:
+    def _conflict(self) -> SolveDiagnosis:
         terms = [Term(False, text) for text in self.request.specs]
         terms += [Term(True, text) for text in self.request.bounds]
         by_weight = sorted(terms, key=lambda term: self.reasons.weight(term.text))
         core = minimal(by_weight, self._is_solvable)
         texts = [term.text for term in core]
         described = self.reasons.describe(texts)
-        machine_fact = self._machine_fact(core)
-        if machine_fact:
+        chain = self._chain(core)
+        needed = re.search(r"(__\w+ [^\n]*), for which no candidates", chain)
+        if needed and self._is_solvable(core, newer=needed[1].split()[0]):
+            name, requirement = needed[1].split()[0], needed[1].removesuffix(" *")
+            offer = dict(self.request.virtual_packages).get(name, "none")
             return SolveDiagnosis(
-                f"{described} {machine_fact}",
+                f"{described} requires {requirement}, and {offer} is assumed "
+                f"(virtual-packages.yml, {self.request.platform}).",
                 "Assume a machine that offers it (--cuda, --glibc), or request a build that "
                 "needs less.",
             )
@@ -177,125 +186,44 @@ class _CondaConflict:
             verb = "exclude each other"
         else:
             verb = "cannot be installed together"
-        causes: list[str] = []
-        for first, second in itertools.combinations(texts, 2):
-            direct = self._direct_conflict(first, second) + self._direct_conflict(second, first)
-            causes += direct or self._conflicts_over_third(first, second)
-        because = "; ".join(dict.fromkeys(causes))
-        if not because and depth:
-            because = self._dependency_conflict(texts, depth)
-        detail = f": {because}" if because else ""
-        return SolveDiagnosis(f"{described} {verb}{detail}.", self._advice(terms, core))
+        return SolveDiagnosis(f"{described} {verb}:\n{chain}", self._advice(terms, core))
 
-    def _machine_fact(self, core: Sequence[Term]) -> str | None:
-        """The virtual package that is too old or missing, and how new it would have to be."""
-        assumed = dict(self.request.virtual_packages)
-
-        def is_enough(name: str, version: str) -> bool:
-            return self._is_solvable(core, tuple({**assumed, name: version}.items()))
-
-        # The versions that a machine may offer, oldest first. The last one is newer than any
-        # package requires: it shows whether the machine is the cause.
-        steps_by_name = {"__glibc": (*uv.UV_GLIBC, "2.99"), "__cuda": (*toolkits(), "99")}
-        for name, steps in steps_by_name.items():
-            if not is_enough(name, steps[-1]):
-                continue
-            required: list[str] = []
-            for term in core:
-                required += _requirements_on(self._usable_records(term.text), name)
-            needed = _listed(required)
-            if not needed:
-                newer = list(steps)
-                if name in assumed:
-                    current = version_key(assumed[name].split()[0])
-                    newer = [step for step in steps if version_key(step) > current]
-                index = bisect.bisect_left(
-                    newer, True, hi=len(newer) - 1, key=lambda step: is_enough(name, step)
-                )
-                is_beyond_all = newer[index] == steps[-1]
-                needed = name if is_beyond_all else f"about {name} {newer[index]}"
-            offer = f"{assumed.get(name, 'none')} is assumed"
-            return (
-                f"requires {needed}, and {offer} (virtual-packages.yml, {self.request.platform})."
-            )
-        return None
-
-    def _direct_conflict(self, spec: str, other: str) -> list[str]:
-        """What all records of one requirement require of the other package, if that excludes the
-        other requirement.
-        """
-        demands = _requirements_on(self._usable_records(spec), conda.spec_name(other))
-        version_of_other = other.rpartition("::")[2]
-        for demand in demands[:MAX_SHOWN]:
-            if self.records.has_match([demand, version_of_other]):
-                return []
-        return [f"{conda.spec_name(spec)} requires {_listed(demands)}"] if demands else []
-
-    def _conflicts_over_third(self, first: str, second: str) -> list[str]:
-        """What the records of two requirements require of a third package, if no version of it
-        meets both.
-        """
-        first_records, second_records = self._usable_records(first), self._usable_records(second)
-        common = _dependency_names(first_records) & _dependency_names(second_records)
-        conflicts = []
-        for name in sorted(common - set(dict(self.request.virtual_packages))):
-            first_demands = _requirements_on(first_records, name)
-            second_demands = _requirements_on(second_records, name)
-            if not first_demands or not second_demands:
-                continue
-            pairs = itertools.product(first_demands[:MAX_SHOWN], second_demands[:MAX_SHOWN])
-            if not any(self.records.has_match(pair) for pair in pairs):
-                conflicts.append(
-                    f"{conda.spec_name(first)} requires {_listed(first_demands)}, "
-                    f"{conda.spec_name(second)} requires {_listed(second_demands)}"
-                )
-        return conflicts
-
-    def _dependency_conflict(self, texts: Sequence[str], depth: int) -> str:
-        """The same diagnosis for the dependencies of one requirement's newest record, together with
-        the other requirements; empty if these can be solved.
-        """
-        closest = min(texts, key=lambda text: abs(self.reasons.weight(text) - TORCH))
-        newest = self._usable_records(closest)[0]
-        rest = [text for text in texts if text is not closest]
-        depends = [text for text in newest.depends if not text.startswith("__")]
-        request = dataclasses.replace(self.request, specs=(*depends, *rest), bounds=())
-        if self.solver.is_solvable(request):
-            return ""
-        inherited = dict.fromkeys(depends, f"needed by {newest.name}")
-        reasons = dataclasses.replace(self.reasons, reasons={**inherited, **self.reasons.reasons})
-        deeper = _CondaConflict(request, self.solver, reasons, self.budget)
-        message = deeper.diagnose(depth - 1).message.rstrip(".")
-        return f"for {newest.name} {newest.version} {newest.build}, {message}"
+    def _chain(self, core: Sequence[Term]) -> str:
+        """How the solver comes to its conflict, from these requirements alone."""
+        try:
+            self.solver.solve(self._request(core))
+        except Unsolvable as error:
+            lines = error.details.removeprefix(SOLVER_PREFIX).splitlines()
+            chain = [f"  {TREE.sub(' ', line)}" for line in lines[:MAX_LINES] if line.strip()]
+            return "\n".join([*chain, "  ..."] if len(lines) > MAX_LINES else chain)
+        return ""
 
     def _advice(self, terms: Sequence[Term], core: Sequence[Term]) -> str:
-        """Which of a user's own requirements could have another version, and which options leave
-        out what conflicts.
-        """
-        ways = []
-        for term in core:
-            versionless = conda.without_version(term.text)
-            if not self.reasons.is_users(term.text) or versionless == term.text:
-                continue
-            rest = [other for other in terms if other is not term]
-            if not self._is_solvable([*rest, Term(False, versionless)]):
-                continue
-            specs = [versionless if text == term.text else text for text in self.request.specs]
-            request = dataclasses.replace(self.request, specs=tuple(specs))
-            name = conda.spec_name(versionless)
-            for package in self.solver.solve(request):
-                if package.name == name:
-                    ways.append(f"`{term.text}` could become {name} {package.version}")
-        ways += suggest_options(
+        """What else could be requested, or left out."""
+        changes = suggestions(
             [term.text for term in terms],
             [term.text for term in core],
             self.reasons,
+            self._other_version,
             lambda rest: self._is_solvable([term for term in terms if term.text in rest]),
         )
-        if ways:
-            return f"Without other changes, {', or '.join(ways)}."
+        if changes:
+            return f"Without other changes, {', or '.join(changes)}."
         leave_out = ", or leave one of them out" if len(core) > 1 else ""
         return f"Request another combination (provision matrix lists them){leave_out}."
+
+    def _other_version(self, spec: str) -> str | None:
+        """The package and version that solve the request in place of this spec."""
+        self.budget.check()
+        versionless, name = conda.without_version(spec), conda.spec_name(spec)
+        specs = tuple(versionless if text == spec else text for text in self.request.specs)
+        if specs == self.request.specs:
+            return None
+        try:
+            packages = self.solver.solve(dataclasses.replace(self.request, specs=specs))
+        except Unsolvable:
+            return None
+        return next(f"{name} {package.version}" for package in packages if package.name == name)
 
 
 def _listed(texts: Iterable[str]) -> str:
@@ -319,20 +247,3 @@ def _nearest_versions(spec: str, records: Sequence[ChannelRecord]) -> list[str]:
 
 def _numbers(version: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", version)]
-
-
-def _dependency_names(records: Sequence[ChannelRecord]) -> set[str]:
-    names: set[str] = set()
-    for record in records:
-        names.update(text.split()[0] for text in record.depends)
-    return names
-
-
-def _requirements_on(records: Sequence[ChannelRecord], name: str) -> list[str]:
-    """What records require of a package beyond its presence, without repeats."""
-    requirements: dict[str, None] = {}
-    for record in records:
-        for text in (*record.depends, *record.constrains):
-            if " " in text and text.split()[0] == name:
-                requirements[text] = None
-    return list(requirements)

@@ -125,17 +125,24 @@ class PinReasons:
         return TORCH if name in TORCH_NAMES else RULE
 
 
-def suggest_options(
+def suggestions(
     requirements: Sequence[str],
     core: Sequence[str],
     reasons: PinReasons,
+    other_version: Callable[[str], str | None],
     solvable: Callable[[Sequence[str]], bool],
 ) -> list[str]:
-    """Sentences about the options that solve the conflict by leaving packages out: each option that
-    is enough by itself, or else the few that are enough together.
+    """Sentences about what solves the conflict: another version of what the user requested; options
+    that leave packages out, each that is enough by itself, or else the few that are enough together.
 
-    core: the requirements that conflict. solvable: takes the requirements that remain.
+    core: the requirements that conflict. other_version: the package and version that would do
+    instead of a requirement, if there is one. solvable: takes the requirements that remain.
     """
+    sentences = []
+    for text in core:
+        replacement = other_version(text) if reasons.is_users(text) else None
+        if replacement is not None:
+            sentences.append(f"`{text}` could become {replacement}")
 
     def is_enough(options: Sequence[str]) -> bool:
         return solvable([text for text in requirements if reasons.option(text) not in options])
@@ -143,16 +150,16 @@ def suggest_options(
     core_options = _options(core, reasons)
     sufficient = [option for option in core_options if is_enough([option])]
     if sufficient:
-        return [f"{describe_option(option)} solves it" for option in sufficient]
+        return sentences + [f"{describe_option(option)} solves it" for option in sufficient]
     together = _options(requirements, reasons)
     if not core_options or len(together) == 1 or not is_enough(together):
-        return []
+        return sentences
     for option in list(together):
         fewer = [other for other in together if other != option]
         if is_enough(fewer):
             together = fewer
     texts = [describe_option(option) for option in together]
-    return [f"{' and '.join(texts)} together solve it"]
+    return [*sentences, f"{' and '.join(texts)} together solve it"]
 
 
 def _options(requirements: Sequence[str], reasons: PinReasons) -> list[str]:

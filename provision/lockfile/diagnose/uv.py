@@ -18,7 +18,7 @@ from provision.lockfile.diagnose.unsat_core import (
     OutOfTime,
     PinReasons,
     minimal,
-    suggest_options,
+    suggestions,
 )
 
 # Seconds that a person waits for the cause. One call of uv takes 0.3 to 1 s.
@@ -108,31 +108,33 @@ class _WheelConflict:
         return None
 
     def _alternatives(self, core: Sequence[str]) -> str:
-        """Which of a user's own requirements could have another version, and which options leave
-        out what conflicts.
-        """
+        """What else could be requested, or left out."""
         request = self.request
-        ways = []
-        for text in core:
-            name = requirement_name(text)
-            if not self.reasons.is_users(text) or name == text:
-                continue
-            requirements = tuple(name if other == text else other for other in request.requirements)
-            self.budget.check()
-            try:
-                versions = uv.resolve_versions(
-                    dataclasses.replace(request, requirements=requirements)
-                )
-            except Unsolvable:
-                continue
-            ways.append(f"`{text}` could become {name} {versions[canonicalize_name(name)]}")
-        ways += suggest_options(
+        changes = suggestions(
             request.requirements,
             core,
             self.reasons,
+            self._other_version,
             lambda rest: self._failure(rest, request.provided) is None,
         )
-        return f"Without other changes, {', or '.join(ways)}. " if ways else ""
+        return f"Without other changes, {', or '.join(changes)}. " if changes else ""
+
+    def _other_version(self, text: str) -> str | None:
+        """The package and version that solve the request in place of this requirement."""
+        self.budget.check()
+        name = requirement_name(text)
+        requirements = tuple(
+            name if other == text else other for other in self.request.requirements
+        )
+        if requirements == self.request.requirements:
+            return None
+        try:
+            versions = uv.resolve_versions(
+                dataclasses.replace(self.request, requirements=requirements)
+            )
+        except Unsolvable:
+            return None
+        return f"{name} {versions[canonicalize_name(name)]}"
 
     def _index_advice(self, core: Sequence[str]) -> str:
         """Advice about the index that must be configured for builds with a local version."""

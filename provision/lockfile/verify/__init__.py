@@ -4,7 +4,7 @@ The locked packages meet every requirement. Every hash is well-formed. Every pac
 from a declared channel, through one manager. The lock was made from the inputs next to it.
 
 Nothing here uses the network: what only servers and channels know (is each file still served?
-what does each wheel require?) comes in as RemoteAnswers.
+what does each wheel require?) comes in as RemoteFacts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
-from provision.core.paths import VIRTUAL_PACKAGES
+from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import LockFile
 from provision.lockfile.verify.entries import (
     FindingKind,
@@ -28,7 +28,7 @@ from provision.lockfile.verify.entries import (
 from provision.lockfile.verify.inputs import (
     assumed_machines,
     input_findings,
-    input_hashes,
+    is_of_inputs,
     pip_requirements,
 )
 from provision.lockfile.verify.requirements import (
@@ -38,12 +38,12 @@ from provision.lockfile.verify.requirements import (
     wheel_findings,
 )
 
-__all__ = ["FindingKind", "LockFinding", "RemoteAnswers", "VerifyReport", "verify_lock"]
+__all__ = ["FindingKind", "LockFinding", "RemoteFacts", "VerifyReport", "verify_lock"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoteAnswers:
-    """What servers and channels answered, by URL; None if they were not asked."""
+class RemoteFacts:
+    """What servers and channels say, by URL; None if they were not asked."""
 
     served: Mapping[str, Availability] | None = None
     # Only for packages whose channel's records could be read.
@@ -62,14 +62,14 @@ class VerifyReport:
     notes: tuple[str, ...]
 
 
-def verify_lock(lock: LockFile, answers: RemoteAnswers, name: str) -> VerifyReport:
+def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
     """All findings, by platform and package. name: the lock's, for the report."""
     machines = assumed_machines(lock)
-    hashes = input_hashes(lock)
+    is_current = is_of_inputs(lock)
     findings = {
         *credential_findings(lock),
         *duplicate_findings(lock),
-        *input_findings(lock, hashes),
+        *input_findings(lock, is_current=is_current),
     }
     wheel_checks: dict[str, WheelCheck] = {}
     for platform in sorted({entry.platform for entry in lock.entries}):
@@ -81,14 +81,14 @@ def verify_lock(lock: LockFile, answers: RemoteAnswers, name: str) -> VerifyRepo
         for entry in entries:
             findings.update(entry_findings(entry, lock))
         check = WheelCheck()
-        if answers.metadata is not None:
-            check = check_wheels(entries, answers.metadata, pip_requirements(lock))
+        if remote.metadata is not None:
+            check = check_wheels(entries, remote.metadata, pip_requirements(lock))
         wheel_checks[platform] = check
         findings.update(check.findings)
         findings.update(wheel_findings(entries, check.missing))
-        findings.update(conda_findings(entries, machines, lock, answers.constrains or {}))
+        findings.update(conda_findings(entries, machines, lock, remote.constrains or {}))
         findings.update(two_manager_findings(entries))
-        findings.update(server_findings(entries, answers.served or {}))
+        findings.update(server_findings(entries, remote.served or {}))
     ordered = sorted(
         findings,
         key=lambda finding: (
@@ -99,7 +99,7 @@ def verify_lock(lock: LockFile, answers: RemoteAnswers, name: str) -> VerifyRepo
         ),
     )
     notes = [
-        *_notes(lock, answers, has_machines=machines is not None, has_inputs=hashes is not None),
+        *_notes(lock, remote, has_machines=machines is not None, has_inputs=is_current is not None),
         *_unchecked_wheels(wheel_checks),
     ]
     return VerifyReport(
@@ -108,21 +108,21 @@ def verify_lock(lock: LockFile, answers: RemoteAnswers, name: str) -> VerifyRepo
 
 
 def _notes(
-    lock: LockFile, answers: RemoteAnswers, *, has_machines: bool, has_inputs: bool
+    lock: LockFile, remote: RemoteFacts, *, has_machines: bool, has_inputs: bool
 ) -> list[str]:
     notes = []
-    if answers.served is None:
+    if remote.served is None:
         notes.append("not checked: whether the files are still served (--offline)")
     has_wheels = any(entry.manager == "pip" for entry in lock.entries)
-    if answers.metadata is None and has_wheels:
+    if remote.metadata is None and has_wheels:
         notes.append(
             "not checked: which versions wheels require, only that the packages are in the lock "
             "(--offline)"
         )
     if not has_inputs:
-        sources = " and ".join([*(lock.sources or ["its inputs"]), VIRTUAL_PACKAGES])
         notes.append(
-            f"not checked: the content hash, because {sources} cannot all be read next to the lock"
+            f"not checked: whether the lock was made from {ENVIRONMENT} and {VIRTUAL_PACKAGES}, "
+            "because they cannot be compared with it"
         )
     if not has_machines:
         notes.append(
@@ -130,7 +130,7 @@ def _notes(
             f"{VIRTUAL_PACKAGES} next to the lock"
         )
     conda_urls = {entry.url for entry in lock.entries if entry.manager == "conda"}
-    unread_urls = conda_urls - (answers.constrains or {}).keys()
+    unread_urls = conda_urls - (remote.constrains or {}).keys()
     if unread_urls:
         notes.append(
             f"not checked: `constrains` of {len(unread_urls)} conda packages, which a lock does "

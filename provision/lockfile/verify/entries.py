@@ -209,11 +209,11 @@ SERVER_PROBLEMS: Mapping[str, tuple[FindingKind, str]] = {
 
 
 def server_findings(
-    entries: Sequence[LockEntry], answers: Mapping[str, Availability]
+    entries: Sequence[LockEntry], served: Mapping[str, Availability]
 ) -> Iterator[LockFinding]:
-    """Files that servers no longer have as they were locked. answers: by URL."""
+    """Files that servers no longer have as they were locked. served: by URL."""
     for entry in entries:
-        answer = answers.get(entry.url)
-        if answer is not None and answer.state in SERVER_PROBLEMS:
-            kind, problem = SERVER_PROBLEMS[answer.state]
-            yield finding(entry, kind, f"{problem}: {entry.url} ({answer.detail})")
+        availability = served.get(entry.url)
+        if availability is not None and availability.state in SERVER_PROBLEMS:
+            kind, problem = SERVER_PROBLEMS[availability.state]
+            yield finding(entry, kind, f"{problem}: {entry.url} ({availability.detail})")

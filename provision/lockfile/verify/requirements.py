@@ -19,7 +19,6 @@ from provision.core.paths import VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
 from provision.lockfile.verify.entries import LockFinding, conda_names, finding, is_python_package
-from provision.lockfile.verify.inputs import AssumedMachines
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -41,7 +40,7 @@ MarkerEnvironment = Mapping[str, str]
 
 def conda_findings(
     entries: Sequence[LockEntry],
-    machines: AssumedMachines | None,
+    machines: Mapping[str, Mapping[str, str]] | None,
     lock: LockFile,
     constrains: Mapping[str, tuple[str, ...]],
 ) -> Iterator[LockFinding]:
@@ -58,8 +57,8 @@ def conda_findings(
             candidates[entry.name] = conda.PackageBuild(
                 name=entry.name, version=entry.version, build=entry.build_string
             )
-    virtual_packages = machines.virtual_packages.get(platform, {}) if machines else {}
-    for name, text in virtual_packages.items():
+    virtual_packages = (machines or {}).get(platform)
+    for name, text in (virtual_packages or {}).items():
         version, _, build = text.partition(" ")  # some have a build: `1 x86_64`
         candidates[name] = conda.PackageBuild(name=name, version=version, build=build or "0")
     for entry in entries:
@@ -71,7 +70,7 @@ def conda_findings(
         )
         for name, constraint in entry.depends:
             is_virtual = name.startswith("__")
-            if is_virtual and (machines is None or not machines.includes(platform, name)):
+            if is_virtual and virtual_packages is None:
                 continue
             if is_host_python and name == "__glibc":
                 continue

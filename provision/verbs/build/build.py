@@ -161,15 +161,15 @@ def _smoke_stage(
     if not plan.request.smoke:
         stages.skip("smoke", NO_SMOKE)
         return ()
-    places: list[Place] = ["prefix"]
+    targets: list[Place] = ["prefix"]
     if image is not None and client is not None:
-        places.append("image")
+        targets.append("image")
     results = []
-    for place in places:
-        context.progress.say(f"smoke test in the {place}")
+    for target in targets:
+        context.progress.say(f"smoke test in the {target}")
         result = stages.run(
-            f"smoke ({place})",
-            functools.partial(smoke_in, context, plan, place, prefix, image, client),
+            f"smoke ({target})",
+            functools.partial(smoke_in, context, plan, target, prefix, image, client),
             lambda result: ("ran", result.verdict),
         )
         results.append(result)

@@ -100,10 +100,10 @@ def add(
         changes = Change(pip=prepared.pip)
         result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
     except BaseException:
-        requirements.take_back(prepared.placed)
+        requirements.undo_wheels(prepared.added)
         raise
     if dry_run:
-        requirements.take_back(prepared.placed)
+        requirements.undo_wheels(prepared.added)
     return result
 
 

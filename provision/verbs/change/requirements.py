@@ -30,11 +30,11 @@ _PATH_STARTS = ("./", "../", "/", "~")
 class Requirements:
     """Requirements for `pip` of spec.yml.
 
-    placed: the wheels that were put next to it for them, each with what was in its place before.
+    added: the wheels that were put next to it for them, each with the file that it replaced.
     """
 
     pip: tuple[str, ...]
-    placed: Mapping[Path, bytes | None]
+    added: Mapping[Path, bytes | None]
 
 
 def prepare(
@@ -46,7 +46,7 @@ def prepare(
     `-e FOLDER` is an editable. Raises InvalidSpec for what is neither a requirement nor there.
     """
     requirements = []
-    placed: dict[Path, bytes | None] = {}
+    added: dict[Path, bytes | None] = {}
     try:
         for argument in arguments:
             if argument.startswith("-e "):
@@ -56,16 +56,16 @@ def prepare(
                 name = uv.source_name(argument, mirrors=context.mirrors)
                 requirements.append(f"{name} @ {argument}")
             elif _is_path(argument):
-                wheel = _place_wheel(context, _existing(argument), folder, python_of, placed)
+                wheel = _add_wheel(context, _existing(argument), folder, python_of, added)
                 name = wheel.name.split("-")[0].replace("_", "-").lower()
                 requirements.append(f"{name} @ file:{WHEELS}/{wheel.name}")
             else:
                 _check_requirement(argument, requirements, folder.name)
                 requirements.append(argument)
     except BaseException:
-        take_back(placed)
+        undo_wheels(added)
         raise
-    return Requirements(pip=tuple(requirements), placed=placed)
+    return Requirements(pip=tuple(requirements), added=added)
 
 
 def _is_path(argument: str) -> bool:
@@ -104,9 +104,9 @@ def _check_requirement(argument: str, earlier: Sequence[str], name: str) -> None
         ) from error
 
 
-def take_back(placed: Mapping[Path, bytes | None]) -> None:
-    """Undo the placing of wheels."""
-    for wheel, earlier in placed.items():
+def undo_wheels(added: Mapping[Path, bytes | None]) -> None:
+    """Remove added wheels, and put back what they replaced."""
+    for wheel, earlier in added.items():
         if earlier is None:
             remove_wheel(wheel)
         else:
@@ -142,12 +142,12 @@ def _editable(context: Context, project: Path, folder: Path) -> str:
     return f"{name} @ file:{os.path.relpath(project, folder)}"
 
 
-def _place_wheel(
+def _add_wheel(
     context: Context,
     path: Path,
     folder: Path,
     python_of: Callable[[], str],
-    placed: dict[Path, bytes | None],
+    added: dict[Path, bytes | None],
 ) -> Path:
     """Put a wheel, or that of a project's folder, into the environment's folder."""
     with temporary_directory("wheel") as temporary:
@@ -163,6 +163,6 @@ def _place_wheel(
         content = path.read_bytes()
         earlier = target.read_bytes() if target.exists() else None
         if content != earlier:
-            placed[target] = earlier
+            added[target] = earlier
             atomic_write(target, content)
         return target

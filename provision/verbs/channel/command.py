@@ -37,7 +37,7 @@ def bootstrap(
 ) -> None:
     """Package this machine's Python and pip as a local conda channel.
 
-    Environments can then be locked where no conda channel answers.
+    Environments can then be locked where no conda channel can be reached.
     """
     from provision.channel import read_host_python
     from provision.workflow.ensure import ensure_host_channel
@@ -64,7 +64,6 @@ def bootstrap(
     metavar="PLATFORM",
     help="Mirror only this platform. Repeatable.  [default: all platforms of the locks]",
 )
-@click.option("--prune", is_flag=True, help="Remove files from DIR that none of these locks needs.")
 @mirror_option
 @dry_run_option
 @no_wait_option
@@ -75,7 +74,6 @@ def mirror(
     folder: Path,
     envs: Path | None,
     platforms: tuple[str, ...],
-    prune: bool,
     dry_run: bool,
     **options: Any,
 ) -> None:
@@ -83,13 +81,19 @@ def mirror(
 
     Other commands use the folder with `--mirror DIR`.
 
-    Conda packages become channels, wheels become a package index. Checks and keeps the files that
+    Conda packages become channels, wheels become a package index. Checks and reuses the files that
     DIR has; resumes interrupted downloads.
     """
     from provision.verbs.channel import mirror as command
-    from provision.verbs.channel.output import mirror_lines
+    from provision_runtime.report.text import format_bytes
 
     context = context_of(console, envs, options)
-    work = command.preview if dry_run else command.mirror
-    result = work(context, targets, folder, platforms=platforms, prune=prune)
-    console.result("channel-mirror", result, mirror_lines(result))
+    if dry_run:
+        result = command.preview(context, targets, folder, platforms)
+        lines = [f"would fetch {path}" for path in result.fetched]
+        lines.append(f"{folder}: {len(result.fetched)} of {result.files} files to fetch")
+    else:
+        result = command.mirror(context, targets, folder, platforms)
+        changes = f"{len(result.fetched)} fetched, {result.reused} reused"
+        lines = [f"{folder}: {result.files} files, {format_bytes(result.bytes)} ({changes})"]
+    console.result("channel-mirror", result, lines)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,39 +11,37 @@ from provision import lockfile as locks
 from provision.adapters import conda, http, uv
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
-from provision.verbs.channel import conda_files as mirrors
-from provision.verbs.channel.conda_files import MirrorFile
+from provision.verbs.channel import mirror_folder
+from provision.verbs.channel.mirror_folder import MirrorFile
 from provision.workflow.context import Context
 from provision.workflow.lock import lock_file
 
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorResult:
-    """What a mirror holds, and what was done to it; with dry_run, what would be done."""
+    """What a mirror holds, and what was downloaded; with dry_run, what would be.
+
+    reused: how many files it had.
+    """
 
     folder: Path
     files: int
     bytes: int
     fetched: tuple[str, ...]
-    kept: int
-    removed: tuple[str, ...]
+    reused: int
     dry_run: bool = False
 
 
 def preview(
-    context: Context, targets: Sequence[str], folder: Path, *, platforms: Sequence[str], prune: bool
+    context: Context, targets: Sequence[str], folder: Path, platforms: Sequence[str]
 ) -> MirrorResult:
-    """What `mirror` would fetch and remove. Uses no network."""
+    """What `mirror` would fetch. Uses no network."""
     files = _files_of_locks(context, targets, platforms)
-    missing = _missing(folder, files)
-    removed: Iterable[Path] = ()
-    if prune:
-        removed = mirrors.unreferenced(folder, {file.path for file in files})
-    return _result(folder, files, missing, removed, dry_run=True)
+    return _result(folder, files, _missing(folder, files), dry_run=True)
 
 
 def mirror(
-    context: Context, targets: Sequence[str], folder: Path, *, platforms: Sequence[str], prune: bool
+    context: Context, targets: Sequence[str], folder: Path, platforms: Sequence[str]
 ) -> MirrorResult:
     """Fetch missing files, then write repodata, index and manifest for all that are present.
 
@@ -54,19 +51,15 @@ def mirror(
     files = _files_of_locks(context, targets, platforms)
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
     with environment_lock(context.folders, name, context.progress, wait=context.wait):
-        mirrors.read_manifest(folder)  # a damaged one is refused before the first download
+        mirror_folder.read_manifest(folder)  # a damaged one is refused before the first download
         missing = _missing(folder, files)
         failures = _fetch(context, folder, missing)
         failed_paths = {file.path for file, _ in failures}
         present = [file for file in files if file.path not in failed_paths]
-        records = _conda_records(context, folder, present)
-        removed = mirrors.write(folder, present, records, prune=prune and not failures)
-        for path in removed:
-            path.unlink()
-            _remove_empty_folders(path.parent, folder)
+        mirror_folder.write(folder, present, _conda_records(context, folder, present))
         if failures:
             raise _first_failure(failures, len(files))
-        return _result(folder, files, missing, removed)
+        return _result(folder, files, missing)
 
 
 def _files_of_locks(
@@ -84,8 +77,9 @@ def _files_of_locks(
         )
     if platforms:
         entries = [entry for entry in entries if entry.platform in platforms]
-    return mirrors.unique_files(
-        mirrors.mirror_file(entry.manager, entry.name, entry.url, entry.sha256) for entry in entries
+    return mirror_folder.unique_files(
+        mirror_folder.mirror_file(entry.manager, entry.name, entry.url, entry.sha256)
+        for entry in entries
     )
 
 
@@ -130,27 +124,19 @@ def _conda_records(
 ) -> dict[str, conda.RepodataRow]:
     """The channels' records of their packages, which solvers use.
 
-    For a channel that does not answer, the records are those in the packages themselves.
+    For a channel that does not respond, the records are those in the packages themselves.
     """
     packages = [file for file in files if file.manager == "conda"]
-    published, unanswered = conda.published_rows([file.url for file in packages], context.mirrors)
-    for channel, reason in unanswered.items():
+    published, unreachable = conda.published_rows([file.url for file in packages], context.mirrors)
+    for channel, reason in unreachable.items():
         context.progress.warn(
-            f"{channel} did not answer ({reason}): using the records in its packages, without "
+            f"{channel} did not respond ({reason}): using the records in its packages, without "
             "the channel's corrections"
         )
     records = {}
     for file in packages:
         records[file.url] = published.get(file.url) or conda.read_archive_row(folder / file.path)
     return records
-
-
-def _remove_empty_folders(folder: Path, top: Path) -> None:
-    """Remove a folder and its parents up to the top, as far as they are empty."""
-    with contextlib.suppress(OSError):  # not empty
-        while folder != top:
-            folder.rmdir()
-            folder = folder.parent
 
 
 def _first_failure(
@@ -164,7 +150,7 @@ def _first_failure(
         )
         error.details = "\n".join(failure.message for _, failure in failures)
     error.advice = (
-        f"{error.advice} What was fetched is kept: run the same command again to continue."
+        f"{error.advice} What was fetched stays: run the same command again to continue."
     ).strip()
     return error
 
@@ -173,7 +159,6 @@ def _result(
     folder: Path,
     files: Sequence[MirrorFile],
     missing: Sequence[MirrorFile],
-    removed: Iterable[Path],
     *,
     dry_run: bool = False,
 ) -> MirrorResult:
@@ -183,7 +168,6 @@ def _result(
         files=len(files),
         bytes=sum(path.stat().st_size for path in paths if path.is_file()),
         fetched=tuple(file.path for file in missing),
-        kept=len(files) - len(missing),
-        removed=tuple(path.relative_to(folder).as_posix() for path in removed),
+        reused=len(files) - len(missing),
         dry_run=dry_run,
     )

@@ -22,6 +22,7 @@ from provision.core.errors import InUse
 from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
 from provision.core.paths import LOCK, SPEC
 from provision.environment import kernel as kernels
+from provision.environment import marker
 from provision.environment import prefix as prefixes
 from provision.image.oci_layout import VERSION_FILE
 from provision.workflow.context import Context, reported_steps
@@ -116,7 +117,7 @@ def _remove(context: Context, item: Removable) -> None:
         prefix = prefixes.find(item.name, item.path)
         if prefix is not None:
             kernels.remove_kernel_of(prefix)
-            prefixes.remove(prefix)
+            prefixes.remove(prefix.path)
         prefix_registry.forget_prefix(context.folders, item.name)
         remove_tree(context.folders.passport(item.name))
     else:
@@ -158,9 +159,10 @@ def _abandoned_environments(context: Context) -> dict[str, Path]:
     """
     abandoned = {}
     for name, path in prefix_registry.list_prefixes(context.folders).items():
-        folder = prefixes.described_in(path)
-        if prefixes.find(name, path) is None or folder is None:
+        described = marker.read(path)
+        if described is None or described.name != name:
             continue
+        folder = Path(described.folder)
         if folder.parent.is_dir() and not folder.exists():
             abandoned[name] = path
     return abandoned

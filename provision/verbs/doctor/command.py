@@ -1,4 +1,4 @@
-"""`provision doctor`: known faults, with what was seen and what to do."""
+"""`provision doctor`: known faults, each with its evidence and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from provision.cli.options import context_of, prefix_option, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.workflow.examination import DoctorRequest
 
 SCRIPT = "script"
 
@@ -68,54 +67,41 @@ def doctor(
     """
     from provision.verbs.doctor import doctor as command
     from provision.verbs.doctor import output as text
-    from provision.workflow import examination
+    from provision.workflow.examination import DoctorRequest
     from provision_runtime.report import diagnosis
+    from provision_runtime.report.table import terminal_width
 
     command.check_ids([*only, *([explain] if explain else [])])
     if explain:
-        console.result("doctor-explain", text.explain_json(explain), text.explain_lines(explain))
+        lines = diagnosis.explain_lines(explain, terminal_width())
+        console.result("doctor-explain", text.explain_json(explain), lines)
         return 0
-    request = examination.DoctorRequest(only=only, is_deep=deep)
-    name = _name(subject)
-    is_script = subject[:1] == (SCRIPT,)
-    if options["on"] is not None:
-        if fix or nagios or is_script or prefix:
-            raise click.UsageError("--on goes with none of --fix, --nagios, --prefix and `script`")
-        return _examine_nodes(console, envs, name, request, options)
-    if is_script:
-        document = command.examine_script(Path(subject[1]))
-    else:
-        document = command.examine_here(context_of(console, envs), name, prefix, request)
-    if nagios:
-        console.result("doctor", document, diagnosis.nagios_line(document))
-        return diagnosis.nagios_code(document["verdict"])
-    lines = diagnosis.fix_lines(document["findings"]) if fix else text.lines(document)
-    console.result("doctor", document, lines)
-    return diagnosis.exit_code(document["verdict"])
-
-
-def _name(subject: tuple[str, ...]) -> str | None:
-    """The environment's name. Raises UsageError for too many words."""
-    if subject and subject[0] == SCRIPT:
+    script = None
+    if subject[:1] == (SCRIPT,):
         if len(subject) != 2:
             raise click.UsageError("`script` needs one FILE: provision doctor script train.sbatch")
-        return None
-    if len(subject) > 1:
+        script = Path(subject[1])
+    elif len(subject) > 1:
         raise click.UsageError(f"one NAME at most, not {len(subject)}: {' '.join(subject)}")
-    return subject[0] if subject else None
-
-
-def _examine_nodes(
-    console: Console,
-    envs: Path | None,
-    name: str | None,
-    request: DoctorRequest,
-    options: dict[str, Any],
-) -> int:
-    from provision.verbs.doctor import doctor as command
-    from provision.verbs.doctor import output as text
-
-    selection = selection_of(envs, options)
-    result = command.examine_nodes(context_of(console, envs), selection, name, request)
-    console.result("doctor-nodes", text.nodes_json(result), text.nodes_lines(result))
-    return result.exit_code
+    name = subject[0] if subject else None
+    request = DoctorRequest(only=only, is_deep=deep)
+    if options["on"] is not None:
+        if fix or nagios or script or prefix:
+            raise click.UsageError("--on goes with none of --fix, --nagios, --prefix and `script`")
+        selection = selection_of(envs, options)
+        nodes = command.examine_nodes(context_of(console, envs), selection, name, request)
+        content = {"nodes": nodes.diagnoses, "failures": nodes.failures}
+        console.result("doctor-nodes", content, text.nodes_lines(nodes))
+        return nodes.exit_code
+    if script:
+        result = command.examine_script(script)
+    else:
+        result = command.examine_here(context_of(console, envs), name, prefix, request)
+    if nagios:
+        console.result("doctor", result, diagnosis.nagios_line(result))
+        return diagnosis.NAGIOS[result["verdict"]]
+    lines = diagnosis.lines(result, terminal_width())
+    if fix:
+        lines = diagnosis.fix_lines(result["findings"])
+    console.result("doctor", result, lines)
+    return diagnosis.exit_code(result["verdict"])

@@ -1,6 +1,6 @@
 """`provision doctor`: known faults of this machine, of nodes, and of batch scripts.
 
-The runtime looks, in a process of its own; here is what runs it, and what its answers come to.
+A process of the runtime examines; here is what starts it, and what its results come to.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
@@ -16,28 +16,28 @@ from provision.cluster.remote import merge_same_nodes, run_action
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
-from provision.workflow.examination import TIMEOUT_S, DoctorRequest, _examine, _run_doctor
+from provision.workflow.examination import DoctorRequest, examine, run_doctor
 from provision.workflow.installed import require_prefix
-from provision_runtime.report import diagnosis, model
+from provision_runtime.report import diagnosis
+from provision_runtime.report.diagnosis import Diagnosis
 from provision_runtime.report.findings import CATALOG
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodesDiagnosis:
-    """What doctor says about nodes, by node. documents: of those that were examined; failures: why the
-    others were not."""
+    """By node. diagnoses: of those that were examined; failures: why the others were not."""
 
-    documents: Mapping[str, Mapping[str, Any]]
+    diagnoses: Mapping[str, Diagnosis]
     failures: Mapping[str, NodeFailure]
 
     @property
     def exit_code(self) -> int:
-        codes = []
-        for document in self.documents.values():
-            verdicts = [finding["verdict"] for finding in document["findings"]]
-            codes.append(diagnosis.exit_code(model.overall([document["verdict"], *verdicts])))
-        failed = any(failure.reason != "same-node" for failure in self.failures.values())
-        return max([*codes, int(failed)])
+        """1 as well for a diagnosis whose verdict contradicts its findings."""
+        codes = [int(failure.reason != "same-node") for failure in self.failures.values()]
+        for result in self.diagnoses.values():
+            codes.append(diagnosis.exit_code(result["verdict"]))
+            codes.append(diagnosis.exit_code(diagnosis.verdict_of(result["findings"])))
+        return max(codes, default=0)
 
 
 def check_ids(ids: Sequence[str]) -> None:
@@ -53,8 +53,8 @@ def check_ids(ids: Sequence[str]) -> None:
 
 def examine_here(
     context: Context, name: str | None, path: Path | None, request: DoctorRequest
-) -> dict[str, Any]:
-    """The document about this machine, and about an environment on it if one is named.
+) -> Diagnosis:
+    """This machine, and an environment on it if one is named.
 
     Raises ToolMissing if it is not installed, InvalidSpec for a path that is no folder.
     """
@@ -65,14 +65,14 @@ def examine_here(
         if not path.is_dir():
             raise InvalidSpec(f"There is no folder {path}.", advice="--prefix names one.")
         prefix = str(path)
-    return _examine(prefix, request)
+    return examine(prefix, request)
 
 
-def examine_script(path: Path) -> dict[str, Any]:
-    """The document about a batch script or training program."""
+def examine_script(path: Path) -> Diagnosis:
+    """A batch script or training program."""
     if not path.is_file():
         raise InvalidSpec(f"There is no file {path}.", advice="Name a batch script or program.")
-    return _run_doctor(["--script", str(path), "--json"], TIMEOUT_S)
+    return run_doctor(["--script", str(path)])
 
 
 def examine_nodes(
@@ -93,7 +93,7 @@ def examine_nodes(
         "rules": selection.defaults.rules,
     }
     with context.progress.meter("examining nodes", len(selection.nodes)) as meter:
-        answers = run_action(
+        results = run_action(
             selection,
             "doctor",
             arguments,
@@ -101,11 +101,11 @@ def examine_nodes(
             timeout_s=request.timeout_s,
             on_answer=lambda _: meter.advance(1),
         )
-    documents = {}
+    diagnoses = {}
     failures = {}
-    for answer in merge_same_nodes(answers):
-        if answer.failure is not None:
-            failures[answer.node.name] = answer.failure
-        elif answer.result is not None:
-            documents[answer.node.name] = answer.result
-    return NodesDiagnosis(documents=documents, failures=failures)
+    for result in merge_same_nodes(results):
+        if result.failure is not None:
+            failures[result.node.name] = result.failure
+        elif result.result is not None:
+            diagnoses[result.node.name] = cast(Diagnosis, result.result)
+    return NodesDiagnosis(diagnoses=diagnoses, failures=failures)

@@ -14,9 +14,9 @@ from provision.core.atomic import remove_tree
 from provision.core.errors import ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.similar_names import did_you_mean
-from provision.core.types import Prefix
 from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
+from provision.environment import marker
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
@@ -53,8 +53,8 @@ def products(context: Context, name: str) -> list[Product]:
     specs.check_name(name)
     folders = context.folders
     listed = []
-    for prefix in _prefixes(context, name):
-        listed.append(_product("prefix", prefix.path))
+    for path in _prefixes(context, name):
+        listed.append(_product("prefix", path))
     for kernel in kernels.list_kernels():
         if kernel.name == name:
             listed.append(Product(kind="kernel", what=str(kernel.path)))
@@ -87,11 +87,15 @@ def _product(
     return Product(kind=kind, what=str(path), size=usage.size, freed=usage.freed)
 
 
-def _prefixes(context: Context, name: str) -> list[Prefix]:
+def _prefixes(context: Context, name: str) -> list[Path]:
+    """Where this user has installed it: a prefix of a pack belongs to whoever shipped it."""
     paths = dict.fromkeys(prefix_registry.prefix_paths(context.folders, name))
-    own_paths = [path for path in paths if not prefixes.is_shipped(path)]
-    candidates = [prefixes.find(name, path) for path in own_paths]
-    return [prefix for prefix in candidates if prefix is not None]
+    installed = []
+    for path in paths:
+        present = marker.read(path)
+        if present is not None and present.name == name and not present.pack:
+            installed.append(path)
+    return installed
 
 
 def remove(
@@ -113,10 +117,10 @@ def remove(
             if any(product.kind == "kernel" for product in listed):
                 kernels.remove(name)
                 steps.append("removed the kernel")
-            for prefix in _prefixes(context, name):
-                _warn_of_link(context, prefix.path)
-                prefixes.remove(prefix)
-                steps.append(f"removed {prefix.path}")
+            for path in _prefixes(context, name):
+                _warn_of_link(context, path)
+                prefixes.remove(path)
+                steps.append(f"removed {path}")
             prefix_registry.forget_prefix(folders, name)
             for folder in (folders.packed / name, folders.images / name, pack_path(folders, name)):
                 _warn_of_link(context, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,15 +73,7 @@ def show_environment(context: Context, name: str) -> EnvironmentDetails:
         packages[package.manager] = packages.get(package.manager, 0) + 1
     for pin in plan.pins_in_environment_file():
         locked = passports.locked_version(pin, lock) if lock else None
-        requirements.append(
-            Requirement(
-                manager=pin.manager,
-                requirement=pin.requirement,
-                locked=locked,
-                reason=pin.reason,
-                source=pin.source,
-            )
-        )
+        requirements.append(Requirement(**dataclasses.asdict(pin), locked=locked))
     summary, image, kernel = describe_environment(context, name)
     return EnvironmentDetails(
         summary=summary,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    SbomFormat,
     base_option,
     build_request,
     context_of,
@@ -24,16 +23,9 @@ from provision.cli.options import (
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.image import Compression, Output
+    from provision.image import Compression
     from provision.launch import NotebookServer, RunFormat, RunOptions
 
-compression_option = click.option(
-    "--compression",
-    type=click.Choice(["none", "gzip", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Compression of layers in OCI layouts, OCI archives and registries.",
-)
 image_output_option = click.option(
     "--output",
     "outputs",
@@ -125,7 +117,6 @@ def image() -> None:
 @base_option
 @mirror_option
 @image_output_option
-@compression_option
 @click.option(
     "--tag",
     "tags",
@@ -140,7 +131,7 @@ def build(console: Console, name: str, envs: Path | None, dry_run: bool, **optio
     """Build the image of a locked environment.
 
     With --output oci:DIR or an archive, no Docker engine is needed: provision pulls the base image
-    itself, or reads it from --base oci:DIR, oci-archive:FILE or docker-archive:FILE.
+    itself, or reads it from --base oci:DIR.
     """
     import shlex
 
@@ -151,13 +142,12 @@ def build(console: Console, name: str, envs: Path | None, dry_run: bool, **optio
 
     context = context_of(console, envs, options)
     outputs = tuple(images.parse_output(text) for text in options["outputs"])
-    _check_compression(options["compression"], outputs)
     tags = tuple(images.parse_tag(text) for text in options["tags"])
     request = build_request(name, options, image="demand")
     if dry_run:
         print_steps(console, [image.preview(context, request, outputs)])
         return
-    plan, built, is_new = image.build(context, request, outputs, options["compression"], tags)
+    plan, built, is_new = image.build(context, request, outputs, tags)
     status = "made" if is_new else "already exists"
     lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
@@ -166,17 +156,6 @@ def build(console: Console, name: str, envs: Path | None, dry_run: bool, **optio
         argv = command.run_argv(context, plan, launch.RunOptions(), (), terminal=True)
         lines.append(shlex.join(argv))
     console.result("image-build", built, lines)
-
-
-def _check_compression(compression: Compression, outputs: tuple[Output, ...]) -> None:
-    from provision.core.errors import InvalidSpec
-    from provision.image import COMPRESSIBLE
-
-    if compression != "none" and not any(output.kind in COMPRESSIBLE for output in outputs):
-        raise InvalidSpec(
-            "--compression is for OCI layouts and OCI archives; other outputs have plain layers.",
-            advice="Use --output oci:DIR or oci-archive:FILE; `image push` has --compression too.",
-        )
 
 
 def _run_options(options: dict[str, Any]) -> RunOptions:
@@ -195,8 +174,14 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 
 @image.command("push")
 @click.argument("name")
-@click.argument("place", metavar="HOST/NAME[:TAG]")
-@compression_option
+@click.argument("target", metavar="HOST/NAME[:TAG]")
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Compression of the layers in the registry.",
+)
 @click.option(
     "--attach/--no-attach",
     default=True,
@@ -208,7 +193,7 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 def push(
     console: Console,
     name: str,
-    place: str,
+    target: str,
     envs: Path | None,
     compression: Compression,
     attach: bool,
@@ -223,7 +208,7 @@ def push(
     from provision_runtime.report.text import format_bytes
 
     context = context_of(console, envs, options)
-    pushed = push_image(context, name, place, compression, attach)
+    pushed = push_image(context, name, target, compression, attach)
     sizes = (
         f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
     )
@@ -233,12 +218,12 @@ def push(
 
 
 @image.command("pull")
-@click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
+@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
 @image_output_option
 @no_wait_option
 @verb
 def pull(
-    console: Console, place: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
+    console: Console, target: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
 ) -> None:
     """Pull an image from a registry, into the engine or to a file.
 
@@ -249,20 +234,20 @@ def pull(
     from provision.workflow.image.registry import pull_image
 
     context = context_of(console, envs, options)
-    pulled = pull_image(context, place, tuple(map(parse_output, outputs)))
-    lines = [f"pulled to {place}" for place in pulled.places]
+    pulled = pull_image(context, target, tuple(map(parse_output, outputs)))
+    lines = [f"pulled to {target}" for target in pulled.outputs]
     console.result("image-pull", pulled, [*lines, pulled.reference])
 
 
 @image.command("show")
-@click.argument("place", metavar="HOST/NAME[:TAG|@DIGEST]")
+@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
 @verb
-def show(console: Console, place: str, envs: Path | None) -> None:
+def show(console: Console, target: str, envs: Path | None) -> None:
     """Show an image in a registry: labels, layers, smoke verdicts."""
     from provision.workflow.image.registry import show_image
     from provision_runtime.report.text import escape_line, format_bytes
 
-    summary = show_image(context_of(console, envs), place)
+    summary = show_image(context_of(console, envs), target)
     lines = [summary.reference, f"image id  {summary.image_id}"]
     for layer in summary.layers:
         lines.append(f"layer     {format_bytes(layer['size'])}, {layer['mediaType']}")
@@ -279,18 +264,10 @@ def show(console: Console, place: str, envs: Path | None) -> None:
 
 @image.command("sbom")
 @click.argument("name")
-@click.option(
-    "--format",
-    "kind",
-    type=SbomFormat(["cyclonedx"]),
-    default="cyclonedx",
-    show_default=True,
-    help="CycloneDX 1.6, as JSON.",
-)
 @output_file_option
 @verb
-def sbom(console: Console, name: str, envs: Path | None, kind: Any, output: Path | None) -> None:
-    """Write the SBOM of an environment's image.
+def sbom(console: Console, name: str, envs: Path | None, output: Path | None) -> None:
+    """Write the SBOM of an environment's image, as CycloneDX 1.6.
 
     It lists the packages of the lock and of the base image. The same image always gives the same
     bytes. Reports parts of the base image that could not be read; the SBOM lists them too.

@@ -47,16 +47,14 @@ def build(
     context: Context,
     request: BuildRequest,
     outputs: Sequence[images.Output] = (),
-    compression: images.Compression = "none",
     tags: Sequence[str] = (),
 ) -> tuple[Plan, Image, bool]:
     """The image of an environment with a current lock; whether it was made or loaded now.
 
     Installs a missing prefix.
 
-    outputs: where the image goes besides our own folder; empty means the engine. Paths need no
-    engine. compression: of the layers in OCI layouts and archives. tags: more names for the image,
-    in the engine and in outputs.
+    outputs: where the image goes besides the data folder; empty means the engine. Paths need no
+    engine. tags: more names for the image, in the engine and in outputs.
     """
     for output in outputs:
         images.check_output(output)
@@ -78,24 +76,9 @@ def build(
         with reported_steps(context.progress) as steps:
             for output in outputs:
                 if output.path is not None:
-                    _export(context, image, output, compression, tags)
+                    images.export_image(image, output, context.progress, tags)
                     steps.append(f"wrote {output}")
         return plan, image, is_new
-
-
-def _export(
-    context: Context,
-    image: Image,
-    output: images.Output,
-    compression: images.Compression,
-    tags: Sequence[str],
-) -> None:
-    if output.kind not in images.COMPRESSIBLE:
-        compression = "none"
-    packed = images.compress_image(image, compression, context.folders.packed, context.progress)
-    images.export_image(packed, output, context.progress, tags)
-    if packed.manifest_digest != image.manifest_digest:
-        context.progress.say(f"{output}: {packed.manifest_digest}, compressed with {compression}")
 
 
 def image_contract(

@@ -166,7 +166,7 @@ def folders(run: JoinRun) -> Iterator[Note]:
             advice=f"unset {settings.CONFIG}, and run the same command again.",
         )
         return
-    for key in sorted(run.lab.places):
+    for key in sorted(run.lab.paths):
         place = run.place(key)
         assert place is not None
         yield from _folder(run, key, *place)

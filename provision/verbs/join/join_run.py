@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from provision.adapters import conda
 from provision.core import settings
@@ -23,6 +22,7 @@ from provision.workflow.context import Context, mirrors_of
 from provision.workflow.examination import examine_account
 from provision.workflow.lab_definition import Lab, LabEnvironment
 from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision_runtime.report.diagnosis import ObservedFinding
 
 # The variables that go before settings, by the settings' keys.
 VARIABLES = {"data": "PROVISION_DATA", "cache": "PROVISION_CACHE", "tmp": "TMPDIR"}
@@ -45,7 +45,7 @@ class JoinRun:
     changed: bool = False  # by the step that runs
     tests: dict[str, Mapping[str, str]] = field(default_factory=dict)
     _context: Context | None = None
-    _findings: list[Mapping[str, Any]] | None = None
+    _findings: list[ObservedFinding] | None = None
     _plans: dict[str, Plan] = field(default_factory=dict)
 
     @property
@@ -79,16 +79,16 @@ class JoinRun:
         variables go before the lab's. None if neither names it."""
         variable = VARIABLES[key]
         value = os.environ.get(variable)
-        if value and value != str(self.lab.places.get(key)):
+        if value and value != str(self.lab.paths.get(key)):
             return Path(value).absolute(), variable
         own_places = settings.places(os.environ, without=settings.joined_file())
         if key in own_places:
             return own_places[key], "your own settings"
-        if key in self.lab.places:
-            return self.lab.places[key], ""
+        if key in self.lab.paths:
+            return self.lab.paths[key], ""
         return None
 
-    def account_findings(self, ids: Sequence[str]) -> list[Mapping[str, Any]]:
+    def account_findings(self, ids: Sequence[str]) -> list[ObservedFinding]:
         """What doctor says of this account; examined once."""
         if self._findings is None:
             self._findings = examine_account(ids)

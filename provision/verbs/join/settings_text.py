@@ -15,7 +15,7 @@ _HEADER = """\
 def joined_settings(lab: Lab) -> str:
     """The text of joined.yml. JSON's strings are YAML's."""
     lines = [_HEADER.format(name=lab.name)]
-    places = {**lab.places, "envs": lab.envs}
+    places = {**lab.paths, "envs": lab.envs}
     for key, path in sorted(places.items()):
         lines.append(f"{key}: {json.dumps(str(path))}\n")
     for key, texts in (("mirrors", lab.mirrors), ("smoke", lab.smoke)):

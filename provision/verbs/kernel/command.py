@@ -39,16 +39,13 @@ def add(
     **options: Any,
 ) -> None:
     """Register an environment with this user's Jupyter."""
-    import json
-
     from provision.workflow import kernel
 
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if dry_run:
-        kernel_json = kernel.preview_kernel(context, request)
-        text = json.dumps(kernel_json, indent=1)
-        console.result("kernel-add-preview", {"kernel": kernel_json}, text)
+        spec = kernel.preview_kernel(context, request)
+        console.result("kernel-add-preview", {"kernel": spec}, spec.text())
         return
     registered, is_new = kernel.add_kernel(context, request)
     status = "registered" if is_new else "already registered"

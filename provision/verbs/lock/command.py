@@ -89,11 +89,6 @@ class DefaultCommandGroup(click.Group):
     metavar="PKG",
     help="Update only this package, and others only if it requires that. Repeatable.",
 )
-@click.option(
-    "--solver",
-    type=click.Choice(["conda", "mamba", "micromamba"]),
-    help="Solve the conda packages with this executable, through conda-lock.  [default: built in]",
-)
 @all_option
 @dry_run_option
 @no_wait_option
@@ -112,13 +107,13 @@ def make_lock(
     if options["update"]:
         _update(console, context, name, options, dry_run)
         return None
-    relock, solver = options["relock"], options["solver"]
+    relock = options["relock"]
     if options["every"]:
         from provision.workflow import batch
 
-        requests = requests_of_all(context, name, options, relock=relock, solver=solver)
+        requests = requests_of_all(context, name, options, relock=relock)
         return print_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
-    request = build_request(name, options, relock=relock, solver=solver)
+    request = build_request(name, options, relock=relock)
     if dry_run:
         preview = command.preview(context, request)
         console.result("lock-preview", preview, preview_lines(preview))
@@ -147,11 +142,11 @@ def _update(
     from provision.lockfile import describe_diff
     from provision.workflow import lock as command
 
-    flags = {"relock": "--relock", "every": "--all", "solver": "--solver"}
+    flags = {"relock": "--relock", "every": "--all"}
     conflicting = [flag for option, flag in flags.items() if options[option]]
     if conflicting:
         raise InvalidSpec(
-            "--update changes single packages of one lock, with the built-in solver; it cannot be "
+            "--update changes single packages of one lock; it cannot be "
             f"combined with {' or '.join(conflicting)}.",
             advice=f"Leave out --update or {' and '.join(conflicting)}.",
         )

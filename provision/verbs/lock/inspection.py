@@ -28,11 +28,11 @@ def verify_locks(
     """What is wrong with each lock. Without targets: every lock of the envs folder."""
     targets = targets or environments_with_lock(context)
     files = [locks.read_file(lock_file(context, target)) for target in targets]
-    answers = locks.RemoteAnswers() if offline else _remote_answers(context, files)
-    return [locks.verify_lock(file, answers, target) for target, file in zip(targets, files)]
+    remote = locks.RemoteFacts() if offline else _remote_facts(context, files)
+    return [locks.verify_lock(file, remote, target) for target, file in zip(targets, files)]
 
 
-def _remote_answers(context: Context, files: Sequence[locks.LockFile]) -> locks.RemoteAnswers:
+def _remote_facts(context: Context, files: Sequence[locks.LockFile]) -> locks.RemoteFacts:
     """What servers and channels, or their mirrors, say about all files of the locks.
 
     Each file is asked for once.
@@ -69,7 +69,7 @@ def _remote_answers(context: Context, files: Sequence[locks.LockFile]) -> locks.
                 return error.message.rpartition(": ")[2].rstrip(".")
 
         served = _in_parallel(context, "checking files", sorted(hashes), availability)
-        return locks.RemoteAnswers(
+        return locks.RemoteFacts(
             served=served,
             constrains=constrains,
             metadata=_in_parallel(

@@ -44,11 +44,11 @@ def passport_lines(
     if warnings:
         lines.append("")
     lines += [*_products(passport, width, full=sources), ""]
-    for place, result in passport["smoke"].items():
+    for location, result in passport["smoke"].items():
         host = result["measured_on"]["host"]
         where = result.get("elsewhere", f"on {host}") or f"here ({host})"
         started_at = result["report"].get("started_at") or "at an unknown time"
-        lines.append(f"smoke test in the {place}: {result['verdict']} {where}, {started_at}")
+        lines.append(f"smoke test in the {location}: {result['verdict']} {where}, {started_at}")
         lines += phase_lines(result["report"], "  ")
     nodes_test = passport.get("smoke_nodes")
     if nodes_test is not None:

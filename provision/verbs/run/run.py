@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.core import prefix_registry
-from provision.core.errors import IntegrityError, SystemRefused, ToolMissing
+from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.paths import Folders
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Prefix
@@ -70,25 +70,5 @@ def shell_launch(prefix: Prefix, *, interactive: bool) -> Launch:
     shell = os.environ.get("SHELL") or "bash"
     if not interactive:
         return run_launch(prefix, [shell])
-    _ensure_scripts(prefix)
     variables = activation.shell_variables(prefix, shell, os.environ)
     return Launch(argv=activation.shell_argv(prefix, shell), variables=variables)
-
-
-def _ensure_scripts(prefix: Prefix) -> None:
-    """A prefix of an earlier provision has other activation scripts, or none."""
-    if activation.scripts_are_current(prefix.path):
-        return
-    from provision.environment import install_record
-
-    try:
-        install_record.update_scripts(prefix.path)
-    except OSError as error:
-        if activation.scripts_exist(prefix.path):
-            return  # those of an earlier provision do
-        raise SystemRefused(
-            f"{prefix.path} has no activation scripts, and you may not write there: "
-            f"{error.strerror}.",
-            advice=f"Use `provision run {prefix.name} -- COMMAND`, or ask the owner of the prefix "
-            f"to run `provision env create {prefix.name}`.",
-        ) from error

@@ -17,7 +17,7 @@ from provision.workflow.environments import Environment, environments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class DataDisk:
     """A folder of provision's, the bytes in it, and those free on its disk."""
 
     path: Path
@@ -40,7 +40,7 @@ class MachineStatus:
     machine: HostGpus
     engine: str
     no_engine: str
-    data: Place
+    data: DataDisk
     envs: Path
     environments: tuple[Environment, ...]
     packs_size: int
@@ -57,7 +57,7 @@ def machine_status(context: Context) -> MachineStatus:
         machine=host.this_machine(),
         engine=engine,
         no_engine=no_engine,
-        data=_place(context.folders.data),
+        data=_data_disk(context.folders.data),
         envs=context.folders.envs,
         environments=tuple(environments(context)),
         packs_size=disk_usage.measure(context.folders.packs).size,
@@ -76,7 +76,7 @@ def _engine() -> tuple[str, str]:
         client.close()
 
 
-def _place(path: Path) -> Place:
+def _data_disk(path: Path) -> DataDisk:
     """The disk that a folder is on, or will be on once it is created."""
     usage = shutil.disk_usage(nearest_existing(path))
-    return Place(path=path, free=usage.free, total=usage.total)
+    return DataDisk(path=path, free=usage.free, total=usage.total)

@@ -22,7 +22,7 @@ from provision.core.platforms import PLATFORM
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 from provision.workflow.context import Context
-from provision.workflow.image.registry import registry_base
+from provision.workflow.image.registry import cached_base, registry_base
 from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
 
 # To an engine, for the error without one.
@@ -41,8 +41,8 @@ class JobSize:
 def image_step(
     context: Context, plan: Plan, client: Any | None, outputs: Sequence[images.Output] = ()
 ) -> PlanStep:
-    """What a build does with the image. Asks the engine only where there is an image that might be
-    kept.
+    """What a build does with the image. Asks the engine only if there is an image that may be
+    current.
 
     client: the engine, if it was asked already.
     """
@@ -55,17 +55,10 @@ def image_step(
     on_disk = images.is_on_disk(plan.resolution.spec.base)
     if client is None and plan.request.image == "auto" and not on_disk:
         return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
-    base = _present_base(plan, client) or _recorded_base(plan, client, layout)
+    base = _present_base(context, plan, client)
     if base is None:
         return to_make
-    image = images.matching_image(
-        plan.resolution,
-        lock,
-        base,
-        layout=layout,
-        runtime=runtime_package.load().files,
-        epoch=images.source_date_epoch(os.environ),
-    )
+    image = images.matching_image(_recipe(plan, lock, base), layout)
     if image is None:
         return to_make
     return _step_of_current_image(image, client, outputs)
@@ -76,15 +69,15 @@ def _step_of_current_image(
 ) -> PlanStep:
     """What a build still does with an image that exists."""
     details = [f"write {output}" for output in outputs if output.path is not None]
-    place = str(image.layout)
+    location = str(image.layout)
     if client is not None and goes_to_engine(outputs):
-        place = "the Docker engine"
+        location = "the Docker engine"
         if not images.is_loaded(image, client):
             details.append("load it into the Docker engine")
     if details:
         detail = f"{image.reference} exists: {', '.join(details)}"
         return PlanStep(stage="image", action="make", detail=detail)
-    return PlanStep(stage="image", action="keep", detail=f"{image.reference} is in {place}")
+    return PlanStep(stage="image", action="keep", detail=f"{image.reference} is in {location}")
 
 
 def goes_to_engine(outputs: Sequence[images.Output]) -> bool:
@@ -110,31 +103,10 @@ def ensure_image(
         )
     locks.require_no_editables(lock, "an image")
     layout = context.folders.images / plan.name
-    runtime = runtime_package.load().files
-    epoch = images.source_date_epoch(os.environ)
-
-    def find(base: images.BaseImage) -> Image | None:
-        return images.find_image(
-            plan.resolution,
-            lock,
-            base,
-            layout=layout,
-            runtime=runtime,
-            epoch=epoch,
-            progress=context.progress,
-        )
-
-    image = None
-    base = _present_base(plan, client)
-    if base is None:
-        recorded = _recorded_base(plan, client, layout)
-        image = find(recorded) if recorded else None
-    if image is None:
-        base = base or _pull_base(context, plan, client)
-        image = find(base)
+    recipe = _recipe(plan, lock, _find_base(context, plan, client))
+    image = images.find_image(recipe, layout, context.progress)
     is_new = image is None
     if image is None:
-        assert base is not None
         locks.require_complete(lock, plan.pins_in_environment_file())
 
         def link(staging: Path) -> None:
@@ -148,15 +120,7 @@ def ensure_image(
             )
 
         image = images.build_image(
-            plan.resolution,
-            lock,
-            prefix,
-            base,
-            layout=layout,
-            runtime=runtime,
-            link=link,
-            progress=context.progress,
-            epoch=epoch,
+            recipe, prefix, layout=layout, link=link, progress=context.progress
         )
     is_loaded = False
     if client is not None and to_engine:
@@ -164,29 +128,31 @@ def ensure_image(
     return image, is_new or is_loaded
 
 
-def _present_base(plan: Plan, client: Any | None) -> images.BaseImage | None:
-    """The base image, if it is on disk or in the engine."""
+def _recipe(plan: Plan, lock: Lock, base: images.BaseImage) -> images.Recipe:
+    return images.Recipe(
+        resolution=plan.resolution,
+        lock=lock,
+        base=base,
+        runtime=runtime_package.load().files,
+        epoch=images.source_date_epoch(os.environ),
+    )
+
+
+def _present_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage | None:
+    """The base image, if it need not be pulled."""
     reference = plan.resolution.spec.base
     if reference is not None and images.is_on_disk(reference):
         return images.read_disk_base(reference)
-    return None if client is None else images.present_engine_base(client, reference)
+    if client is None:
+        return cached_base(context, reference)
+    return images.present_engine_base(client, reference)
 
 
-def _recorded_base(plan: Plan, client: Any | None, layout: Path) -> images.BaseImage | None:
-    """The base of the existing image, if it is the one that the plan names.
-
-    A name without a digest stands for what the engine has by it; without an engine, only the
-    registry can tell.
-    """
-    name = images.chosen_base(plan.resolution.spec.base)
-    if client is None and "@" not in name:
-        return None
-    return images.recorded_base(layout, name)
-
-
-def _pull_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
-    """The base image, pulled by the engine, or from its registry if no engine answers."""
+def _find_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
+    """The base image; the engine pulls it if needed, or provision does if no engine responds."""
     reference = plan.resolution.spec.base
+    if reference is not None and images.is_on_disk(reference):
+        return images.read_disk_base(reference)
     if client is None:
         return registry_base(context, reference)
     return images.find_engine_base(client, reference, context.progress)
@@ -222,8 +188,8 @@ def run_argv(
 
     Without an NVIDIA runtime it leaves out GPUs, and warns.
 
-    server: run this instead of a command; it reads its token from the environment of whoever runs
-    the argv.
+    server: run this instead of a command; it reads its token from the environment of the process
+    that runs the argv.
     """
     client = images.require_engine(
         f"`provision image contract {plan.name}` shows how other engines run it"
@@ -231,7 +197,7 @@ def run_argv(
     reference = image_reference(plan, options)
     if options.reference is None:
         layout = context.folders.images / plan.name
-        reference = images.name_of_own_image(client, layout, reference)
+        reference = images.runnable_name(client, layout, reference)
     if folder is not None:
         options = _in_folder(client, options, folder)
     unmet = images.unmet_requirements(client, reference, plan.name)
@@ -259,8 +225,8 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 f"The Docker engine is on another machine, which does not have {folder}.",
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there.",
             )
-        own_folder = launch.ContainerMount(source=str(folder), target=WORKSPACE)
-        mounts = (own_folder, *mounts)
+        working_folder = launch.ContainerMount(source=str(folder), target=WORKSPACE)
+        mounts = (working_folder, *mounts)
     user = options.user or docker.user_of_caller(client)
     return dataclasses.replace(options, mounts=mounts, user=user)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,8 @@ from provision.core.atomic import atomic_write
 from provision.core.container import brief_reference
 from provision.core.errors import (
     IntegrityError,
-    InUse,
     InvalidSpec,
     ProvisionError,
-    TimedOut,
     ToolFailed,
     ToolMissing,
     Unreachable,
@@ -28,23 +25,21 @@ from provision.core.errors import (
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders, make_private_directory, owner_writes_only
 from provision.core.sbom import MEDIA_TYPE, sbom_text
+from provision.core.types import Image
 from provision.environment import passport as passports
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.image.sbom import image_sbom
 from provision.workflow.passport import passport_with_image
 
-# An interrupted pull is removed after this time without progress.
-ABANDONED_AFTER_S = 7 * 86400.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class PulledImage:
-    """reference: by digest. places: where the image is now."""
+    """reference: by digest. outputs: where the image is now."""
 
     reference: str
     image_id: str
-    places: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +56,7 @@ class ImageSummary:
 def push_image(
     context: Context,
     name: str,
-    place: str,
+    target: str,
     compression: images.Compression = "none",
     attach: bool = True,
 ) -> images.PushResult:
@@ -73,7 +68,7 @@ def push_image(
     with environment_lock(context.folders, name, context.progress, wait=context.wait):
         passport = passport_with_image(context, name)
         image = passports.to_image(passport)
-        reference = images.parse_registry_reference(place, image)
+        reference = images.parse_registry_reference(target, image)
         packed = images.compress_image(image, compression, context.folders.packed, context.progress)
         pushed = images.push_image(packed, reference, context.progress)
         if not attach:
@@ -102,36 +97,37 @@ def push_image(
         return dataclasses.replace(pushed, attached=tuple(attached))
 
 
-def pull_image(context: Context, place: str, outputs: Sequence[images.Output] = ()) -> PulledImage:
-    """Pull an image, whoever made it, into the engine or to paths. Resumes an interrupted pull."""
+def pull_image(context: Context, target: str, outputs: Sequence[images.Output] = ()) -> PulledImage:
+    """Pull any image into the engine or to paths. Resumes an interrupted pull."""
     for output in outputs:
         images.check_output(output)
     destinations = outputs or (images.parse_output("docker"),)
     client = None
     if any(output.path is None for output in destinations):
-        client = _require_engine(outputs)
-    remote = images.find_remote(images.parse_registry_reference(place))
+        client = images.require_engine("name a path: --output oci:DIR")
+    reference = images.parse_registry_reference(target)
+    remote = images.find_remote(reference)
     layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
         is_loaded = client is not None and images.has_image(client, remote.config_digest)
         if not is_loaded or len(destinations) > 1:
             nearby = _nearby_layouts(context.folders, destinations)
-            images.pull_image(remote, layout, context.progress, nearby=nearby)
+            images.pull_image(reference, remote, layout, context.progress, nearby)
+        image = images.pulled_image(reference, remote, layout)
         with reported_steps(context.progress) as steps:
             for output in destinations:
-                _deliver(context, remote, layout, output, client)
+                _deliver(context, image, remote.diff_ids, output, client)
                 steps.append(f"pulled to {output}")
         if layout.name not in _base_layouts(context.folders):
             shutil.rmtree(layout, ignore_errors=True)
-    _remove_abandoned(context)
     return PulledImage(
-        reference=remote.reference.with_digest(remote.digest),
+        reference=reference.with_digest(remote.digest),
         image_id=remote.config_digest,
-        places=tuple(map(str, destinations)),
+        outputs=tuple(map(str, destinations)),
     )
 
 
-def _layout(folders: Folders, remote: images.RemoteImage) -> Path:
+def _layout(folders: Folders, remote: images.ImageDocuments) -> Path:
     return folders.pulled / remote.digest.removeprefix("sha256:")
 
 
@@ -147,16 +143,6 @@ def _pull_lock(context: Context, layout: Path) -> Iterator[None]:
         yield
 
 
-def _require_engine(outputs: Sequence[images.Output]) -> Any:
-    client, reason = images.connect_engine()
-    if client is None:
-        advice = "Start it, or name a path: --output oci:DIR."
-        if outputs:
-            advice = "Start it (or set DOCKER_HOST)."
-        raise ToolMissing(f"No Docker engine answers: {reason}.", advice=advice)
-    return client
-
-
 def _nearby_layouts(folders: Folders, outputs: Sequence[images.Output]) -> list[Path]:
     """Layouts on this machine that may hold some of the layers."""
     layouts = [
@@ -170,12 +156,11 @@ def _nearby_layouts(folders: Folders, outputs: Sequence[images.Output]) -> list[
 
 def _deliver(
     context: Context,
-    remote: images.RemoteImage,
-    layout: Path,
+    image: Image,
+    diff_ids: Sequence[str],
     output: images.Output,
     client: Any | None,
 ) -> None:
-    image = images.pulled_image(remote, layout)
     if output.kind in images.COMPRESSIBLE:
         images.export_image(image, output, context.progress)
         return
@@ -183,9 +168,9 @@ def _deliver(
     if is_for_engine and images.has_image(client, image.image_id):
         images.tag_image(client, image.image_id, image.reference)
         return
-    staging = layout.with_name(f"{layout.name}.plain")
+    staging = image.layout.with_name(f"{image.layout.name}.plain")
     try:
-        plain = images.decompress_image(image, remote.diff_ids, staging, context.progress)
+        plain = images.decompress_image(image, diff_ids, staging, context.progress)
         if is_for_engine:
             engine_id = images.send_image(plain, client, context.progress)
             images.tag_image(client, engine_id, image.reference)
@@ -195,17 +180,18 @@ def _deliver(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def show_image(context: Context, place: str) -> ImageSummary:
-    """What a registry says about an image, and the smoke verdicts attached to it."""
-    remote = images.find_remote(images.parse_registry_reference(place))
+def show_image(context: Context, target: str) -> ImageSummary:
+    """An image in a registry, and the smoke verdicts attached to it."""
+    reference = images.parse_registry_reference(target)
+    remote = images.find_remote(reference)
     referrers = images.list_referrers(
-        remote.reference, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn
+        reference, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn
     )
     verdicts = []
     for referrer in referrers:
         try:
             content = images.referrer_content(
-                remote.reference, remote.digest, referrer, passports.SMOKE_MEDIA_TYPE
+                reference, remote.digest, referrer, passports.SMOKE_MEDIA_TYPE
             )
             verdicts.append(passports.read_smoke_attachment(content))
         except (IntegrityError, InvalidSpec, ToolFailed, ToolMissing) as error:
@@ -213,7 +199,7 @@ def show_image(context: Context, place: str) -> ImageSummary:
             context.progress.warn(f"skipped the attachment {referrer.digest}: {error.message}")
     verdicts.sort(key=lambda row: (str(row["place"]), str(row["report"].get("started_at"))))
     return ImageSummary(
-        reference=remote.reference.with_digest(remote.digest),
+        reference=reference.with_digest(remote.digest),
         image_id=remote.config_digest,
         labels=remote.labels,
         layers=tuple(layer.row for layer in remote.layers),
@@ -222,80 +208,56 @@ def show_image(context: Context, place: str) -> ImageSummary:
 
 
 def registry_base(context: Context, base: str | None) -> images.BaseImage:
-    """A base image for a machine without an engine: pulled from its registry and kept in the cache.
+    """A base image for a machine without an engine: pulled from its registry, and from then on
+    taken from the cache, as an engine does it."""
+    reference = images.base_registry_reference(images.chosen_base(base))
+    layout = _base_layout(context.folders, reference)
+    if layout is not None:
+        images.discard_if_incomplete(layout)
+    return cached_base(context, base) or _pull_base(context, base, reference)
 
-    A base by digest is taken from the cache if it is there. For a tag the registry is asked which
-    image it means; if it does not answer, the image that was pulled before is used, with a warning.
-    """
+
+def cached_base(context: Context, base: str | None) -> images.BaseImage | None:
+    """A base image that `registry_base` pulled before."""
     name = images.chosen_base(base)
-    reference = images.base_registry_reference(name)
-    layout = _cached_base(context.folders, reference)
-    if layout is None or reference.digest is None:
-        layout = _pull_base(context, reference, layout)
+    layout = _base_layout(context.folders, images.base_registry_reference(name))
+    if layout is None or not images.is_complete(layout):
+        return None
     return dataclasses.replace(images.read_disk_base(f"oci:{layout}"), reference=name)
 
 
-def _pull_base(context: Context, reference: images.RegistryReference, cached: Path | None) -> Path:
+def _pull_base(
+    context: Context, base: str | None, reference: images.RegistryReference
+) -> images.BaseImage:
+    name = brief_reference(str(reference))
     try:
-        if cached is None:
-            remote = images.find_remote(reference)
-        else:
-            remote = images.find_remote(reference, tries=1)
-    except (Unreachable, TimedOut, ToolFailed) as error:
-        # ToolFailed: the registry answers with an error of its own, or refuses us.
-        if cached is not None:
-            name = brief_reference(str(reference))
-            context.progress.warn(f"{error.message} Using the base {name} that was pulled before.")
-            return cached
-        if isinstance(error, Unreachable):
-            raise _base_unreachable(reference, error) from error
-        raise
+        remote = images.find_remote(reference)
+    except Unreachable as error:
+        raise Unreachable(
+            f"No Docker engine responds, and the base image {name} could not be pulled: "
+            f"{error.message}",
+            advice="Name another with --base: oci:DIR, or one in a registry that responds.",
+            details=error.details,
+        ) from error
     layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
         images.discard_if_incomplete(layout)
         if not images.is_complete(layout):
-            context.progress.say(f"pulling the base image {brief_reference(str(reference))}")
+            context.progress.say(f"pulling the base image {name}")
             nearby = _nearby_layouts(context.folders, ())
-            images.pull_image(remote, layout, context.progress, nearby=nearby)
+            images.pull_image(reference, remote, layout, context.progress, nearby)
     atomic_write(_base_record(context.folders, reference), layout.name)
-    _remove_abandoned(context)
-    return layout
+    pulled = cached_base(context, base)
+    assert pulled is not None
+    return pulled
 
 
-def _remove_abandoned(context: Context) -> None:
-    """Remove interrupted pulls that nobody resumed, and bases whose tag has moved."""
-    pulled = context.folders.pulled
-    in_use = {*_base_layouts(context.folders), "names"}
-    layouts = [path for path in pulled.glob("*") if path.name not in in_use]
-    without_waiting = dataclasses.replace(context, wait=False)
-    for layout in layouts:
-        with contextlib.suppress(OSError, InUse):
-            last_change = max(path.stat().st_mtime for path in (layout, *layout.glob("*")))
-            if time.time() - last_change > ABANDONED_AFTER_S:
-                with _pull_lock(without_waiting, layout):
-                    shutil.rmtree(layout)
-
-
-def _base_unreachable(reference: images.RegistryReference, error: ProvisionError) -> Unreachable:
-    return Unreachable(
-        f"No Docker engine answers, and the base image {brief_reference(str(reference))} could not "
-        f"be pulled: {error.message}",
-        advice=(
-            "Name another with --base: oci:DIR, oci-archive:FILE, docker-archive:FILE, or "
-            "one in a registry that answers."
-        ),
-        details=error.details,
-    )
-
-
-def _cached_base(folders: Folders, reference: images.RegistryReference) -> Path | None:
+def _base_layout(folders: Folders, reference: images.RegistryReference) -> Path | None:
+    """The layout that was pulled for a reference."""
     try:
-        name = _base_record(folders, reference).read_text(encoding="utf-8").strip()
+        return folders.pulled / _base_record(folders, reference).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return None
-    layout = folders.pulled / name
-    images.discard_if_incomplete(layout)
-    return layout if images.is_complete(layout) else None
 
 
 def _base_layouts(folders: Folders) -> set[str]:

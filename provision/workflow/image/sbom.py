@@ -16,7 +16,7 @@ def image_sbom(context: Context, name: str, pushed: Image | None = None) -> Sbom
 
     Needs no engine and no prefix: licenses are read from the image.
 
-    Raises ToolMissing if there is no image, StaleLock if the image was made from another lock.
+    Raises IntegrityError if there is no image, StaleLock if the image was made from another lock.
     """
     image = passports.to_image(passport_with_image(context, name))
     lock = locks.read_file(context.folders.envs / name / locks.FILE)

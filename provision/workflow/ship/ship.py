@@ -149,8 +149,9 @@ def ship_from_registry(
 
     specs.check_name(name)
     required_nodes(options.minimum, len(selection.nodes))
-    remote = images.find_remote(images.parse_registry_reference(place))
-    reference = remote.reference.with_digest(remote.digest)
+    tag = images.parse_registry_reference(place)
+    remote = images.find_remote(tag)
+    reference = tag.with_digest(remote.digest)
     with _ship_lock(context, name):
         journal = None
         if not dry_run:
@@ -158,7 +159,7 @@ def ship_from_registry(
         with _closing(journal, context):
             identity = _identity(context, journal)
             run = RegistryShipment(selection, name, identity, options, journal, context.progress)
-            size = sum(layer.size for layer in remote.layers)
+            size = remote.size
             if not dry_run:
                 run.ship(reference, size, stage_only=options.stage_only)
     return dataclasses.replace(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, cast
@@ -216,8 +216,11 @@ def parse_report(document: object) -> report_model.Report:
     return report_model.parse(document)
 
 
+def _untrusted_phase(reason: str) -> report_model.ReportedPhase:
+    return report_model.ReportedPhase(REPORT_PHASE, report_model.UNKNOWN, 0.0, reason, {}, [])
+
+
 def _untrusted_document(reason: str) -> SmokeReport:
-    phase = report_model.ReportedPhase(REPORT_PHASE, report_model.UNKNOWN, 0.0, reason, {}, [])
     report = report_model.Report(
         started_at="",
         duration_s=0.0,
@@ -228,7 +231,7 @@ def _untrusted_document(reason: str) -> SmokeReport:
         profile="unknown",
         skipped=[],
         facts={},
-        phases=[phase],
+        phases=[_untrusted_phase(reason)],
     )
     return report_model.document(report)
 
@@ -257,12 +260,12 @@ def junit(results: Sequence[SmokeResult]) -> str:
 
     A report that is not trusted, as the test did not end as it says, adds an error of its own.
     """
-    reports: dict[str, SmokeReport] = {}
+    reports: dict[str, report_model.Report] = {}
     for result in results:
-        report = result.report
-        if report["verdict"] != result.verdict:
-            problem = f"the report says {report['verdict']}, but the test did not end that way"
-            phases = [*report["phases"], *_untrusted_document(problem)["phases"]]
-            report = {**report, "phases": phases}
+        # The document for a report that is not trusted has the schema of the file.
+        report = report_model.parse({**result.report, "schema": report_model.SCHEMA})
+        if report.verdict != result.verdict:
+            problem = f"the report says {report.verdict}, but the test did not end that way"
+            report = replace(report, phases=[*report.phases, _untrusted_phase(problem)])
         reports[result.where] = report
     return dumps(reports)

@@ -219,13 +219,3 @@ NOTEBOOKS = {
         source="https://jupyter-server.readthedocs.io/en/latest/operators/security.html",
     ),
 }
-SETTINGS = {
-    "build-settings": Rule(
-        WARN,
-        "a setting of pip, uv or conda changes which packages a build gets, or where they go",
-        "remove it, or say it in the environment's spec, where everyone sees it",
-        breaks="the same request gives another environment on this machine",
-        command="pip config list; conda config --show-sources",
-        source="https://pip.pypa.io/en/stable/topics/configuration/",
-    ),
-}

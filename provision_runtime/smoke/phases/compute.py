@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Dict
 
 from ...checks import gpus as gpu_checks
@@ -69,7 +70,7 @@ def run(context: RankContext) -> Outcome:
             message = f"{format_count(count, 'element')} wrong in matrix products"
             findings.append(Finding("wrong-product", message, (rank,)))
     for gpus in busy_gpus:
-        findings += gpu_checks.gpu_findings(gpus or [])
+        findings += gpu_checks.gpu_findings([gpu_health.GpuHealth(**gpu) for gpu in gpus or []])
     data = {
         "units": {operation: _unit(operation) for operation in medians},
         "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
@@ -149,7 +150,7 @@ def _busy_gpus(context: RankContext) -> list[Any] | None:
     if not health:
         return None
     try:
-        return list(gpu_health.parse(health)["gpus"])
+        return [asdict(gpu) for gpu in gpu_health.parse(health).gpus]
     except ValueError:
         return None
 

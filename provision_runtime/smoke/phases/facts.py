@@ -53,26 +53,39 @@ class RankFacts:
 def run(context: RankContext) -> Outcome:
     started = time.monotonic()
     with fault_injection.environment_faults(context.options, context.env.rank):
-        context.facts = environment.collect()
-    if context.facts["error"]:
-        findings = [
-            expectation.broken(context.facts["error"]),
-            *surroundings.contaminations(context.facts),
-        ]
+        facts = environment.collect()
+    context.facts = dict(facts)
+    if facts["error"]:
+        findings = [expectation.broken(facts["error"]), *surroundings.contaminations(facts)]
         return Outcome("", tuple(findings), _data(context, started), broken=True)
     _choose_backend(context)
     problems = _backend_problems(context)
     context.unusable = "; ".join(problems)
     findings = [
-        *expectation.differences(context.facts, context.options, context.gpu),
-        *surroundings.contaminations(context.facts),
-        *surroundings.pitfalls(context.facts, context.env, os.environ),
+        *expectation.differences(facts, expected_by(context.options), context.gpu),
+        *surroundings.contaminations(facts),
+        *surroundings.pitfalls(
+            facts,
+            os.environ,
+            world_size=context.env.world_size,
+            local_ranks=context.env.local_world_size or 1,
+            is_launched=context.env.launched,
+        ),
         *(Finding("backend-unusable", problem) for problem in problems),
     ]
     data = _data(context, started)
     # Several worlds of one would all succeed, at the same files and ports.
     is_other_world = any(finding.id == "world-size" for finding in findings)
     return Outcome(_summary(data), tuple(findings), data, broken=is_other_world)
+
+
+def expected_by(options: Options) -> expectation.Expectation:
+    return expectation.Expectation(
+        torch=options.expect_torch,
+        cuda=options.expect_cuda,
+        nccl=options.expect_nccl,
+        requires_gpu=options.require_gpu,
+    )
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
@@ -137,10 +150,10 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
     """For the report: this rank's environment and settings, and in `ranks` its row."""
     facts = _falsified(_rank_facts(context), context.options)
     row = asdict(facts)
-    is_usable = bool(context.facts["torch"])
+    torch = context.facts["torch"]
     return {
         **{key: row[key] for key in SUMMARY_KEYS},
-        "rehearsal": is_usable and expectation.is_rehearsal(context.facts, context.options),
+        "rehearsal": bool(torch) and expectation.is_rehearsal(torch, context.options.expect_cuda),
         "settings": context.facts["nccl_settings"],
         "collect_s": round(time.monotonic() - started, 3),
         "ranks": [row],
@@ -160,10 +173,10 @@ def _falsified(facts: RankFacts, options: Options) -> RankFacts:
 
 def _rank_facts(context: RankContext) -> RankFacts:
     facts, env = context.facts, context.env
-    torch = facts["torch"] or {}
+    torch: Any = facts["torch"] or {}
     limits = facts["limits"]
     shm = limits["shm"] or {}
-    gpu = {}
+    gpu: dict[str, Any] = {}
     if context.on_gpu:
         for device in torch["devices"]:
             if device["index"] == context.gpu:

@@ -56,40 +56,23 @@ def test_every_build_fact_has_a_source(
 
 
 @pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_every_builds_cuda_has_a_driver_floor(
+def test_driver_and_architectures_fit_the_toolkit(
     release: catalog.Release, source: str, build: catalog.Build
 ) -> None:
+    key = catalog.version_key
     toolkit = catalog.toolkits()[build.cuda]
-    assert (
-        catalog.version_key(toolkit.driver_floor) <= catalog.version_key(toolkit.toolkit_driver)
-        or build.cuda == "11.0"
-    )
-
-
-@pytest.mark.parametrize(("release", "source", "build"), BUILDS)
-def test_architectures_are_supported_by_the_toolkit(
-    release: catalog.Release, source: str, build: catalog.Build
-) -> None:
-    toolkit = catalog.toolkits()[build.cuda]
-    for name in {
-        name
-        for platform in build.platforms
-        for name in build.for_platform(platform).architectures or ()
-    }:
-        capability = catalog.version_key(catalog.find_gpu(name).capability)
-        assert capability >= catalog.version_key(toolkit.capability_min), name
-        assert toolkit.capability_max is None or capability <= catalog.version_key(
-            toolkit.capability_max
-        ), name
+    assert key(toolkit.driver_floor) <= key(toolkit.toolkit_driver) or build.cuda == "11.0"
+    names: set[str] = set()
+    for platform in build.platforms:
+        names.update(build.for_platform(platform).architectures or ())
+    for name in names:
+        capability = catalog.find_gpu(name).capability
         architecture = catalog.architectures().get(name)
-        if architecture and architecture.first_cuda:
-            assert catalog.version_key(build.cuda) >= catalog.version_key(
-                architecture.first_cuda
-            ), name
-        if architecture and architecture.last_cuda:
-            assert catalog.version_key(build.cuda) <= catalog.version_key(architecture.last_cuda), (
-                name
-            )
+        assert key(capability) >= key(toolkit.capability_min), name
+        assert key(capability) <= key(toolkit.capability_max or "99.0"), name
+        if architecture:
+            assert key(build.cuda) >= key(architecture.first_cuda or "0.0"), name
+            assert key(build.cuda) <= key(architecture.last_cuda or "99.0"), name
 
 
 @pytest.mark.parametrize(
@@ -203,54 +186,32 @@ def test_unknown_releases(expression: str) -> None:
     ("query", "architecture"),
     [
         ("sm_90", "sm_90"),
-        ("SM90", "sm_90"),
         ("sm_90a", "sm_90"),
         ("compute_100", "sm_100"),
         ("9.0", "sm_90"),
         ("12.1", "sm_121"),
         ("H100", "sm_90"),
-        ("h100", "sm_90"),
         ("NVIDIA H100 80GB HBM3", "sm_90"),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "sm_90"),
         ("NVIDIA H100 NVL", "sm_90"),
-        ("NVIDIA H200", "sm_90"),
-        ("NVIDIA GH200 480GB", "sm_90"),
         ("NVIDIA A100-SXM4-80GB", "sm_80"),
         ("NVIDIA A100 80GB PCIe", "sm_80"),
         ("Tesla V100-SXM2-32GB", "sm_70"),
         ("Tesla T4", "sm_75"),
-        ("Tesla P100-PCIE-16GB", "sm_60"),
         ("NVIDIA L40S", "sm_89"),
         ("NVIDIA GeForce RTX 4090", "sm_89"),
         ("NVIDIA GeForce RTX 3080 Ti Laptop GPU", "sm_86"),
         ("rtx-4090", "sm_89"),
-        ("NVIDIA RTX 6000 Ada Generation", "sm_89"),
         ("Quadro RTX 6000", "sm_75"),
         ("NVIDIA RTX A6000", "sm_86"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "sm_120"),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "sm_120"),
-        ("NVIDIA B200", "sm_100"),
-        ("NVIDIA GB200", "sm_100"),
         ("NVIDIA B300 SXM6 AC", "sm_103"),
         ("NVIDIA GB10", "sm_121"),
         ("GTX 1080 Ti", "sm_61"),
-        ("NVIDIA GeForce RTX 4070 Ti SUPER", "sm_89"),
-        ("NVIDIA A10G", "sm_86"),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "sm_80"),
-        ("NVIDIA RTX PRO 4000 Blackwell SFF Edition", "sm_120"),
-        ("NVIDIA H20", "sm_90"),
-        ("NVIDIA H800", "sm_90"),
-        ("NVIDIA A800-SXM4-80GB", "sm_80"),
-        ("NVIDIA L20", "sm_89"),
         ("NVIDIA GeForce RTX 4090 D", "sm_89"),
-        ("NVIDIA GeForce RTX 2080 SUPER", "sm_75"),
-        ("NVIDIA GeForce GTX 1660 Ti", "sm_75"),
         ("GRID A100-40C", "sm_80"),
-        ("GRID A100-1-5C", "sm_80"),
         ("GRID A100-1-5CME", "sm_80"),
         ("NVIDIA A10-24Q", "sm_86"),
-        ("NVIDIA GH200 480GB", "sm_90"),
-        ("rtx4090", "sm_89"),
         ("4090", "sm_89"),
         ("4090d", "sm_89"),
         ("a6000", "sm_86"),
@@ -327,11 +288,7 @@ def test_nonsense_is_not_a_gpu(query: str) -> None:
     ("cuda", "driver", "answer"),
     [
         ("12.1", "535.129.03", "yes"),
-        (
-            "12.1",
-            "535",
-            "yes",
-        ),  # minor-version compatibility: 12.1's own driver is 530, but 525.60.13 is enough
+        ("12.1", "535", "yes"),  # 12.1's own driver is 530, but 525.60.13 is enough
         ("12.8", "535", "yes"),
         ("12.1", "525", "unknown"),  # which driver of that branch is not said
         ("12.1", "525.60.13", "yes"),
@@ -362,13 +319,7 @@ def test_drivers(cuda: str, driver: str, answer: str) -> None:
         ("2.15.0", "cu132", "H100", None, "yes"),
         ("2.15.0", "cu130", "H100", None, "unknown"),
         ("2.15.0", "cu130", "V100", None, "no"),  # CUDA 13 does not compile for it
-        (
-            "2.3.1",
-            "cu121",
-            "Jetson AGX Orin",
-            None,
-            "no",
-        ),  # code for sm_80 or sm_86 does not run on Tegra
+        ("2.3.1", "cu121", "Jetson AGX Orin", None, "no"),  # no code for Tegra
     ],
 )
 def test_build_code_for_a_gpu(
@@ -392,17 +343,6 @@ def test_normalized_gpu_names_are_distinct() -> None:
         assert catalog.find_gpu(name) == gpu
 
 
-def test_toolkits_drop_an_architecture_after_its_last() -> None:
-    for architecture in catalog.architectures().values():
-        for toolkit in catalog.toolkits().values():
-            if architecture.last_cuda and catalog.version_key(toolkit.cuda) > catalog.version_key(
-                architecture.last_cuda
-            ):
-                assert catalog.version_key(architecture.capability) < catalog.version_key(
-                    toolkit.capability_min
-                ), (architecture.name, toolkit.cuda)
-
-
 # NCCL
 
 
@@ -411,7 +351,6 @@ def test_nccl_on_conda_forge() -> None:
     assert list(result) == sorted(result, key=catalog.version_key)
     assert result["2.27.7"].runs_with("12.1") and result["2.27.7"].runs_with("13.0")
     assert not result["2.27.6"].runs_with("11.8")
-    assert "12.9" in catalog.cuda_versions()
 
 
 # Rules
@@ -424,14 +363,9 @@ def test_rules_are_sourced_and_parse() -> None:
             SpecifierSet(specifier or "")
         assert (rule.consequence == "pin") == bool(rule.requirement), rule.id
         assert rule.consequence == "pin" or rule.advice, rule.id
-        assert (
-            rule.torch
-            or rule.nccl
-            or rule.package
-            or rule.channels
-            or rule.variables
-            or rule.through_ptx
-        ), f"{rule.id} has no condition"
+        assert rule.torch or rule.nccl or rule.package or rule.channels or rule.through_ptx, (
+            f"{rule.id} has no condition"
+        )
     assert len({rule.id for rule in catalog.rules()}) == len(catalog.rules())
 
 
@@ -446,7 +380,7 @@ def test_every_rule_can_apply() -> None:
                 for nccl in (None, "2.17.1", "2.25.1", "2.29.2"):
                     everything |= ids(
                         release, build, source, nccl=nccl, packages=names, channels=["conda-forge", "pytorch"],
-                        variables=["LD_LIBRARY_PATH"], through_ptx=True,
+                        through_ptx=True,
                     )  # fmt: skip
     assert everything == {rule.id for rule in catalog.rules()}
 

@@ -334,7 +334,7 @@ def test_change_preserves_comments_and_order(tmp_path: Path) -> None:
         )
     )
     assert list(document.content) == ["2.3.1", "2.4.0", "2.5.0"]
-    assert document.content["2.4.0"]["conda_forge"]["available"] is None
+    assert document.content["2.4.0"]["conda_forge"]["cuda"] == {}
 
 
 # A folder that is not the data
@@ -354,7 +354,6 @@ def test_change_preserves_comments_and_order(tmp_path: Path) -> None:
     ],
 )
 def test_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, message: str) -> None:
-    (tmp_path / "nccl.yml").write_text("{}")
     if table is not None:
         (tmp_path / "releases.yml").write_bytes(table)
     result = CliRunner().invoke(main, ["--data", str(tmp_path), "--index", "http://127.0.0.1:1/"])

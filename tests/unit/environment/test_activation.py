@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from provision.cli.main import cli
-from provision.core.errors import IntegrityError, SystemRefused, ToolMissing
+from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import activation
-from provision.environment.marker import MARKER
+from provision.environment.marker import Marker
+from provision.environment.marker import write as write_marker
 from provision.verbs.run import run as runs
 
 PRINT = 'echo "$PATH|${CONDA_PREFIX-}|${PYTHONNOUSERSITE-}|${PYTHONPATH-unset}|${LD_LIBRARY_PATH-unset}|${HOOK-}"'
@@ -29,9 +28,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> Prefix:
     path = tmp_path / "data" / "prefixes" / request.param
     (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").symlink_to(sys.executable)
-    (path / "conda-meta").mkdir()
-    marker = {"name": "lab", "folder": str(tmp_path / "envs" / "lab"), "lock_sha256": "abc"}
-    (path / MARKER).write_text(json.dumps(marker))
+    write_marker(path, Marker(name="lab", folder=str(tmp_path / "envs"), lock_sha256="abc"))
     for kind, extension, text in (
         ("activate", "sh", "export HOOK=in"),
         ("activate", "fish", "set -gx HOOK in"),
@@ -99,25 +96,8 @@ def test_activation_in_fish_and_back(prefix: Prefix) -> None:
 def test_script_of_a_package_stays(prefix: Prefix) -> None:
     path = prefix.path / "bin" / "activate"
     path.write_text("conda's own\n")
-    assert activation.scripts_are_current(prefix.path)
     activation.write_scripts(prefix.path)
     assert path.read_text() == "conda's own\n"
-
-
-def test_earlier_scripts_do_where_no_file_can_be_written(prefix: Prefix) -> None:
-    """As in an environment of another user."""
-    script = prefix.path / "bin" / "activate"
-    script.write_text("# Written by provision, an earlier one.\n")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        launch = runs.shell_launch(prefix, interactive=True)
-        script.unlink()
-        with pytest.raises(SystemRefused, match=r"has no activation scripts.*File too large"):
-            runs.shell_launch(prefix, interactive=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert launch.argv
 
 
 def test_command_gets_the_environment_and_its_exit_code(prefix: Prefix) -> None:
@@ -201,9 +181,7 @@ def test_options_end_where_the_command_begins(
     path = tmp_path / "prefixes" / "lab"
     (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").symlink_to(sys.executable)
-    (path / "conda-meta").mkdir()
-    marker = {"name": "lab", "folder": "x", "lock_sha256": "abc"}
-    (path / MARKER).write_text(json.dumps(marker))
+    write_marker(path, Marker(name="lab", folder="x", lock_sha256="abc"))
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
     result = CliRunner().invoke(cli, ["run", *arguments])
     assert result.output == "python -c x --json\n"

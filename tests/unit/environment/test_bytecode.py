@@ -181,8 +181,8 @@ def test_record_tells_what_changed(tmp_path: Path) -> None:
     python.symlink_to(sys.executable)
     record = environment.path / "conda-meta" / "python-3.11.7-host_0.json"
     record.write_text(json.dumps({"name": "python", "version": "3.11.7", "build": "host_0"}))
-    assert not install_record.is_complete(environment.path)
-    install_record.complete(environment.path)
+    bytecode.compile_all(environment.path, "checked-hash")
+    install_record.write(environment.path)
     assert kinds_and_names(environment, same) == set()
     assert kinds_and_names(environment, same, files=True) == set()
 
@@ -218,7 +218,8 @@ def test_a_new_runtime_package_is_no_difference(tmp_path: Path) -> None:
     python.unlink()
     python.symlink_to(sys.executable)
     runtime_package.install(environment.path, runtime_package.load(version="0.0.1"))
-    install_record.complete(environment.path)
+    bytecode.compile_all(environment.path, "checked-hash")
+    install_record.write(environment.path)
     runtime_package.install(environment.path, runtime_package.load())
     install_record.compile_runtime(environment.path)
     folder = runtime_package.site_packages(environment.path) / "provision_runtime"

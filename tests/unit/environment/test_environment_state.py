@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -12,15 +13,17 @@ import pytest
 from provision.cli.console import table
 from provision.cli.text import short_age, short_size, short_verdict
 from provision.core import disk_usage
+from provision.core.documents import Passport
 from provision.core.types import Manager, Pin, Prefix
-from provision.environment import prefix as prefixes
+from provision.environment import marker
+from provision.environment.marker import Marker
 from provision.environment.state import changed_packages, quick_state
 from provision.lockfile import tree
 from provision.lockfile.conda_lock_v1 import LockEntry
 from provision.verbs.env import output as inventory
 from provision.workflow.environments import (
     Environment,
-    PlaceVerdict,
+    SmokeVerdict,
     changed_keys,
     environment_state,
 )
@@ -48,9 +51,8 @@ def prefix(tmp_path: Path) -> Prefix:
     for name in ("numpy-2.0.0", "torch-2.3.1+cu121"):
         (site / f"{name}.dist-info").mkdir(parents=True)
     sha256 = hashlib.sha256(LOCK).hexdigest()
-    records = sorted(prefixes.package_records(path))
-    marker = {"name": "lab", "folder": "x", "lock_sha256": sha256, "records": records, "size": 7}
-    (path / prefixes.MARKER).write_text(json.dumps(marker))
+    records = tuple(marker.package_records(path))
+    marker.write(path, Marker(name="lab", folder="x", lock_sha256=sha256, records=records))
     # provision installs its own package afterwards.
     (site / "provision_runtime-0.1.0.dist-info").mkdir()
     return Prefix(name="lab", path=path, lock_sha256=sha256)
@@ -62,7 +64,6 @@ def site_packages(prefix: Prefix) -> Path:
 
 def test_an_untouched_prefix_of_the_lock_is_current(prefix: Prefix, lock_path: Path) -> None:
     assert quick_state(prefix, lock_path).state == "current"
-    assert prefixes.installed_size(prefix.path) == 7
 
 
 def test_a_package_added_by_hand_is_named(prefix: Prefix, lock_path: Path) -> None:
@@ -78,13 +79,24 @@ def test_an_updated_and_a_removed_package_are_named_once(prefix: Prefix) -> None
     assert changed_packages(prefix) == ["numpy", "python"]
 
 
-def test_a_prefix_of_an_earlier_provision_has_no_records_to_differ_from(prefix: Prefix) -> None:
-    marker = json.loads((prefix.path / prefixes.MARKER).read_text())
-    del marker["records"], marker["size"]
-    (prefix.path / prefixes.MARKER).write_text(json.dumps(marker))
+def test_a_prefix_of_a_pack_has_no_records_to_differ_from(prefix: Prefix) -> None:
+    present = marker.read(prefix.path)
+    assert present is not None
+    marker.write(prefix.path, dataclasses.replace(present, records=(), pack="key"))
     (site_packages(prefix) / "einops-0.8.1.dist-info").mkdir()
     assert changed_packages(prefix) == []
-    assert prefixes.installed_size(prefix.path) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"name": 5}, {"folder": None}, {"size": "7"}, {"wheels": []}, {"records": "x"}, {"pack": {}}],
+)
+def test_a_damaged_marker_makes_no_prefix(prefix: Prefix, damage: dict[str, object]) -> None:
+    file = prefix.path / marker.MARKER
+    file.write_text(json.dumps({**json.loads(file.read_text()), "later": 1}))
+    assert marker.find("lab", prefix.path) is not None
+    file.write_text(json.dumps({**json.loads(file.read_text()), **damage}))
+    assert marker.find("lab", prefix.path) is None
 
 
 def test_a_newer_lock_makes_a_prefix_stale(prefix: Prefix, lock_path: Path) -> None:
@@ -123,7 +135,7 @@ def test_a_changed_spec_is_stale_unless_the_lock_followed_it(
     folder = lock_path.parent
     (folder / "spec.yml").write_text('torch: "2.3"\ncuda: "12.1"\npip: [einops]\n')
     request = {"torch": "2.3", "cuda": "12.1", "python": "3.11"}
-    passport = {"request": request, "lock": {"sha256": prefix.lock_sha256}}
+    passport: Passport = {"request": request, "lock": {"sha256": prefix.lock_sha256}}
     answer = environment_state(prefix, folder, passport)
     assert (answer.state, answer.reason.endswith("last build: pip")) == ("stale", True)
     passport["lock"] = {"sha256": "of the lock before"}
@@ -213,11 +225,12 @@ def test_sizes_and_ages_are_short() -> None:
     assert ages == ["-", "now", "2 h", "2 d"]
 
 
-def verdict(place: str, word: str, elsewhere: str = "", age_s: float | None = None) -> PlaceVerdict:
-    return PlaceVerdict(
-        place=place,
+def verdict(
+    target: str, word: str, elsewhere: str = "", age_s: float | None = None
+) -> SmokeVerdict:
+    return SmokeVerdict(
+        target=target,
         verdict=word,
-        here=not elsewhere,
         elsewhere=elsewhere,
         measured_at=None if age_s is None else NOW - age_s,
     )
@@ -240,7 +253,7 @@ NOW = 1_000_000.0
     ],
 )
 def test_verdicts_are_joined_where_they_agree(
-    verdicts: tuple[PlaceVerdict, ...], smoke: str, text: str
+    verdicts: tuple[SmokeVerdict, ...], smoke: str, text: str
 ) -> None:
     environment = Environment(
         name="lab",

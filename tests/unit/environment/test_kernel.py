@@ -26,11 +26,11 @@ PREFIX = Prefix(name="lab", path=Path("/data/lab with space"), lock_sha256="abc"
 
 
 def test_kernel_imports_only_from_its_prefix() -> None:
-    kernel = kernels.kernel_json(PREFIX, "Python (lab)")
-    assert kernel["argv"][0] == "/data/lab with space/bin/python"
-    assert kernel["env"]["PYTHONNOUSERSITE"] == "1"
-    assert kernel["env"]["PATH"].startswith("/data/lab with space/bin:")
-    assert kernel["env"]["PYTHONPATH"] == kernel["env"]["LD_LIBRARY_PATH"] == ""
+    kernel = kernels.kernel_spec(PREFIX, "Python (lab)")
+    assert kernel.argv[0] == "/data/lab with space/bin/python"
+    assert kernel.env["PYTHONNOUSERSITE"] == "1"
+    assert kernel.env["PATH"].startswith("/data/lab with space/bin:")
+    assert kernel.env["PYTHONPATH"] == kernel.env["LD_LIBRARY_PATH"] == ""
 
 
 def test_jupyter_starts_prefixes_with_ipykernel(tmp_path: Path) -> None:
@@ -41,8 +41,9 @@ def test_jupyter_starts_prefixes_with_ipykernel(tmp_path: Path) -> None:
 
 
 def test_add_list_current_remove(jupyter: Path) -> None:
-    kernel = kernels.install(PREFIX, "Python (lab)")
-    assert kernel.path == jupyter / "lab"
+    kernel, is_new = kernels.install(PREFIX, "Python (lab)")
+    assert (kernel.path, is_new) == (jupyter / "lab", True)
+    assert kernels.install(PREFIX, "Python (lab)") == (kernel, False)
     assert kernels.is_current(PREFIX, "Python (lab)")
     assert not kernels.is_current(PREFIX, "Python (other)")
     assert [(kernel.name, kernel.prefix) for kernel in kernels.list_kernels()] == [
@@ -75,8 +76,8 @@ def test_name_of_a_foreign_kernel_is_refused(jupyter: Path, content: str) -> Non
 @pytest.mark.parametrize("path", [("env",), ("env", "CONDA_PREFIX"), ("display_name",)])
 def test_a_damaged_kernel_is_not_ours(jupyter: Path, path: tuple[str, ...], value: Any) -> None:
     kernels.install(PREFIX, "Python (lab)")
-    damaged = changed(kernels.kernel_json(PREFIX, "Python (lab)"), path, value)
-    (jupyter / "lab" / "kernel.json").write_text(json.dumps(damaged))
+    file = jupyter / "lab" / "kernel.json"
+    file.write_text(json.dumps(changed(json.loads(file.read_text()), path, value)))
     assert kernels.list_kernels() == []
     with pytest.raises(InUse, match="was not created by provision"):
         kernels.install(PREFIX, "Python (lab)")
@@ -89,36 +90,11 @@ def test_leftovers_of_a_killed_add_do_not_block(jupyter: Path) -> None:
     assert kernels.is_current(PREFIX, "Python (lab)")
 
 
-def test_names_shown() -> None:
-    cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
-    cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
-    assert kernels.display_name(cuda) == "Python (torch 2.3, CUDA 12.1)"
-    assert kernels.display_name(cpu) == "Python (torch 2.13, CPU)"
-
-
-def test_two_kernels_never_have_the_same_name(jupyter: Path) -> None:
-    """Whoever made the other one; and a name stays once it is given."""
-
-    def resolution(name: str) -> Any:
-        return resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=name))
-
-    def install(name: str) -> str:
-        shown = kernels.display_name(resolution(name))
-        kernels.install(Prefix(name=name, path=Path("/data") / name, lock_sha256="abc"), shown)
-        return shown
-
-    assert install("lab") == "Python (torch 2.3, CUDA 12.1)"
-    assert install("lab2") == "Python (torch 2.3, CUDA 12.1, lab2)"
-    assert [install("lab"), install("lab2")] == [
-        "Python (torch 2.3, CUDA 12.1)",
-        "Python (torch 2.3, CUDA 12.1, lab2)",
-    ]
-    kernels.remove("lab")
-    assert install("lab2") == "Python (torch 2.3, CUDA 12.1, lab2)"
-    foreign = {"argv": [], "display_name": "Python (torch 2.3, CUDA 12.1)", "language": "python"}
-    (jupyter / "foreign").mkdir()
-    (jupyter / "foreign" / "kernel.json").write_text(json.dumps(foreign))
-    assert install("lab") == "Python (torch 2.3, CUDA 12.1, lab)"
+def test_a_display_name_says_build_and_environment() -> None:
+    cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
+    cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="lab2"))
+    assert kernels.display_name(cuda) == "Python (torch 2.3, CUDA 12.1, lab)"
+    assert kernels.display_name(cpu) == "Python (torch 2.13, CPU, lab2)"
 
 
 def test_kernel_without_a_launcher_is_removed_alone(jupyter: Path, tmp_path: Path) -> None:

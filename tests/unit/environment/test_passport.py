@@ -14,6 +14,7 @@ import pytest
 from provision import resolver
 from provision.core.documents import Passport
 from provision.core.errors import IntegrityError
+from provision.core.paths import Folders
 from provision.core.types import (
     BuildResult,
     Image,
@@ -174,7 +175,7 @@ DAMAGES = [NOTHING, None, 5, -1, "x", "", "\ud800", [], {}, [1], {"a": 1}, True]
 
 
 def test_a_damaged_passport_is_refused_with_its_field_or_fits_every_reader(tmp_path: Path) -> None:
-    folder = tmp_path / "lab"
+    folders = Folders(data=tmp_path, cache=tmp_path, envs=tmp_path)
     results = (smoke_result("prefix"), smoke_result("image"))
     whole = compose(tmp_path, IMAGE, results)
     whole["kernel"] = {"name": "lab", "path": "/kernels/lab"}
@@ -184,9 +185,9 @@ def test_a_damaged_passport_is_refused_with_its_field_or_fits_every_reader(tmp_p
             if path == () and value is NOTHING:
                 continue
             damaged = changed(whole, path, value) if path else value
-            evidence.write(folder / passport.FILE, damaged)
+            evidence.write(folders.passport("lab") / passport.FILE, damaged)
             try:
-                document = passport.read(folder)
+                document = passport.find(folders, "lab")
             except IntegrityError as error:
                 place = r"the top level|\b" + re.escape(str(path[0])) if path else "the top level"
                 assert re.search(
@@ -209,9 +210,12 @@ def test_a_damaged_passport_is_refused_with_its_field_or_fits_every_reader(tmp_p
 def test_a_passport_that_is_not_json_is_refused_with_the_problem(
     tmp_path: Path, content: bytes
 ) -> None:
-    (tmp_path / passport.FILE).write_bytes(content)
+    folders = Folders(data=tmp_path, cache=tmp_path, envs=tmp_path)
+    file = folders.passport("lab") / passport.FILE
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
     with pytest.raises(IntegrityError, match=r"passport\.json is not JSON: .+"):
-        passport.read(tmp_path)
+        passport.find(folders, "lab")
 
 
 def test_a_build_of_another_lock_keeps_no_verdict(tmp_path: Path) -> None:

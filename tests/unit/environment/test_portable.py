@@ -48,7 +48,7 @@ def test_record_without_such_rows_stays_as_it_is(tmp_path: Path) -> None:
 def test_conda_records_lose_the_hosts_paths(tmp_path: Path) -> None:
     record = {"name": "python", "extracted_package_dir": "/home/me", "url": "file:///home/me/c/l/p"}
     write(tmp_path / "conda-meta" / "python-1-0.json", json.dumps(record))
-    portable._remove_host_paths(tmp_path)
+    portable._remove_host_files(tmp_path)
     assert "/home/me" not in (tmp_path / "conda-meta" / "python-1-0.json").read_text()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,7 +17,8 @@ from provision.core.errors import IntegrityError, InUse, InvalidSpec
 from provision.core.paths import Folders
 from provision.core.types import Lock, LockedPackage, Prefix
 from provision.environment import drift, marker, prefix, runtime_package
-from tests.unit.core.test_file_locks import Recorder
+from provision.environment.marker import Marker
+from tests.progress import Recorder
 
 
 def make(folder: Path, sha: str = "lock") -> Prefix:
@@ -45,11 +47,8 @@ def make(folder: Path, sha: str = "lock") -> Prefix:
     (meta / "python-3.11.7-host_0.json").write_text(
         json.dumps({"name": "python", "version": "3.11.7", "build": "host_0", "paths_data": paths})
     )
-    (folder / prefix.MARKER).write_text(
-        json.dumps(
-            {"name": "lab", "folder": str(folder.parent / "envs" / "lab"), "lock_sha256": sha}
-        )
-    )
+    described = str(folder.parent / "envs" / "lab")
+    marker.write(folder, Marker(name="lab", folder=described, lock_sha256=sha))
     runtime_package.install(folder, runtime_package.load())
     return Prefix(name="lab", path=folder, lock_sha256=sha)
 
@@ -108,12 +107,8 @@ def test_an_incomplete_install_is_refused(tmp_path: Path) -> None:
         prefix._check_complete(lock(("numpy", "1.0")), "lab", environment.path)
 
 
-def test_prefix_of_an_earlier_provision_is_recognized(tmp_path: Path) -> None:
+def test_conda_takes_the_marker_for_no_package(tmp_path: Path) -> None:
     environment = make(tmp_path / "lab")
-    (environment.path / prefix.MARKER).rename(environment.path / marker.EARLIER_MARKER)
-    assert prefix.find("lab", environment.path) == environment
-    marker.rename_earlier_marker(environment.path)
-    assert prefix.find("lab", environment.path) == environment
     assert [path.name for path in (environment.path / "conda-meta").glob("*.json")] == [
         "python-3.11.7-host_0.json"
     ]
@@ -139,7 +134,7 @@ def test_runtime_package_is_compared_with_this_provisions(tmp_path: Path) -> Non
     assert kinds_and_names(environment, same, files=True) == {("absent", "provision_runtime")}
 
 
-def test_prefix_of_an_earlier_provision_lacks_the_runtime_package(tmp_path: Path) -> None:
+def test_a_prefix_without_the_runtime_package_differs(tmp_path: Path) -> None:
     environment, same = make(tmp_path / "lab"), lock(("six", "1.17.0"))
     package = runtime_package.load()
     shutil.rmtree(runtime_package.site_packages(environment.path) / package.dist_info)
@@ -284,16 +279,16 @@ def test_nobody_else_may_write_to_an_environment(tmp_path: Path, umask: int) -> 
 
 def test_wheels_added_by_hand_are_named(tmp_path: Path) -> None:
     environment = make(tmp_path / "lab")
-    assert prefix.added_by_hand(environment.path) == []  # not recorded
-    file = environment.path / prefix.MARKER
-    recorded = sorted(prefix.package_records(environment.path))
-    content = {**json.loads(file.read_text()), "records": recorded}
-    file.write_text(json.dumps(content))
-    assert prefix.added_by_hand(environment.path) == []
+    assert marker.added_by_hand(environment.path) == []  # not recorded
+    present = marker.read(environment.path)
+    assert present is not None
+    recorded = tuple(marker.package_records(environment.path))
+    marker.write(environment.path, dataclasses.replace(present, records=recorded))
+    assert marker.added_by_hand(environment.path) == []
     site = runtime_package.site_packages(environment.path)
     (site / "einops-0.8.2.dist-info").mkdir()
     (site / "provision_runtime-9.9.dist-info").mkdir()
-    assert prefix.added_by_hand(environment.path) == ["einops 0.8.2"]
+    assert marker.added_by_hand(environment.path) == ["einops 0.8.2"]
 
 
 def test_conda_activates_without_user_packages_and_backups_take_a_prefix(tmp_path: Path) -> None:

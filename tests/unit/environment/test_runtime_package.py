@@ -19,7 +19,7 @@ from provision.environment import activation, install_record, runtime_package
 from provision.workflow.context import Context
 from provision.workflow.ensure import ensure_runtime
 from provision_runtime import __version__
-from tests.unit.image.test_image_build import Quiet
+from tests.progress import Recorder
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def installed_environment(prefix: Path) -> Prefix:
 def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path) -> None:
     """So that `smoke` and `kernel add` also work in a prefix that they may not write to."""
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    context = Context(folders=folders, progress=Quiet())
+    context = Context(folders=folders, progress=Recorder())
     environment = installed_environment(prefix)
     ensure_runtime(context, environment)
     assert not folders.data.exists()
@@ -203,22 +203,3 @@ def test_environment_lock_is_taken_only_to_install(prefix: Path, tmp_path: Path)
     ensure_runtime(context, environment)
     assert (folders.data / "locks" / "lab").exists()
     assert runtime_package.is_current(prefix, runtime_package.load())
-
-
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_only_what_provision_changed_is_recorded(
-    prefix: Path, tmp_path: Path, by_hand: bool
-) -> None:
-    """The activation scripts of a new release replace the earlier ones in place."""
-    environment = installed_environment(prefix)
-    script = prefix / "bin" / "activate"
-    script.write_text("# Written by provision, an earlier one.\n")
-    install_record.write(prefix, {})
-    if by_hand:
-        (prefix / "notes").write_text("mine")
-    folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    ensure_runtime(Context(folders=folders, progress=Quiet()), environment)
-    assert activation.scripts_are_current(prefix)
-    record = install_record.read(prefix)
-    assert record is not None
-    assert (record.distributions != install_record.digests(prefix)) == by_hand

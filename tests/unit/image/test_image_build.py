@@ -121,13 +121,11 @@ def build(
     code: bytes = b"print('smoke')\n",
 ) -> Image:
     prefix = Prefix(name="toy", path=folder / "prefix", lock_sha256=LOCK.sha256)
+    runtime = {"provision_runtime/__main__.py": code}
     return image.build_image(
-        RESOLUTION,
-        lock,
+        image.Recipe(resolution=RESOLUTION, lock=lock, base=base, runtime=runtime),
         prefix,
-        base,
         layout=folder / "images" / "toy",
-        runtime={"provision_runtime/__main__.py": code},
         link=link,
         progress=Quiet(),
     )
@@ -153,17 +151,6 @@ def test_image_is_reused_until_its_inputs_change(tmp_path: Path) -> None:
         other = build(tmp_path, base=changed)
         assert other.manifest_digest != built.manifest_digest
         built = other
-
-
-@pytest.mark.parametrize("path", [(), ("PATH=/usr/bin:/bin", "OLD_PATH=PATH=/opt/env/bin:")])
-def test_image_is_recognized_without_its_base(tmp_path: Path, path: tuple[str, ...]) -> None:
-    base = replace(BASE, environment=("LANG=C", *path))
-    built = build(tmp_path, base=base)
-    assert image.recorded_base(built.layout, "mine:2") is None
-    recorded = image.recorded_base(built.layout, "mine:1")
-    assert recorded is not None
-    assert (recorded.digest, recorded.diff_ids) == (base.digest, base.diff_ids)
-    assert build(tmp_path, fail(errno.EIO), base=recorded) == built
 
 
 def test_changed_runtime_code_gets_into_the_image(tmp_path: Path) -> None:

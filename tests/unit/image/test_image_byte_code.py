@@ -70,12 +70,9 @@ def link(staging: Path) -> None:
 def build(prefix: Prefix, layout: Path) -> Image:
     lock = replace(LOCK, packages=(PYTHON, _locked("greet", "1.0")))
     return image.build_image(
-        RESOLUTION,
-        lock,
+        image.Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime={}),
         prefix,
-        BASE,
         layout=layout,
-        runtime={},
         link=link,
         progress=Quiet(),
     )

@@ -108,7 +108,9 @@ def test_files_of_conda_packages_have_their_owner_and_hashes(tmp_path: Path) -> 
 
 
 def test_own_entries() -> None:
-    entries = by_path(conda_files.own_entries({"provision_runtime/__main__.py": b"x"}, "3.11"))
+    entries = by_path(
+        conda_files.provision_entries({"provision_runtime/__main__.py": b"x"}, "3.11")
+    )
     assert sorted(entries) == [
         "opt/env/conda-meta/history",
         "opt/env/lib/python3.11/site-packages/provision_runtime/__main__.py",

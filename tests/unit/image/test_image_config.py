@@ -20,49 +20,22 @@ from provision.adapters.docker import PING_TIMEOUT_S, engine_errors
 from provision.core import container
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.spec_fields import Spec
-from provision.core.types import Image, Layer, Lock, Resolution
+from provision.core.types import Layer, Resolution
 from provision.environment import runtime_package
 from provision.image import base, conda_files, config, container_smoke
+from tests.unit.image import test_image_build as build
 
-LOCK = Lock(
-    path=Path("conda-lock.yml"),
-    sha256="ab" * 32,
-    inputs_sha256="cd" * 32,
-    content_hash="ef" * 32,
-    packages=(),
-    python_from="channel",
-    portable=True,
-)
-IMAGE = Image(
-    reference="provision/toy:abababababab",
-    layout=Path("layout"),
-    manifest_digest="sha256:1",
-    image_id="sha256:2",
-    base="base",
-    base_digest="sha256:3",
-    lock_sha256=LOCK.sha256,
-    layers=(),
-)
+LOCK = replace(build.LOCK, packages=())
 
 
 def resolution(cuda: str | None = "12.1", base: str | None = None) -> Resolution:
-    return Resolution(
+    return replace(
+        build.RESOLUTION,
         spec=Spec(name="toy", torch="2.3", cuda=cuda, base=base),
-        torch="2.3.1",
         local_version="2.3.1+cu121",
-        source="wheels",
         cuda=cuda,
-        python="3.11",
         nccl="2.20.5" if cuda else None,
-        cudnn=None,
-        architectures=(),
-        glibc="2.17",
         driver_floor="525.60.13" if cuda else None,
-        needs_local_build=False,
-        channels=(),
-        pins=(),
-        virtual_packages=(),
-        choices=(),
     )
 
 

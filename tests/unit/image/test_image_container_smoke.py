@@ -78,7 +78,7 @@ def test_a_test_that_runs_keeps_its_container(ended_process: list[str]) -> None:
 
 
 def test_a_reused_process_number_is_not_the_owner() -> None:
-    space, number, started = processes.own_identity()
+    space, number, started = processes.this_process()
     later = Container(labels([space, number, str(int(started) + 1)]))
     container_smoke._remove_orphans(Engine([later]), IMAGE)
     assert later.removed
@@ -101,7 +101,7 @@ def test_a_container_is_labelled_as_ours() -> None:
     labelled = container_smoke._settings(Engine(), IMAGE, "1g", gpus=False)
     own = Container(labelled["labels"])
     container_smoke._remove_orphans(Engine([own]), IMAGE)
-    assert labelled["labels"][container_smoke.OWNER_LABEL].split(" ") == processes.own_identity()
+    assert labelled["labels"][container_smoke.OWNER_LABEL].split(" ") == processes.this_process()
     assert not own.removed
 
 

@@ -21,7 +21,8 @@ from provision.core import tar
 from provision.core.types import Image, Layer
 from provision.image import oci_layout
 from provision.image.config import LOCK_LABEL
-from tests.unit.image.test_image_base_archive import LAYERS, Silent, config, layout
+from tests.unit.image.test_image_build import Quiet
+from tests.unit.image.test_image_disk_base import LAYERS, config, layout
 from tests.unit.image.test_image_layers import digest
 
 LOCK = "5c" * 32
@@ -95,16 +96,16 @@ def user_image(folder: Path, user: str) -> Image:
 def test_the_name_of_another_users_image_is_not_moved(tmp_path: Path) -> None:
     engine = ContainerdEngine()
     theirs, own = user_image(tmp_path, "theirs"), user_image(tmp_path, "own")
-    assert images.load_image(theirs, engine, Silent())
+    assert images.load_image(theirs, engine, Quiet())
     before = dict(engine.tags)
     assert set(before) == {REFERENCE, "provision/lab:latest"}
-    assert images.load_image(own, engine, Silent())
+    assert images.load_image(own, engine, Quiet())
     assert engine.tags == before
-    assert not images.load_image(own, engine, Silent())  # found without a name
+    assert not images.load_image(own, engine, Quiet())  # found without a name
     own_id = images.find_engine_id(own, engine)
     assert own_id not in before.values()
-    assert images.name_of_own_image(engine, own.layout, REFERENCE) == own_id
-    assert images.name_of_own_image(engine, theirs.layout, REFERENCE) == REFERENCE
+    assert images.runnable_name(engine, own.layout, REFERENCE) == own_id
+    assert images.runnable_name(engine, theirs.layout, REFERENCE) == REFERENCE
     assert images.removable_images(own.layout, engine) == {own_id[:19]: 1}
 
 
@@ -114,10 +115,10 @@ def test_an_own_name_moves_to_the_newer_image(tmp_path: Path) -> None:
     newer = replace(user_image(tmp_path, "newer"), layout=older.layout)
     settings = oci_layout.blob(tmp_path / "newer", newer.image_id).read_bytes()
     oci_layout.blob(older.layout, newer.image_id).write_bytes(settings)
-    images.load_image(older, engine, Silent())
+    images.load_image(older, engine, Quiet())
     earlier = engine.tags[REFERENCE]
     engine.images.remove = engine.by_id.pop
-    images.load_image(newer, engine, Silent())
+    images.load_image(newer, engine, Quiet())
     assert engine.tags[REFERENCE] == engine.tags["provision/lab:latest"] != earlier
     assert earlier not in engine.by_id
 
@@ -125,9 +126,9 @@ def test_an_own_name_moves_to_the_newer_image(tmp_path: Path) -> None:
 def test_a_name_that_another_user_moved_is_not_removed(tmp_path: Path) -> None:
     engine = ContainerdEngine()
     own, theirs = user_image(tmp_path, "own"), user_image(tmp_path, "theirs")
-    images.load_image(own, engine, Silent())
+    images.load_image(own, engine, Quiet())
     own_id = engine.tags[REFERENCE]
-    images.load_image(theirs, engine, Silent())
+    images.load_image(theirs, engine, Quiet())
     their_id = images.find_engine_id(theirs, engine)
     engine.tags[REFERENCE] = their_id  # `docker tag`
     assert own_id != their_id
@@ -146,6 +147,6 @@ def test_an_engine_without_nvidias_runtime_is_started_without_gpus(
             return {**super().info(), "Runtimes": runtimes}
 
     engine = Engine()
-    images.load_image(user_image(tmp_path, "own"), engine, Silent())
+    images.load_image(user_image(tmp_path, "own"), engine, Quiet())
     unmet = images.unmet_requirements(engine, REFERENCE, "lab")
     assert unmet == (() if has_runtime else ("gpus", "memlock"))

@@ -18,8 +18,9 @@ from provision.core.errors import (
     InvalidSpec,
 )
 from provision.core.types import Image, Layer
-from provision.image import base_archive, docker, export, oci_layout
-from tests.unit.image.test_image_base_archive import LAYERS, Silent, config, layers_of, layout
+from provision.image import disk_base, docker, export, oci_layout
+from tests.unit.image.test_image_build import Quiet
+from tests.unit.image.test_image_disk_base import LAYERS, config, layers_of, layout
 from tests.unit.image.test_image_layers import digest
 
 
@@ -34,43 +35,51 @@ def image(tmp_path: Path) -> Image:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
-def test_an_exported_image_can_be_a_base(image: Image, tmp_path: Path, kind: str) -> None:
-    to = export.parse_output(f"{kind}:{tmp_path / 'out' / 'toy'}")
-    for _ in range(2):  # the second replaces the first
-        export.export_image(image, to, Silent())
-    base = base_archive.read_disk_base(str(to))
-    assert base.digest == image.image_id
-    assert base.reference == ("provision/toy:1" if kind == "docker-archive" else "lab:12")
-    assert layers_of(base, tmp_path / "blobs") == LAYERS
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy"]
+def exported(to: export.Output, folder: Path) -> tuple[str, str, list[bytes]]:
+    """Name, image id and layers of the image in an output."""
+    assert to.path is not None
+    if to.kind == "oci":
+        base = disk_base.read_disk_base(str(to))
+        return base.reference, base.digest, layers_of(base, folder / "blobs")
+    with tarfile.open(to.path) as archive:
+        files = {name: archive.extractfile(name) for name in archive.getnames()}
+        content = {name: file.read() for name, file in files.items() if file}
+    if to.kind == "docker-archive":
+        (row,) = json.loads(content["manifest.json"])
+        return (
+            row["RepoTags"][0],
+            digest(content[row["Config"]]),
+            [content[name] for name in row["Layers"]],
+        )
+    for name, data in content.items():
+        (folder / "unpacked" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "unpacked" / name).write_bytes(data)
+    return exported(export.parse_output(f"oci:{folder / 'unpacked'}"), folder)
 
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
-def test_an_exported_image_has_the_names_of_the_user(
+def test_an_exported_image_is_complete_and_has_its_names(
     image: Image, tmp_path: Path, kind: str
 ) -> None:
-    to = export.parse_output(f"{kind}:{tmp_path / 'toy'}")
-    export.export_image(image, to, Silent(), ["lab.org:5000/ml/toy:2"])
-    base = base_archive.read_disk_base(str(to))
-    assert (base.reference, base.digest) == ("lab.org:5000/ml/toy:2", image.image_id)
-    export.export_image(image, to, Silent(), ["lab/toy:2", "lab/toy:latest"])
+    to = export.parse_output(f"{kind}:{tmp_path / 'out' / 'toy'}")
+    for _ in range(2):  # the second replaces the first
+        export.export_image(image, to, Quiet())
+    name = "provision/toy:1" if kind == "docker-archive" else "lab:12"
+    assert exported(to, tmp_path / "a") == (name, image.image_id, LAYERS)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy"]
+    names = ["lab.org:5000/ml/toy:2", "lab/toy:latest"]
+    export.export_image(image, to, Quiet(), names)
+    assert exported(to, tmp_path / "b") == (names[0], image.image_id, LAYERS)
     if kind == "oci":
-        rows = json.loads((tmp_path / "toy" / "index.json").read_bytes())["manifests"]
-        assert [row["annotations"][oci_layout.NAME] for row in rows] == [
-            "lab/toy:2",
-            "lab/toy:latest",
-        ]
+        rows = json.loads((tmp_path / "out" / "toy" / "index.json").read_bytes())["manifests"]
+        assert [row["annotations"][oci_layout.NAME] for row in rows] == names
         assert {row["digest"] for row in rows} == {image.manifest_digest}
-    assert (
-        base_archive.read_disk_base(str(to)).digest == image.image_id
-    )  # one image, whatever it is called
 
 
 def test_an_archive_is_the_same_bytes_each_time(image: Image, tmp_path: Path) -> None:
     sums = set()
     for name in ("a", "b"):
-        export.export_image(image, export.parse_output(f"oci-archive:{tmp_path / name}"), Silent())
+        export.export_image(image, export.parse_output(f"oci-archive:{tmp_path / name}"), Quiet())
         sums.add(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
     assert len(sums) == 1
     with tarfile.open(fileobj=io.BytesIO((tmp_path / "a").read_bytes())) as whole:
@@ -99,14 +108,14 @@ def test_a_folder_that_is_not_a_layout_is_never_replaced(image: Image, tmp_path:
     (tmp_path / "home" / "thesis.tex").write_text("years")
     for place in (f"oci:{tmp_path / 'home'}", f"docker-archive:{tmp_path / 'home'}"):
         with pytest.raises(InUse, match="exists and is not"):
-            export.export_image(image, export.parse_output(place), Silent())
+            export.export_image(image, export.parse_output(place), Quiet())
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
 
 
 def test_a_layout_of_several_images_is_never_replaced(image: Image, tmp_path: Path) -> None:
     several = layout(tmp_path / "several", platforms=("amd64", "arm64"))
     with pytest.raises(InUse, match="a layout of several images"):
-        export.export_image(image, export.parse_output(f"oci:{several}"), Silent())
+        export.export_image(image, export.parse_output(f"oci:{several}"), Quiet())
     assert len(json.loads((several / "index.json").read_bytes())["manifests"]) == 2
 
 
@@ -163,7 +172,7 @@ def test_a_layout_with_more_than_one_image_is_not_replaced(
     add_content(tmp_path / "there")
     before = contents(tmp_path / "there")
     with pytest.raises(InUse, match=message):
-        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'there'}"), Silent())
+        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'there'}"), Quiet())
     assert contents(tmp_path / "there") == before
 
 
@@ -174,16 +183,16 @@ def test_a_mount_point_is_not_replaced(
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "disk")
     with pytest.raises(InUse, match=r"is the mount point of a file system.*Choose a folder in it"):
-        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk'}"), Silent())
+        export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk'}"), Quiet())
     assert not list((tmp_path / "disk").iterdir())
-    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk' / 'toy'}"), Silent())
+    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'disk' / 'toy'}"), Quiet())
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["toy"]
 
 
 def test_an_empty_folder_is_replaced(image: Image, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'empty'}"), Silent())
-    assert base_archive.read_disk_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
+    export.export_image(image, export.parse_output(f"oci:{tmp_path / 'empty'}"), Quiet())
+    assert disk_base.read_disk_base(f"oci:{tmp_path / 'empty'}").digest == image.image_id
 
 
 @pytest.mark.parametrize("text", ["", "oci", "oci:", "registry:x", "docker:x"])
@@ -194,11 +203,11 @@ def test_invalid_outputs(text: str) -> None:
 
 def test_a_layout_with_other_files_is_not_replaced(image: Image, tmp_path: Path) -> None:
     to = tmp_path / "out"
-    export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
-    export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
+    export.export_image(image, export.parse_output(f"oci:{to}"), Quiet())
+    export.export_image(image, export.parse_output(f"oci:{to}"), Quiet())
     (to / "lab.sif").write_text("Apptainer's")
     with pytest.raises(InUse, match=r"holds more than an image layout, lab\.sif"):
-        export.export_image(image, export.parse_output(f"oci:{to}"), Silent())
+        export.export_image(image, export.parse_output(f"oci:{to}"), Quiet())
     assert (to / "lab.sif").read_text() == "Apptainer's"
 
 
@@ -212,7 +221,7 @@ def test_a_symbolic_link_stays_and_its_target_is_replaced(
     (folder / "scratch").mkdir()
     (folder / "link").symlink_to("scratch/out")
     for _ in range(2):
-        export.export_image(image, export.parse_output(f"{kind}:{folder / 'link'}"), Silent())
+        export.export_image(image, export.parse_output(f"{kind}:{folder / 'link'}"), Quiet())
         assert (folder / "link").is_symlink()
     assert [path.name for path in (folder / "scratch").iterdir()] == ["out"]
     assert not list(folder.glob(".*"))

@@ -82,12 +82,9 @@ class Lab:
         resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
         self.progress = Listening()
         return image.build_image(
-            resolution,
-            lock,
+            Recipe(resolution=resolution, lock=lock, base=BASE, runtime=RUNTIME),
             prefix,
-            BASE,
             layout=self.root / "images" / name,
-            runtime=RUNTIME,
             link=self.link,
             progress=self.progress,
         )
@@ -182,7 +179,7 @@ def test_environments_differing_in_a_small_package_share_the_rest(lab: Lab) -> N
 
 
 def test_cache_key_covers_everything_that_decides_the_bytes() -> None:
-    recipe = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    recipe = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, runtime={}, epoch=1)
     package = _locked("greet", "1.0")
     other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
     local = replace(PYTHON, url="file:///home/one/channel/linux-64/python.conda")
@@ -211,7 +208,7 @@ def test_cache_key_covers_everything_that_decides_the_bytes() -> None:
 
 
 def test_the_recipe_covers_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    item = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, own=(), epoch=1)
+    item = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, runtime={}, epoch=1)
     before = item.digest
     monkeypatch.setattr(config, "USER", "0:0")
     assert item.digest != before
@@ -248,7 +245,7 @@ def test_the_recipe_covers_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_required_glibc_is_that_of_the_packages(changed: dict[str, Any], glibc: str) -> None:
     lock = replace(LOCK, packages=(replace(PYTHON, **changed),))
-    assert Recipe(resolution=RESOLUTION, lock=lock, base=BASE, own=(), epoch=1).glibc == glibc
+    assert Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime={}, epoch=1).glibc == glibc
 
 
 def test_too_old_base_is_refused_before_the_build(lab: Lab) -> None:
@@ -259,12 +256,9 @@ def test_too_old_base_is_refused_before_the_build(lab: Lab) -> None:
         InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"
     ):
         image.build_image(
-            RESOLUTION,
-            lock,
+            Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime=RUNTIME),
             prefix,
-            BASE,
             layout=lab.root / "images" / "toy",
-            runtime=RUNTIME,
             link=lab.link,
             progress=lab.progress,
         )
@@ -374,7 +368,7 @@ def test_a_prefix_with_changed_wheels_is_refused(lab: Lab) -> None:
         lab.build("toy", FIRST, prefix)
     (site / "einops-1.0.dist-info" / "RECORD").chmod(0o755)
     with pytest.raises(IntegrityError, match="every file is executable"):
-        lab.build("toy", FIRST, replace(prefix, wheels=None))
+        lab.build("toy", FIRST, replace(prefix, wheels={}))
 
 
 def test_a_locale_without_utf_8_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,12 +441,9 @@ def test_conda_cuda_packages_have_their_own_layer(tmp_path: Path) -> None:
         lock = replace(LOCK, packages=(replace(PYTHON, version=version), cudnn), sha256=version)
         prefix = Prefix(name="toy", path=tmp_path / "prefix", lock_sha256=version)
         return image.build_image(
-            RESOLUTION,
-            lock,
+            Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime=RUNTIME),
             prefix,
-            BASE,
             layout=tmp_path / "images" / "toy",
-            runtime=RUNTIME,
             link=link(version),
             progress=Quiet(),
         )

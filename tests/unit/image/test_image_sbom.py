@@ -17,13 +17,10 @@ from provision.core.errors import IntegrityError
 from provision.core.types import Layer
 from provision.environment import runtime_package
 from provision.image import config, oci_layout
+from provision.image.contents import ImageContents, read_files
 from provision.image.sbom import (
-    RPM,
-    SIZE_LIMIT,
     SYSTEM_FILES,
-    ImageContents,
     base_packages,
-    read_files,
     unread_databases,
 )
 from tests import evidence
@@ -51,15 +48,8 @@ Status: install ok installed
 Architecture: amd64
 Version: 12.2.0-14
 """
-PROSE = b"This is the Debian prepackaged version of libc.\nLicense: not a field of this file\n"
-NAMED = b"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\nFiles: *\nLicense: GPL-3+\n text\nLicense: Expat\n"
-DEBIAN = archive(
-    RELEASE,
-    ("./var/lib/dpkg/status", STATUS),
-    ("usr/share/doc/libc6/copyright", PROSE),
-    ("usr/share/doc/gcc-12-base/copyright", NAMED),
-)
-LINKED = with_link("usr/share/doc/libgcc-s1", "gcc-12-base")
+DEBIAN = archive(RELEASE, ("./var/lib/dpkg/status", STATUS))
+LINKED = with_link("etc/os-release", "../usr/lib/os-release")
 RUNTIME = runtime_package.load()
 OWN = archive(
     (
@@ -83,14 +73,14 @@ def base_of(folder: Path, *layers: bytes) -> ImageContents:
     for index, layer in enumerate(layers):
         paths.append(folder / str(index))
         paths[-1].write_bytes(layer)
-    return read_files(paths, SYSTEM_FILES, RPM, SIZE_LIMIT)
+    return read_files(paths, SYSTEM_FILES)
 
 
 def test_packages_that_dpkg_recorded(tmp_path: Path) -> None:
     base = base_of(tmp_path, DEBIAN, LINKED)
-    assert [(part.name, part.version, part.license) for part in base_packages(base)] == [
-        ("libc6", "2.36-9+deb12u10", ""),
-        ("libgcc-s1", "12.2.0-14", "GPL-3+, Expat"),
+    assert [(part.name, part.version) for part in base_packages(base)] == [
+        ("libc6", "2.36-9+deb12u10"),
+        ("libgcc-s1", "12.2.0-14"),
     ]
     assert (
         base_packages(base)[0].purl
@@ -101,47 +91,34 @@ def test_packages_that_dpkg_recorded(tmp_path: Path) -> None:
 
 def test_records_of_unlimited_size_are_refused(tmp_path: Path) -> None:
     """However many files they are in: 80 files of 1 MiB each."""
-    many = archive(*((f"usr/share/doc/{number}/copyright", bytes(1 << 20)) for number in range(80)))
+    many = archive(*((f"var/lib/dpkg/status.d/{number}", bytes(1 << 20)) for number in range(80)))
     with pytest.raises(IntegrityError, match="more than 64 MiB"):
         base_of(tmp_path, many)
 
 
-def test_packages_of_distroless_images_and_apk(tmp_path: Path) -> None:
+def test_packages_of_distroless_images(tmp_path: Path) -> None:
     status = (b"Package: tzdata\nVersion: 2024a\nArchitecture: all\n", b"no package\n")
     distroless = archive(
         ("var/lib/dpkg/status.d/tzdata", status[0]),
         ("var/lib/dpkg/status.d/tzdata.md5sums", status[1]),
     )
-    wolfi = archive(
-        ("etc/os-release", b"ID=wolfi\n"),
-        ("lib/apk/db/installed", b"C:Q1x=\nP:glibc\nV:2.39-r1\nA:x86_64\nL:LGPL-2.1-or-later\n\n"),
-    )
     assert [part.purl for part in base_packages(base_of(tmp_path, distroless))] == [
         "pkg:deb/debian/tzdata@2024a?arch=all&distro=debian"
     ]
-    (part,) = base_packages(base_of(tmp_path, wolfi))
-    assert (part.purl, part.license) == (
-        "pkg:apk/wolfi/glibc@2.39-r1?arch=x86_64&distro=wolfi",
-        "LGPL-2.1-or-later",
-    )
 
 
 @pytest.mark.parametrize(
-    ("layers", "note"),
+    "layers",
     [
-        ([archive(RELEASE)], "no known package database"),
-        (
-            [archive(("var/lib/rpm/rpmdb.sqlite", b"SQLite"))],
-            "rpm database (/var/lib/rpm/rpmdb.sqlite)",
-        ),
-        ([DEBIAN, archive(("var/lib/.wh.dpkg", b""))], "no known package database"),
+        [archive(RELEASE)],
+        [archive(("var/lib/rpm/rpmdb.sqlite", b"SQLite"))],
+        [DEBIAN, archive(("var/lib/.wh.dpkg", b""))],
     ],
 )
-def test_unread_databases_are_reported(tmp_path: Path, layers: list[bytes], note: str) -> None:
+def test_a_base_without_dpkg_is_reported(tmp_path: Path, layers: list[bytes]) -> None:
     base = base_of(tmp_path, *layers)
     assert base_packages(base) == ()
-    (what,) = unread_databases(base)
-    assert note in what
+    assert len(unread_databases(base)) == 1
 
 
 def test_a_later_layer_overrides_an_earlier_one(tmp_path: Path) -> None:
@@ -149,11 +126,6 @@ def test_a_later_layer_overrides_an_earlier_one(tmp_path: Path) -> None:
         ("var/lib/dpkg/status", b"Package: libc6\nStatus: install ok installed\nVersion: 2.37\n")
     )
     assert [part.version for part in base_packages(base_of(tmp_path, DEBIAN, newer))] == ["2.37"]
-    circle = (
-        with_link("usr/share/doc/libc6", "libgcc-s1"),
-        with_link("usr/share/doc/libgcc-s1", "libc6"),
-    )
-    assert base_of(tmp_path, *circle).get("usr/share/doc/libc6/copyright") is None
 
 
 @pytest.fixture
@@ -186,22 +158,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def sbom(kind: str, *more: str) -> Result:
-    return CliRunner().invoke(cli, ["image", "sbom", "lab", "--format", kind, *more])
-
-
-def document(kind: str) -> dict[str, Any]:
-    result = sbom(kind)
-    assert result.exit_code == 0, result.output
-    outcome: dict[str, Any] = json.loads(result.stdout)
-    return outcome
+def sbom(*options: str) -> Result:
+    return CliRunner().invoke(cli, ["image", "sbom", "lab", *options])
 
 
 def test_cyclonedx_of_an_image(folder: Path) -> None:
     validation = pytest.importorskip("cyclonedx.validation.json")
     from cyclonedx.schema import SchemaVersion
 
-    sbom_document = document("cyclonedx")
+    result = sbom()
+    assert result.exit_code == 0, result.output
+    sbom_document: dict[str, Any] = json.loads(result.stdout)
     assert (
         validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(sbom_document))
         is None
@@ -222,29 +189,23 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
     assert parts["provision-runtime"]["version"] == RUNTIME.version  # no lock names it
     assert parts["provision-runtime"]["purl"].startswith("pkg:generic/provision")
     assert parts["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
-    assert parts["libgcc-s1"]["licenses"] == [{"license": {"name": "GPL-3+, Expat"}}]
     assert parts["torch"]["licenses"] == [{"expression": "LicenseRef-Lab-Own"}]
     assert "compositions" not in sbom_document
 
 
 def test_the_output_is_a_file_too(folder: Path) -> None:
-    assert sbom("cyclonedx", "-o", "lab.cdx.json").exit_code == 0
-    assert sbom("cyclonedx").stdout == Path("lab.cdx.json").read_text()
-
-
-def test_spdx_is_answered_with_a_converter(folder: Path) -> None:
-    result = sbom("spdx")
-    assert result.exit_code == 2 and "syft convert" in result.stderr, result.output
+    assert sbom("-o", "lab.cdx.json").exit_code == 0
+    assert sbom().stdout == Path("lab.cdx.json").read_text()
 
 
 def test_an_sbom_for_another_lock_is_refused(folder: Path) -> None:
     with (folder / locks.FILE).open("a") as file:
         file.write("# edited\n")
-    result = sbom("cyclonedx")
+    result = sbom()
     assert (result.exit_code, "of another lock than" in result.stderr) == (6, True), result.stderr
 
 
 def test_a_missing_image_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "layout").rename(tmp_path / "elsewhere")
-    result = sbom("cyclonedx")
-    assert (result.exit_code, "is missing or incomplete" in result.stderr) == (9, True)
+    result = sbom()
+    assert (result.exit_code, "no longer the complete image" in result.stderr) == (7, True)

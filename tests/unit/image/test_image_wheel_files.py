@@ -134,7 +134,7 @@ def test_a_link_or_a_pipe_in_the_place_of_a_file_is_refused(prefix: Prefix) -> N
         entries_of(info, prefix)
     (site / "greet.py").unlink()
     os.mkfifo(site / "greet.py")
-    with pytest.raises(IntegrityError, match="is not a file, though a package says so"):
+    with pytest.raises(IntegrityError, match="is not a file, but its package lists it"):
         entries_of(info, prefix)
 
 

@@ -214,7 +214,7 @@ def test_lock_is_read_for_one_platform(tmp_path: Path, monkeypatch: pytest.Monke
     assert [(package.version, package.build, package.platform) for package in lock.packages] == [
         ("2", "py_0", "linux-aarch64")
     ]
-    assert (lock.channels, lock.as_of, lock.solver) == (("conda-forge",), "2025-01-31", None)
+    assert (lock.channels, lock.as_of) == (("conda-forge",), "2025-01-31")
     for machine, platform in (
         ("aarch64", "linux-aarch64"),
         ("x86_64", "linux-64"),
@@ -276,7 +276,6 @@ def test_the_environment_name_does_not_change_the_hashes() -> None:
         == other.sha256
         == lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
     )
-    assert first.former_sha256 != other.former_sha256
     assert lockfile.content_hashes(first) == lockfile.content_hashes(other)  # conda-lock's
     assert (
         first.sha256

@@ -165,7 +165,8 @@ def test_record_requires_another_python(lab: conda.Solver) -> None:
         "python=3.12",
         machine=[("__glibc", "2.28"), ("__cuda", "12.1")],
     )
-    assert "cannot be installed together: pytorch requires python 3.11.*." in explanation.message
+    assert "cannot be installed together:" in explanation.message
+    assert "python 3.11.*, for which no candidates were found" in explanation.message
     assert "`python=3.12` could become python 3.11.1" in explanation.advice
 
 
@@ -190,18 +191,24 @@ def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
 
 
 def test_two_packages_that_require_a_third_differently(lab: conda.Solver) -> None:
-    assert (
-        "wants-mkl requires blas 2.*, wants-blas requires blas 1.*"
-        in explained(lab, "wants-mkl", "python", "wants-blas").message
-    )
+    message = explained(lab, "wants-mkl", "python", "wants-blas").message
+    assert "blas 1.*" in message and "blas 2.*" in message
 
 
 def test_transitive_conflict(lab: conda.Solver) -> None:
-    explanation = explained(lab, "chain", "numpy=2.4")
-    assert (
-        "for chain 1 0, `numpy=2.4` (requested; spec.yml) and `link 1` (needed by chain) cannot be installed together: link requires numpy <2"
-        in str(explanation)
+    message = explained(lab, "chain", "python", "numpy=2.4").message
+    head, *chain = message.splitlines()
+    assert head.endswith(
+        "`chain` (written into environment.yml by hand) and `numpy=2.4` (requested; spec.yml) "
+        "cannot be installed together:"
     )
+    assert [line.strip() for line in chain] == [
+        "chain * cannot be installed because there are no viable options:",
+        "chain 1 would require",
+        "link ==1, which cannot be installed because there are no viable options:",
+        "link 1 would require",
+        "numpy <2, for which no candidates were found.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -209,11 +216,11 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
     [
         (
             [("__glibc", "2.28")],
-            "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) requires about __cuda 12.0, and none is assumed",
+            "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) requires __cuda >=12, and none is assumed",
         ),
         (
             [("__glibc", "2.28"), ("__cuda", "11.4")],
-            "requires about __cuda 12.0, and 11.4 is assumed (virtual-packages.yml, linux-64)",
+            "requires __cuda >=12, and 11.4 is assumed (virtual-packages.yml, linux-64)",
         ),
     ],
 )

@@ -269,7 +269,5 @@ def test_lock_that_conda_lock_refuses_is_refused_with_the_field(tmp_path: Path) 
     content = sound()
     content["package"][0]["optional"] = None
     lock = written(tmp_path, content)
-    with pytest.raises(
-        IntegrityError, match=r"as explicit: conda-lock refuses package\.0\.optional: "
-    ):
+    with pytest.raises(IntegrityError, match=r"as explicit: .*package\.0\.optional"):
         lockfile.export_lock(lock, "lab", "explicit", "linux-64")

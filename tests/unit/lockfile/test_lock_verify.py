@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -12,12 +11,11 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings, strategies
 
-from provision import catalog, lockfile
+from provision import lockfile
 from provision.adapters import conda
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
 from provision.core.errors import IntegrityError, ProvisionError
-from provision.lockfile.verify import inputs
 from provision.lockfile.verify.entries import LockFinding
 
 SHA, MD5 = "a" * 64, "b" * 32
@@ -94,7 +92,7 @@ def verified(tmp_path: Path) -> Callable[..., list[LockFinding]]:
             (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(machine)
         return list(
             lockfile.verify_lock(
-                lockfile.read_file(path), lockfile.RemoteAnswers(**options), "lab"
+                lockfile.read_file(path), lockfile.RemoteFacts(**options), "lab"
             ).findings
         )
 
@@ -341,10 +339,10 @@ def test_file_that_is_not_served(
     verified: Verify, answer: Availability, kind: str, message: str
 ) -> None:
     content = sound()
-    answers = {entry_["url"]: Availability(state="available") for entry_ in content["package"]} | {
+    remote = {entry_["url"]: Availability(state="available") for entry_ in content["package"]} | {
         entry(content, "torch")["url"]: answer
     }
-    findings = only(verified(content, served=answers))
+    findings = only(verified(content, served=remote))
     assert (findings.package, findings.kind) == ("torch", kind)
     assert (
         message in findings.message
@@ -487,7 +485,7 @@ def test_unreadable_metadata_is_a_note_not_a_finding(
     assert isinstance(original, WheelMetadata)
     metadata[url] = change if isinstance(change, str) else dataclasses.replace(original, **change)
     verified = lockfile.verify_lock(
-        lockfile.read_file(path), lockfile.RemoteAnswers(metadata=metadata), "lab"
+        lockfile.read_file(path), lockfile.RemoteFacts(metadata=metadata), "lab"
     )
     assert verified.findings == ()
     if message:
@@ -508,9 +506,9 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     content["package"] = [entry_ for entry_ in content["package"] if entry_["name"] != "python"]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    answers = lockfile.RemoteAnswers(metadata=wheel_metadata(content, torch=["sympy"]))
+    remote = lockfile.RemoteFacts(metadata=wheel_metadata(content, torch=["sympy"]))
     assert "torch, filelock: the lock has no Python" in only_note(
-        lockfile.verify_lock(lockfile.read_file(path), answers, "lab"), "wheels"
+        lockfile.verify_lock(lockfile.read_file(path), remote, "lab"), "wheels"
     )
     content = {
         **content,
@@ -518,7 +516,7 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     }
     path.write_text(yaml.safe_dump(content))
     assert "the values of markers for linux-s390x" in only_note(
-        lockfile.verify_lock(lockfile.read_file(path), answers, "lab"), "wheels"
+        lockfile.verify_lock(lockfile.read_file(path), remote, "lab"), "wheels"
     )
 
 
@@ -552,109 +550,61 @@ def test_host_python_replaces_the_channels(verified: Verify) -> None:
 ENVIRONMENT = "channels: [conda-forge]\ndependencies: [python=3.11]\n"
 
 
-def content_hash(folder: Path) -> str:
-    inputs = lockfile.read_inputs(ENVIRONMENT, MACHINE, folder)
-    return lockfile.content_hashes(inputs)["linux-64"]
-
-
-def test_content_hash_covers_the_inputs_next_to_the_lock(verified: Verify, tmp_path: Path) -> None:
+def test_a_lock_is_of_the_inputs_next_to_it(verified: Verify, tmp_path: Path) -> None:
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
+    sha256 = lockfile.read_inputs(ENVIRONMENT, MACHINE, tmp_path).sha256
     content = sound()
-    content["metadata"]["content_hash"]["linux-64"] = content_hash(tmp_path)
+    content["metadata"]["custom_metadata"] = {"provision_inputs_sha256": sha256}
     assert verified(content) == []
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT.replace("3.11", "3.12"))
-    findings = only(verified(content))
-    assert (findings.kind, findings.package) == ("inputs", "conda-lock.yml")
-    assert "the content hash differs" in findings.message
-
-
-def test_content_hash_covers_the_inputs_where_our_own_path_has_a_space(
-    verified: Verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = tmp_path / "the data"
-    data.mkdir()
-    shutil.copy(catalog.DATA / "pypi-conda-names.yml", data)
-    monkeypatch.setattr(inputs, "DATA", data)
-    (tmp_path / lockfile.ENVIRONMENT).write_text(f"{ENVIRONMENT[:-2]}, {{pip: [numpy]}}]\n")
-    assert "the content hash differs" in only(verified(sound())).message
-
-
-def test_hash_without_virtual_packages_is_not_compared(verified: Verify, tmp_path: Path) -> None:
-    """As in the root of a repository, where the lock and its environment.yml stand, and nothing
-    else."""
+    (finding,) = verified(content)
+    assert (finding.kind, finding.package) == ("inputs", "conda-lock.yml")
     (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
-    content = sound()
-    assert "the content hash differs" in only(verified(content, machine=None)).message
-    content["metadata"]["custom_metadata"] = {"provision_inputs_sha256": SHA}
-    assert verified(content, machine=None) == []
+    content["metadata"]["custom_metadata"]["provision_as_of"] = "2026-01-01"
+    assert [finding.kind for finding in verified(content)] == ["inputs"]
 
 
 @pytest.mark.parametrize(
-    "source,text",
+    "text,metadata",
     [
-        ("environment.yml", "dependencies: 3\n"),
-        ("environment.yml", "channels: [conda-forge]\n"),
-        ("environment.yml", "channels: [conda-forge]\ndependencies: ['*::numpy']\n"),
-        (
-            "environment.yml",
-            "channels: [conda-forge]\ndependencies: [python, pip: [\"x; y='1'\"]]\n",
-        ),
-        ("environment.yml", "[\n"),
-        ("meta.yaml", "package: {name: lab}\nrequirements: {run: [python]}\n"),
+        (ENVIRONMENT, {}),  # of another tool
+        ("dependencies: 3\n", {"provision_inputs_sha256": SHA}),
+        ("[\n", {"provision_inputs_sha256": SHA}),
+        (None, {"provision_inputs_sha256": SHA}),
     ],
 )
-def test_inputs_that_conda_lock_cannot_read_are_noted(
-    tmp_path: Path, source: str, text: str
+def test_inputs_that_cannot_be_compared_are_noted(
+    tmp_path: Path, text: str | None, metadata: dict[str, str]
 ) -> None:
-    (tmp_path / source).write_text(text)
+    if text is not None:
+        (tmp_path / lockfile.ENVIRONMENT).write_text(text)
+    (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(MACHINE)
     content = sound()
-    content["metadata"]["sources"] = [source]
+    content["metadata"]["custom_metadata"] = metadata
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    report = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab")
+    report = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteFacts(), "lab")
     assert [finding for finding in report.findings if finding.kind == "inputs"] == []
-    assert source in only_note(report, "content hash")
-
-
-def test_recipe_next_to_a_lock_is_not_run(tmp_path: Path) -> None:
-    """conda-lock would render it without a sandbox."""
-    code = "cycler.__init__.__globals__.os.mkdir('" + str(tmp_path / "ran") + "')"
-    (tmp_path / "meta.yaml").write_text("{{ " + code + " }}\n")
-    content = sound()
-    content["metadata"]["sources"] = ["meta.yaml"]
-    path = tmp_path / lockfile.FILE
-    path.write_text(yaml.safe_dump(content))
-    lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab")
-    assert not (tmp_path / "ran").exists()
+    assert "environment.yml" in only_note(report, "cannot be compared")
 
 
 def test_skipped_checks_are_noted(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))
-    notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteAnswers(), "lab").notes
+    notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteFacts(), "lab").notes
     assert [
         check
-        for check in ("--offline", "content hash", "constrains")
+        for check in ("--offline", "cannot be compared", "constrains")
         if not any(check in note for note in notes)
     ] == []
-    everything = lockfile.RemoteAnswers(
+    everything = lockfile.RemoteFacts(
         served={},
         constrains={entry_["url"]: () for entry_ in sound()["package"]},
         metadata=wheel_metadata(sound()),
     )
     assert (
-        len(lockfile.verify_lock(lockfile.read_file(path), everything, "lab").notes) == 1
+        len(lockfile.verify_lock(lockfile.read_file(path), everything, "lab").notes) == 2
     )  # the inputs are still not beside it
-
-
-def test_a_lock_of_conda_lock_is_verified_with_its_default_machine(verified: Verify) -> None:
-    content = sound()
-    entry(content, "python")["dependencies"]["__cuda"] = (
-        ">=12"  # an option of its command, which no file tells
-    )
-    assert verified(content, machine=None) == []
-    entry(content, "python")["dependencies"]["__glibc"] = ">=2.34"
-    assert "__glibc is 2.28" in only(verified(content, machine=None)).message
 
 
 @pytest.mark.parametrize(
@@ -756,7 +706,7 @@ def test_any_lock_is_verified_or_refused(tmp_path: Path, data: strategies.DataOb
         }
         lockfile.verify_lock(
             lock,
-            lockfile.RemoteAnswers(
+            lockfile.RemoteFacts(
                 served={entry.url: Availability(state="gone") for entry in lock.entries},
                 metadata=metadata,
             ),

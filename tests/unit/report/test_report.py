@@ -140,25 +140,16 @@ def test_findings_verdicts_and_skipped_phases_are_listed(tmp_path: Path) -> None
         ("checkpoint", "skipped"),
     ]
     assert run.phases[1].findings[0].ranks == [1]
-    assert run.about["ranks"] == "2, gloo on cpu"
+    assert run.setting["ranks"] == "2, gloo on cpu"
     assert run.facts["torch.devices[0].name"] == "H100"
     assert run.facts["torch.arch_list"] == ("sm_80", "sm_90")
 
 
 def test_shared_sample_is_loaded(tmp_path: Path) -> None:
     page = page_of(tmp_path, passport(json.loads(SAMPLE.read_text())))
-    (run,) = page.measurements
-    assert (page.verdict, [finding.id for phase in run.phases for finding in phase.findings]) == (
-        "warn",
-        ["slow-rank"],
-    )
-    assert [curve.collective for curve in page.curves] == ["all_reduce"]
     (table,) = page.ranks
-    assert {column.group for column in table.columns} == {
-        "barrier",
-        "compute",
-        "all_reduce of float32",
-    }
+    groups = {column.group for column in table.columns}
+    assert (page.verdict, groups) == ("warn", {"barrier", "compute", "all_reduce of float32"})
 
 
 def test_contradicted_verdict_is_reported(tmp_path: Path) -> None:
@@ -270,7 +261,7 @@ def test_ranks_of_several_hosts_are_distinguished_and_gpus_counted(tmp_path: Pat
     smoke_report["phases"].insert(0, phase("facts", data={"ranks": rank_facts}))
     page = page_of(tmp_path, passport(smoke_report))
     assert page.ranks[0].hosts == ("node0", "node0", "node1", "node1")
-    assert page.measurements[0].about["GPUs"] == "4 x H100"
+    assert page.measurements[0].setting["GPUs"] == "4 x H100"
 
 
 def test_only_outliers_of_many_ranks_are_shown(

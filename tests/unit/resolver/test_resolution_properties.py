@@ -171,7 +171,6 @@ def _plain(rule: catalog.CompatibilityRule) -> bool:
     return not (
         rule.package
         or rule.channels
-        or rule.variables
         or rule.through_ptx
         or rule.platforms
         or rule.python

@@ -10,7 +10,7 @@ from provision.core.errors import InvalidSpec
 from provision.core.paths import Folders
 from provision.verbs.change import requirements
 from provision.workflow.context import Context
-from tests.unit.image.test_image_build import Quiet
+from tests.progress import Recorder
 
 
 def test_only_a_wheel_that_the_change_dropped_is_unused(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_only_a_wheel_that_the_change_dropped_is_unused(tmp_path: Path) -> None:
 def test_what_is_no_requirement(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     """Errors are about what was typed, not about a line that spec.yml would have."""
     folders = Folders(data=tmp_path, cache=tmp_path, envs=tmp_path)
-    context = Context(folders=folders, progress=Quiet())
+    context = Context(folders=folders, progress=Recorder())
     with pytest.raises(InvalidSpec, match=message) as error:
         requirements.prepare(context, arguments, tmp_path / "lab", python_of=lambda: "3.11")
     assert "spec.yml" not in str(error.value)

@@ -8,8 +8,8 @@ import pytest
 
 from provision.core.errors import IntegrityError
 from provision.core.mirrors import read_manifest
-from provision.verbs.channel import conda_files as mirror
-from provision.verbs.channel.conda_files import MirrorFile, mirror_file
+from provision.verbs.channel import mirror_folder as mirror
+from provision.verbs.channel.mirror_folder import MirrorFile, mirror_file
 
 SHA, OTHER = "a" * 64, "b" * 64
 FORGE = "https://channels.invalid/conda-forge"
@@ -46,14 +46,10 @@ def put(folder: Path, *files: MirrorFile) -> None:
         (folder / file.path).touch()
 
 
-def write(folder: Path, *files: MirrorFile, prune: bool = False) -> list[Path]:
+def write(folder: Path, *files: MirrorFile) -> None:
     put(folder, *files)
-    return mirror.write(
-        folder,
-        files,
-        {file.url: record(file.name) for file in files if file.manager == "conda"},
-        prune=prune,
-    )
+    rows = {file.url: record(file.name) for file in files if file.manager == "conda"}
+    mirror.write(folder, files, rows)
 
 
 @pytest.mark.parametrize(
@@ -149,22 +145,16 @@ def test_manifest_bytes_are_reproducible(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_earlier_files_stay_unless_pruned(tmp_path: Path) -> None:
+def test_earlier_files_stay(tmp_path: Path) -> None:
     old, new = [conda_file("a"), wheel("x")], [conda_file("b"), wheel("y", OTHER)]
     write(tmp_path, *old)
-    assert write(tmp_path, *new) == []
+    write(tmp_path, *new)
     repodata = tmp_path / "channels/channels.invalid/conda-forge/linux-64/repodata.json"
     assert list(json.loads(repodata.read_text())["packages.conda"]) == [
         "a-1-0.conda",
         "b-1-0.conda",
     ]
     assert set(json.loads((tmp_path / "mirror.json").read_text())["wheels"]) == {SHA, OTHER}
-    (tmp_path / "wheels" / SHA / ".x.whl.part").touch()
-    gone = [path.name for path in write(tmp_path, *new, prune=True)]
-    assert gone == ["a-1-0.conda", ".x.whl.part", "x-1.0-py3-none-any.whl"]
-    assert list(json.loads(repodata.read_text())["packages.conda"]) == ["b-1-0.conda"]
-    assert set(json.loads((tmp_path / "mirror.json").read_text())["wheels"]) == {OTHER}
-    assert "x/" not in (tmp_path / "simple" / "index.html").read_text()
 
 
 def test_records_of_removed_files_are_removed(tmp_path: Path) -> None:

@@ -17,27 +17,13 @@ from provision.cli.main import cli
 from provision.core.paths import Folders
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
+from provision.environment.marker import Marker
+from provision.environment.marker import write as write_marker
 from provision.verbs.clean import clean
 from provision.verbs.env import env
 from provision.verbs.env.output import product_lines
 from provision.workflow.context import Context
-
-
-class Recorder:
-    shows_bars = False
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def say(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-    def meter(self, title: str, total: int) -> Any:
-        from provision.cli.console import Bar
-
-        return Bar(title, total, None)
+from tests.progress import Recorder
 
 
 @pytest.fixture
@@ -57,11 +43,9 @@ def make_prefix(context: Context, name: str, *, folder: Path | None = None) -> P
     if folder is None:
         described.mkdir(parents=True)
         (described / "spec.yml").write_text('torch: "2.3"\n')
-    (path / "conda-meta").mkdir(parents=True)
-    (path / "bin").mkdir()
+    (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").write_text("x" * 100)
-    marker = {"name": name, "folder": str(described), "lock_sha256": "1" * 64}
-    (path / prefixes.MARKER).write_text(json.dumps(marker))
+    write_marker(path, Marker(name=name, folder=str(described), lock_sha256="1" * 64))
     prefix = prefixes.find(name, path)
     assert prefix is not None
     kernels.install(prefix, name)

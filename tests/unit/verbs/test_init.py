@@ -22,7 +22,7 @@ from provision.resolver.foreign_specs import (
 )
 from provision.verbs.init import init
 from provision.workflow.context import Context
-from tests.unit.workflow.test_env_list import Silent
+from tests.progress import Recorder
 
 NO_GPU = HostGpus(why="there is no nvidia-smi on this machine")
 GPU = HostGpus(driver="535.129.03", gpus=("sm_80",))
@@ -138,7 +138,7 @@ def test_pyproject() -> None:
 
 def context(tmp_path: Path) -> Context:
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    return Context(folders=folders, progress=Silent(), solver=conda.Solver())
+    return Context(folders=folders, progress=Recorder(), solver=conda.Solver())
 
 
 def test_first_file_decides_and_others_are_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from provision.verbs.join.join import _commands
 from provision.verbs.join.join_run import JoinRun
 from provision.workflow.lab_definition import Cluster, Engine, Lab, LabEnvironment, read_lab
 from tests.paths import ROOT
-from tests.unit.workflow.test_env_list import Silent
+from tests.progress import Recorder
 
 SAMPLE = ROOT / "examples" / "lab"
 IMAGE = "registry.lab/serve@sha256:" + "0" * 64
@@ -20,7 +20,7 @@ def commands(folder: Path, engine: Engine, environment: LabEnvironment) -> list[
     lab = Lab(
         name="lab", folder=folder, contact="me", clusters=(cluster,), environments=(environment,)
     )
-    run = JoinRun(lab=lab, folder=folder, progress=Silent(), act=False)
+    run = JoinRun(lab=lab, folder=folder, progress=Recorder(), act=False)
     return [command for _, command in _commands(run)]
 
 
@@ -49,6 +49,6 @@ def test_join_starts_no_job_on_kubernetes_and_says_how_to() -> None:
 def test_the_lock_of_the_sample_lab_is_of_its_spec(tmp_path: Path) -> None:
     """As the rules of today have it; otherwise: provision lock train --relock --envs examples/lab/envs."""
     lab = read_lab(SAMPLE)
-    run = JoinRun(lab=lab, folder=tmp_path, progress=Silent(), act=False)
+    run = JoinRun(lab=lab, folder=tmp_path, progress=Recorder(), act=False)
     [environment] = lab.environments
     assert run.plan(environment).current_lock is not None

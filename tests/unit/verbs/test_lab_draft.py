@@ -61,7 +61,7 @@ def test_a_draft_from_a_slurm_login_host(tmp_path: Path) -> None:
     assert lab.mirrors == ("*=https://mirror.vision.example/conda/",)
     assert "secret" not in text and "token" not in text
     assert "conda's file, without its credential" in text
-    assert lab.places["data"].parts[:2] == ("/", "scratch")
+    assert lab.paths["data"].parts[:2] == ("/", "scratch")
     assert [environment.name for environment in lab.environments] == ["train"]
     inventory = (tmp_path / "nodes.yml").read_text()
     assert "# n[1-2]: 4 x a100, 64 cores, features nvlink" in inventory
@@ -86,7 +86,7 @@ def test_a_draft_from_a_machine_that_says_nothing(tmp_path: Path) -> None:
         uncommented.append(line[2:] if is_key and not line.startswith("# checks") else line)
     (tmp_path / "lab.yml").write_text("\n".join(uncommented) + "\n")
     whole = read_lab(tmp_path)
-    assert whole.clusters and whole.environments and whole.mirrors and whole.places
+    assert whole.clusters and whole.environments and whole.mirrors and whole.paths
     assert whole.policy.groups == ("ml",)
 
 
@@ -172,7 +172,7 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
          "environments.train", "its lock is not portable"),
         ("runners.yml", "gpus: 2", "gpus: two", "runners.yml", "runners.yml:8"),
         ("lab.yml", "  train:", f"  tune: {{from: image, image: '-v/:/h@sha256:{'0' * 64}'}}",
-         "environments.tune", "is not a place in a registry"),
+         "environments.tune", "is not a reference to a registry"),
     ],
 )  # fmt: skip
 def test_a_mistake_fails_the_check(

@@ -103,7 +103,7 @@ def rows() -> dict[tuple[str, str, str, str], dict[str, Any]]:
 
 ROWS = rows()
 TOOLKITS = load("cuda.yml")["toolkits"]
-NCCL = load("nccl.yml")["nccl"]["builds"]
+NCCL = load("nccl.yml")["builds"]
 
 
 def key(version: str) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from provision.adapters import conda
 from provision.cli.main import cli
 from provision.core.types import LockedPackage
 from provision.environment import passport
-from provision.environment import prefix as prefixes
+from tests import evidence
 
 FORGE = conda.channel_url("conda-forge")
 
@@ -65,7 +64,7 @@ def test_render_all_dry_run_predicts_what_rendering_does(lab: Path, force: tuple
         "pending",
         f"would write environment.yml, virtual-packages.yml in {folder / 'new'}",
     )
-    assert rows["rendered"] == ("kept", "nothing to write: all files are as rendered")
+    assert rows["rendered"] == ("kept", "all files are as rendered")
     assert rows["wrong"][0] == "failed" and "no build for torch 2.1, CUDA 12.9" in rows["wrong"][1]
     if force:
         assert rows["edited"] == (
@@ -126,50 +125,16 @@ def test_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
         assert stale.exit_code == 6 and "is stale: the request changed" in stale.stderr
 
 
-def test_lock_whose_hash_covers_the_name_is_current(lab: Path) -> None:
-    folder = lab / "envs" / "rendered"
-    write_lock(folder)
-    lock_inputs = inputs(folder)
-    path = folder / lockfile.FILE
-    path.write_text(path.read_text().replace(lock_inputs.sha256, lock_inputs.former_sha256))
-    assert run("lock", "rendered").stdout.startswith("already locked")
-
-
 def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
-    host = platform.node()
-    document = {
-        "schema": passport.SCHEMA,
-        "name": "rendered",
-        "made_by": "x",
-        "written_at": "x",
-        "request": {},
-        "reasons": [],
-        "pins": [],
-    }
-    document |= {
-        "lock": {"sha256": "x", "packages": 1, "portable": True},
-        "prefix": {"path": "x"},
-        "image": None,
-        "kernel": None,
-    }
-    document["smoke"] = {"prefix": {"verdict": "pass", "measured_on": {"host": host}, "report": {}}}
-    prefix = lab / "data" / "prefixes" / "rendered"
-    marker = {"name": "rendered", "folder": str(lab / "envs" / "rendered"), "lock_sha256": "x"}
-    (prefix / "conda-meta").mkdir(parents=True)
-    (prefix / prefixes.MARKER).write_text(json.dumps(marker))
-    document["prefix"] = {"path": str(prefix)}
-    # Where earlier provisions wrote it.
-    (lab / "envs" / "rendered" / passport.FILE).write_text(json.dumps(document))
+    document = evidence.passport(evidence.report(evidence.phase()))
+    document["name"] = "rendered"
+    passports = lab / "data" / "passports"
+    evidence.write(passports / "rendered" / passport.FILE, document)
+    shutil.copytree(passports / "rendered", passports / "copy")
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")
     assert run("passport", "show", "rendered").exit_code == 0
     result = run("passport", "show", "copy")
     assert result.exit_code == 3 and "passport.json belongs to another environment" in result.stderr
-    listed = json.loads(run("env", "list", "--json").stdout)["environments"]
-    verdicts = {row["name"]: row["smoke"] for row in listed}
-    assert (
-        verdicts["rendered"].startswith("prefix: pass on a machine called")
-        and verdicts["copy"] == ""
-    )
 
 
 def test_render_all_check_with_dry_run_is_still_a_check(lab: Path) -> None:

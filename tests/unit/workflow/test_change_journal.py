@@ -4,7 +4,6 @@ any of its steps on the disk."""
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import sys
@@ -22,8 +21,10 @@ from provision.core.atomic import (
 from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import prefix as prefixes
+from provision.environment.marker import Marker
+from provision.environment.marker import write as write_marker
 from provision.workflow import change_journal
-from tests.unit.workflow.test_env_list import Silent
+from tests.progress import Recorder
 
 NAME = "lab"
 BEFORE = {"spec.yml": "old spec\n", "environment.yml": "old\n", "conda-lock.yml": "old lock\n"}
@@ -33,20 +34,10 @@ OLD, NEW = "1" * 64, "2" * 64
 STEPS = {"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
-class Lines(Silent):
-    def __init__(self) -> None:
-        self.warned: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warned.append(text)
-
-
 def make_prefix(path: Path, lock_sha256: str) -> Prefix:
-    (path / "conda-meta").mkdir(parents=True)
-    (path / "bin").mkdir()
+    (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").write_text(lock_sha256)
-    marker = {"name": NAME, "folder": "x", "lock_sha256": lock_sha256}
-    (path / prefixes.MARKER).write_text(json.dumps(marker))
+    write_marker(path, Marker(name=NAME, folder="x", lock_sha256=lock_sha256))
     return Prefix(name=NAME, path=path, lock_sha256=lock_sha256)
 
 
@@ -156,7 +147,7 @@ def test_a_change_that_is_killed_at_any_step_is_taken_back(tmp_path: Path) -> No
         was_killed = killed_before(step, root, functools.partial(change, folders, prefix))
         unfinished = change_journal.is_unfinished(folders, NAME)
         take_back = functools.partial(
-            change_journal.take_back_killed_change, folders, NAME, Lines()
+            change_journal.take_back_killed_change, folders, NAME, Recorder()
         )
         killed_before(step % 7, root, take_back)
         take_back()
@@ -185,7 +176,7 @@ def test_files_that_were_edited_after_the_kill_stay(folders: Folders) -> None:
     atomic_write(journal, killed)
     assert change_journal.is_unfinished(folders, NAME)
     (folders.envs / NAME / "conda-lock.yml").write_text("of a colleague\n")
-    before, lines = state(folders), Lines()
+    before, lines = state(folders), Recorder()
     change_journal.take_back_killed_change(folders, NAME, lines)
-    assert state(folders) == before and "conda-lock.yml was edited" in lines.warned[0]
+    assert state(folders) == before and "conda-lock.yml was edited" in lines.warnings[0]
     assert not change_journal.is_unfinished(folders, NAME)

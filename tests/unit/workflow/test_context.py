@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.workflow.context import reported_steps
-from tests.unit.verbs.test_clean import Recorder
+from tests.progress import Recorder
 
 
 @pytest.mark.parametrize("reason", [KeyboardInterrupt, OSError, RuntimeError])

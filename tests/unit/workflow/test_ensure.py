@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +14,13 @@ from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
 from provision.core.types import Pin, Prefix
 from provision.environment import prefix as prefixes
+from provision.environment.marker import Marker
+from provision.environment.marker import write as write_marker
 from provision.workflow import ensure
 from provision.workflow.context import Context
 from provision.workflow.image import image
+from tests.progress import Recorder
 from tests.unit.environment.test_prefix import lock
-from tests.unit.verbs.test_clean import Recorder
 
 PINS = (Pin(manager="pip", requirement="torch==2.3.1", reason="", source=""),)
 
@@ -64,9 +65,9 @@ def test_what_was_installed_by_hand_is_named_before_it_goes(
     path = tmp_path / "lab"
     site = path / "lib" / "python3.11" / "site-packages"
     (site / "einops-0.8.2.dist-info").mkdir(parents=True)
-    (path / prefixes.MARKER).parent.mkdir()
-    marker = {"name": "lab", "folder": "x", "lock_sha256": "1", "records": []}
-    (path / prefixes.MARKER).write_text(json.dumps(marker))
+    write_marker(
+        path, Marker(name="lab", folder="x", lock_sha256="1", records=("torch-2.dist-info",))
+    )
     with pytest.raises(Installing):
         ensure.ensure_prefix(context, plan(path), replace(lock(), packages=()))
     assert isinstance(context.progress, Recorder)
@@ -80,7 +81,8 @@ def test_no_image_is_made_of_a_lock_without_what_was_requested(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its labels would name a torch that it does not hold."""
-    monkeypatch.setattr(image, "_present_base", lambda *_: "a base")
+    monkeypatch.setattr(image, "_find_base", lambda *_: "a base")
+    monkeypatch.setattr(image, "_recipe", lambda *_: "a recipe")
     monkeypatch.setattr(images, "find_image", lambda *_, **__: None)
     prefix = Prefix(name="lab", path=tmp_path / "lab", lock_sha256="1")
     with pytest.raises(IntegrityError, match=r"has no torch, which the request needs"):

@@ -10,47 +10,39 @@ from typing import Any
 import pytest
 
 from provision.core import host
-from provision.core.errors import InvalidSpec, StaleLock
+from provision.core.errors import StaleLock
 from provision.core.paths import Folders
-from provision.core.types import Prefix
 from provision.environment import prefix as prefixes
+from provision.environment.marker import Marker
+from provision.environment.marker import write as write_marker
 from provision.verbs.drift.drift import read_expectation
 from provision.verbs.report.output import passport_lines
 from provision.workflow import environments as env_list
 from provision.workflow.context import Context
-from provision.workflow.passport import judged_passport, passport_with_image, read_passport
+from provision.workflow.passport import judged_passport, passport_with_image
 from tests import evidence
+from tests.progress import Recorder
 
 LOCK_SHA256 = "1" * 64
-
-
-class Silent:
-    shows_bars = False
-
-    def say(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def meter(self, title: str, total: int) -> Any: ...
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    return Context(folders=folders, progress=Silent())
+    return Context(folders=folders, progress=Recorder())
 
 
 def install(context: Context, name: str, lock_sha256: str = LOCK_SHA256) -> Path:
     """A prefix with the marker of an installed one."""
     path = context.folders.prefixes / name
-    (path / "conda-meta").mkdir(parents=True)
-    marker = {"name": name, "folder": str(context.folders.envs / name), "lock_sha256": lock_sha256}
-    (path / prefixes.MARKER).write_text(json.dumps(marker))
+    folder = str(context.folders.envs / name)
+    write_marker(path, Marker(name=name, folder=folder, lock_sha256=lock_sha256))
     return path
 
 
 def write_passport(context: Context, name: str, prefix: Path, **changes: Any) -> Path:
-    """A passport whose verdict was measured here. changes: of the facts about the machine; folder
-    and lock_sha256 of the passport."""
-    folder = changes.pop("folder", context.folders.passport(name))
+    """A passport whose verdict was measured here. changes: of the facts about the machine, and
+    lock_sha256 of the passport."""
     passport = evidence.passport(evidence.report(evidence.phase()))
     passport["name"] = name
     passport["prefix"] = {"path": str(prefix), "lock_sha256": LOCK_SHA256}
@@ -59,7 +51,7 @@ def write_passport(context: Context, name: str, prefix: Path, **changes: Any) ->
     passport["smoke"]["prefix"]["measured_on"] = {
         key: value for key, value in machine.items() if value is not None
     }
-    return evidence.write(folder / "passport.json", passport)
+    return evidence.write(context.folders.passport(name) / "passport.json", passport)
 
 
 def verdict(context: Context) -> str:
@@ -71,7 +63,7 @@ def test_a_verdict_is_shown_for_the_tested_prefix(context: Context) -> None:
     write_passport(context, "lab", install(context, "lab"))
     assert verdict(context) == "prefix: pass"
     (row,) = env_list.environments(context)
-    assert row.verdicts[0].here and row.verdicts[0].measured_at == 1767225600.0
+    assert row.verdicts[0].measured_at == 1767225600.0
 
 
 @pytest.mark.parametrize(
@@ -91,7 +83,7 @@ def test_a_verdict_of_another_machine_says_so(
     """A home may be shared by machines, and one machine changes its GPUs and driver."""
     write_passport(context, "lab", install(context, "lab"), **changes)
     (row,) = env_list.environments(context)
-    assert (row.smoke, row.verdicts[0].here) == (f"prefix: pass {where}", False)
+    assert (row.smoke, row.verdicts[0].elsewhere) == (f"prefix: pass {where}", where)
 
 
 def test_a_verdict_is_not_of_here_where_nobody_knows(
@@ -101,7 +93,7 @@ def test_a_verdict_is_not_of_here_where_nobody_knows(
     monkeypatch.setattr(host, "identity", lambda: unknown)
     write_passport(context, "lab", install(context, "lab"))
     (row,) = env_list.environments(context)
-    assert not row.verdicts[0].here
+    assert row.verdicts[0].elsewhere
 
 
 def test_a_passport_of_another_prefix_proves_nothing(context: Context) -> None:
@@ -113,22 +105,6 @@ def test_a_passport_of_another_prefix_proves_nothing(context: Context) -> None:
 def test_a_passport_of_another_lock_says_so(context: Context) -> None:
     write_passport(context, "lab", install(context, "lab"), lock_sha256="2" * 64)
     assert verdict(context) == "of another lock"
-
-
-def test_the_passport_of_an_earlier_provision_is_read_if_it_is_of_this_user(
-    context: Context,
-) -> None:
-    envs = context.folders.envs / "lab"
-    prefix = install(context, "lab")
-    write_passport(context, "lab", Path("/home/admin/lab"), folder=envs)
-    assert verdict(context) == ""
-    with pytest.raises(InvalidSpec, match="another user"):
-        read_passport(context.folders, "lab")
-    write_passport(context, "lab", prefix, folder=envs)
-    assert verdict(context) == "prefix: pass"
-    # The present one goes before it.
-    write_passport(context, "lab", prefix, host="gpu07")
-    assert verdict(context) == "prefix: pass on gpu07"
 
 
 def test_readers_say_what_the_passport_is_not_of(context: Context) -> None:
@@ -147,7 +123,7 @@ def test_readers_say_what_the_passport_is_not_of(context: Context) -> None:
     lock.unlink()
     write_passport(context, "lab", prefix, lock_sha256="2" * 64)
     assert f"than {prefix}" in judged_passport(context.folders, "lab")["outdated"]
-    prefixes.remove(Prefix(name="lab", path=prefix, lock_sha256=LOCK_SHA256))
+    prefixes.remove(prefix)
     assert "not installed" in judged_passport(context.folders, "lab")["outdated"]
 
 

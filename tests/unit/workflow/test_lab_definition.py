@@ -20,7 +20,7 @@ from provision.workflow.lab_definition import Cluster, LabEnvironment, Policy, r
 from provision.workflow.plan import BuildRequest, make_plan
 from provision.workflow.smoke.runner import SmokeRequest
 from tests.paths import ROOT
-from tests.unit.workflow.test_env_list import Silent
+from tests.progress import Recorder
 
 DIGEST = "sha256:" + "0" * 64
 WHOLE = f"""\
@@ -54,7 +54,7 @@ def test_everything_that_a_lab_can_say(tmp_path: Path) -> None:
         Cluster(name="main", engine="slurm", nodes="gpu", login=("login1", "login2"), account="ml"),
         Cluster(name="desks", engine="ssh", nodes="desks"),
     )
-    assert lab.places == {
+    assert lab.paths == {
         "data": Path("/scratch") / getpass.getuser() / "provision",
         "tmp": Path.home() / "tmp",
     }
@@ -196,7 +196,7 @@ def test_the_settings_of_a_lab_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "joined.yml"
     path.write_text(text)
     environ = {settings.CONFIG: str(path)}
-    assert settings.places(environ) == {**lab.places, "envs": tmp_path / "envs"}
+    assert settings.places(environ) == {**lab.paths, "envs": tmp_path / "envs"}
     names = [setting.name for setting in settings.mirror_settings([], environ)]
     assert names == ["pypi", "*"]
     assert parse_yaml(text)["mirrors"] == list(lab.mirrors)
@@ -213,7 +213,7 @@ def test_smoke_settings_of_a_lab_are_below_those_of_spec_and_command(
     (tmp_path / "lab" / "spec.yml").write_text(
         'torch: "2.3"\ncuda: "12.1"\npython_from: channel\nsmoke: [strict=false, timeout=60]\n'
     )
-    context = Context(folders=default_folders(tmp_path), progress=Silent())
+    context = Context(folders=default_folders(tmp_path), progress=Recorder())
     request = BuildRequest(name="lab", options={"smoke": ("timeout=30",)})
     test = make_plan(context, dataclasses.replace(request, smoke_request=SmokeRequest(ranks=4)))
     chosen = test.smoke_request

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
 from provision.workflow.smoke import smoke
 from tests import evidence
 from tests.described_environments import described_environments
+from tests.progress import Recorder
 
 FORGE = conda.channel_url("conda-forge")
 SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
@@ -233,15 +233,7 @@ def evidence_result() -> Any:
 
 
 def context(folders: Folders) -> Context:
-    class Silent:
-        shows_bars = False
-
-        def say(self, text: str) -> None: ...
-        def warn(self, text: str) -> None: ...
-        def meter(self, title: str, total: int) -> Any:
-            return contextlib.nullcontext()
-
-    return Context(folders=folders, progress=Silent())
+    return Context(folders=folders, progress=Recorder())
 
 
 def actions(folders: Folders, **fields: Any) -> dict[str, str]:

@@ -31,7 +31,7 @@ from provision_runtime.report import findings as catalog
 from provision_runtime.report.model import NODE_FAULTS, TIME_FINDINGS
 from tests import evidence
 from tests.paths import DATA
-from tests.unit.workflow.test_env_list import Silent
+from tests.progress import Recorder
 
 REPORT = json.loads((DATA / "smoke-report.json").read_text())
 RANKS = {"n1": (0,), "n2": (1,)}
@@ -271,7 +271,7 @@ def test_passport_and_page_say_which_nodes_passed_and_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
-    context = Context(folders=default_folders(tmp_path), progress=Silent())
+    context = Context(folders=default_folders(tmp_path), progress=Recorder())
     folder = context.folders.passport("lab")
     path = evidence.write(folder / "passport.json", evidence.passport(name="lab"))
     before = path.read_bytes()

@@ -27,7 +27,7 @@ from provision.verbs.run import run
 from provision.workflow.lab_definition import Lab, LabEnvironment
 from provision.workflow.trust import require_trusted_path
 from tests.node_stores import pack_record
-from tests.unit.workflow.test_env_list import Silent
+from tests.progress import Recorder
 
 GROUP = "games"  # every Linux has it, and root is not in it
 STRANGER = 65533
@@ -158,7 +158,7 @@ def join_run(tmp_path: Path, store: Store) -> JoinRun:
         clusters=(),
         environments=(LabEnvironment(name="lab"),),
     )
-    return JoinRun(lab=lab, folder=tmp_path, progress=Silent(), act=True)
+    return JoinRun(lab=lab, folder=tmp_path, progress=Recorder(), act=True)
 
 
 LOCK = Lock(

@@ -25,8 +25,8 @@ from provision.verbs.pack import pack
 from provision.workflow import ensure
 from provision.workflow.context import Context
 from provision.workflow.image import registry as image_registry
+from tests.progress import Recorder
 from tests.unit.environment.test_prefix import lock
-from tests.unit.verbs.test_clean import Recorder
 
 
 class Reached(Exception):

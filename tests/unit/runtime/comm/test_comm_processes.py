@@ -30,7 +30,7 @@ def test_running_stopped_and_ended_processes() -> None:
 
 
 def test_reused_pid_is_another_process() -> None:
-    space, number, started = processes.own_identity()
+    space, number, started = processes.this_process()
     assert processes.state([space, number, started]) == processes.ALIVE
     assert processes.state([space, number, str(int(started) - 1)]) == processes.GONE
     assert processes.state(["another boot", number, started]) == processes.UNKNOWN
@@ -40,12 +40,12 @@ def test_hidden_process_is_not_reported_as_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where /proc is mounted with hidepid=2, or cannot be read just now."""
-    identity, own = processes.own_identity(), layout.temporary("step-000000000001")
+    identity, own = processes.this_process(), layout.temporary("step-000000000001")
     ended = [identity[0], "4194305", identity[2]]
     assert (processes.state(ended), layout.is_leftover(own)) == (processes.GONE, False)
     (tmp_path / "sys").symlink_to("/proc/sys")
     (tmp_path / "self").symlink_to("/proc/self")
-    monkeypatch.setattr(processes, "own_identity", lambda: identity)
+    monkeypatch.setattr(processes, "this_process", lambda: identity)
     monkeypatch.setattr(processes, "PROC", tmp_path)
     for _ in range(2):
         assert (processes.state(identity), layout.is_leftover(own)) == (processes.UNKNOWN, False)

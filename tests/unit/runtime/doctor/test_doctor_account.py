@@ -102,7 +102,7 @@ def test_a_line_is_named_with_its_file_and_number(machine: Machine) -> None:
     ours, conda = start_files(machine)
     assert ours.finding.message.startswith("~/.bashrc:2 sets PYTHONPATH")
     assert ours.command == "${EDITOR:-vi} +2 /home/alice/.bashrc"
-    assert ours.evidence[0].value == "export PYTHONPATH=/x"
+    assert ours.evidence[0]["value"] == "export PYTHONPATH=/x"
     assert conda.command == "conda config --set auto_activate_base false"
 
 

@@ -123,20 +123,15 @@ def test_a_fault_gives_its_finding_and_no_other(case: str, tmp_path: Path) -> No
 
 
 def test_every_finding_about_gpus_has_a_capture() -> None:
-    captured = {
-        json.loads((CAPTURES / case / "case.json").read_text())["finding"] for case in CASES
-    }
-    assert set(GPU) - captured == set()
+    cases = [json.loads((CAPTURES / case / "case.json").read_text()) for case in CASES]
+    assert set(GPU) - {case["finding"] for case in cases} == set()
 
 
-def test_a_finding_says_what_was_seen_and_what_to_do(tmp_path: Path) -> None:
-    machine = machine_of("gpu-row-failed", tmp_path)
-    probe = next(probe for probe in catalog.PROBES if probe.name == "GPUs")
-    finding = observe(probe, machine)["findings"][0]
+def test_a_finding_has_evidence_command_and_source(tmp_path: Path) -> None:
+    [probe] = [probe for probe in catalog.PROBES if probe.name == "GPUs"]
+    [finding] = observe(probe, machine_of("gpu-row-failed", tmp_path))["findings"]
     assert finding["message"] == "GPU 00000000:1B:00.0 failed to remap a row of its memory"
-    assert finding["evidence"] == [
-        {"source": "nvidia-smi -q -x", "value": finding["message"]},
-    ]
+    assert finding["evidence"] == [{"source": "nvidia-smi -q -x", "value": finding["message"]}]
     assert finding["command"] == "nvidia-smi -q -d ROW_REMAPPER,ECC"
     assert finding["source"].startswith("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt")
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime.doctor import access, notebooks, settings
+from provision_runtime.doctor import access, notebooks
 from provision_runtime.doctor.machine import Machine
-from provision_runtime.report import diagnosis
 
 
 @pytest.fixture
@@ -40,49 +39,3 @@ def test_a_kernel_with_an_odd_name(machine: Machine) -> None:
     (folder / "kernel.json").write_text('{"argv": ["/nowhere/python"]}')
     commands = [observation.command for observation in notebooks.kernels(machine)]
     assert [shlex.split(command)[-1] for command in commands] == ["$(reboot)"]
-
-
-def test_settings_are_one_finding_without_passwords(machine: Machine) -> None:
-    variables = {"PIP_EXTRA_INDEX_URL": "https://me:secret@host/simple", "UV_PRERELEASE": "allow"}
-    found = list(settings.build_settings(Machine(environment=variables, home=machine.home)))
-    assert len(found) == 1
-    document = found[0].reported().as_json()
-    assert "secret" not in str(document)
-    assert "= https://host/simple (" in document["message"]
-    lines = diagnosis.finding_lines(document, None)
-    assert [line.strip() for line in lines if "$ " in line] == [
-        "$ unset PIP_EXTRA_INDEX_URL",
-        "$ unset UV_PRERELEASE",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("[global]\nindex-url = https://mirror/simple\n", []),
-        ("[global]\nuser = false\n", []),
-        ("[global]\nuser = true\n", ["global.user"]),
-        ("[install]\nno_binary = :all:\n", ["install.no-binary"]),
-        ("not a file of settings", []),
-    ],
-)
-def test_pip_settings(machine: Machine, text: str, expected: list[str]) -> None:
-    path = Path(machine.home) / ".config/pip/pip.conf"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    options = [setting.option.replace("_", "-") for setting in settings.pip(machine)]
-    assert options == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("channels:\n  - conda-forge\nchannel_priority: strict\nssl_verify: /etc/ca.pem\n", []),
-        ("channel_priority: disabled\n", ["channel_priority"]),
-        ("ssl_verify: false\n", ["ssl_verify"]),
-        ("create_default_packages:\n  - ipykernel\n", ["create_default_packages"]),
-    ],
-)
-def test_conda_settings(machine: Machine, text: str, expected: list[str]) -> None:
-    (Path(machine.home) / ".condarc").write_text(text)
-    assert [setting.option for setting in settings.conda(machine)] == expected

@@ -14,7 +14,7 @@ import pytest
 from provision_runtime.doctor import account
 from provision_runtime.doctor.catalog import PROBES
 from provision_runtime.doctor.machine import Machine
-from provision_runtime.doctor.probe import Answer, Limitation, Probe, observation, observe
+from provision_runtime.doctor.probe import Limitation, Probe, Result, observation, observe
 from provision_runtime.doctor.runner import diagnose
 from provision_runtime.report import diagnosis as reports
 from provision_runtime.report.findings import CATALOG
@@ -23,31 +23,31 @@ from provision_runtime.report.findings.host import PROBES as PROBE_FINDINGS
 from provision_runtime.report.findings.scripts import SCRIPTS
 
 
-def finds(machine: Machine) -> Iterator[Answer]:
+def finds(machine: Machine) -> Iterator[Result]:
     yield observation("shm-small", "too small", "statvfs", 1)
     yield Limitation("root sees more", "sudo look")
 
 
-def finds_only(machine: Machine) -> Iterator[Answer]:
+def finds_only(machine: Machine) -> Iterator[Result]:
     yield observation("shm-small", "too small", "statvfs", 1)
 
 
-def hangs(machine: Machine) -> Iterator[Answer]:
+def hangs(machine: Machine) -> Iterator[Result]:
     signal.pause()
     yield from ()
 
 
-def dies(machine: Machine) -> Iterator[Answer]:
+def dies(machine: Machine) -> Iterator[Result]:
     os.kill(os.getpid(), signal.SIGKILL)
     yield from ()
 
 
-def fails(machine: Machine) -> Iterator[Answer]:
+def fails(machine: Machine) -> Iterator[Result]:
     yield from ()
     raise ValueError("no such number")
 
 
-def starts_a_child_that_hangs(machine: Machine) -> Iterator[Answer]:
+def starts_a_child_that_hangs(machine: Machine) -> Iterator[Result]:
     if os.fork() == 0:
         signal.pause()
     os.wait()
@@ -69,11 +69,11 @@ HEALTHY = Probe("healthy", ("shm-small",), finds)
 )
 def test_a_probe_that_gives_no_answer_costs_only_itself(probe: Probe, id: str, words: str) -> None:
     result = diagnose(Machine(), [probe, HEALTHY])
-    assert [finding.id for finding in result.findings] == [id, "shm-small"]
-    assert probe.name in result.findings[0].message
-    assert words in result.findings[0].message
-    assert result.verdict == "fail"
-    assert result.notes == [["root sees more", "sudo look"]]
+    assert [finding["id"] for finding in result["findings"]] == [id, "shm-small"]
+    assert probe.name in result["findings"][0]["message"]
+    assert words in result["findings"][0]["message"]
+    assert result["verdict"] == "fail"
+    assert result["notes"] == [["root sees more", "sudo look"]]
 
 
 def test_half_an_answer_costs_only_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,13 +85,13 @@ def test_half_an_answer_costs_only_its_probe(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("json.dumps", dumps)
     result = diagnose(Machine(), [HEALTHY, Probe("quiet", ("shm-small",), finds_only)])
-    assert [finding.id for finding in result.findings] == ["probe-failed", "shm-small"]
+    assert [finding["id"] for finding in result["findings"]] == ["probe-failed", "shm-small"]
 
 
 def test_several_that_hang_are_one_finding() -> None:
     probes = [Probe(name, (), hangs, deadline_s=0.2) for name in ("first", "second")]
     result = diagnose(Machine(), probes)
-    assert [finding.message for finding in result.findings] == [
+    assert [finding["message"] for finding in result["findings"]] == [
         "no result within 0.2 s: first, second"
     ]
 
@@ -99,16 +99,18 @@ def test_several_that_hang_are_one_finding() -> None:
 def test_several_that_fail_for_one_reason_are_one_finding() -> None:
     probes = [Probe(name, (), dies) for name in ("first", "second")]
     result = diagnose(Machine(), [*probes, Probe("third", (), fails)])
-    assert [finding.message for finding in result.findings] == [
+    assert [finding["message"] for finding in result["findings"]] == [
         "no result from first, second: its process was killed",
         "no result from third: ValueError: no such number",
     ]
-    assert [run.state for run in result.probes] == ["failed"] * 3
+    assert [run["state"] for run in result["probes"]] == ["failed"] * 3
 
 
 def test_a_broken_null_device_costs_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.devnull", "/nonexistent/null")
-    assert [finding.id for finding in diagnose(Machine(), [HEALTHY]).findings] == ["shm-small"]
+    assert [finding["id"] for finding in diagnose(Machine(), [HEALTHY])["findings"]] == [
+        "shm-small"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_probes_run_side_by_side() -> None:
     second_reading, second_writing = os.pipe()
 
     def meet(writing: int, reading: int) -> Probe:
-        def run(machine: Machine) -> Iterator[Answer]:
+        def run(machine: Machine) -> Iterator[Result]:
             os.write(writing, b"x")
             os.read(reading, 1)
             yield from ()
@@ -142,7 +144,7 @@ def test_probes_run_side_by_side() -> None:
         return Probe(f"meeting {writing}", (), run, deadline_s=10.0)
 
     probes = [meet(first_writing, second_reading), meet(second_writing, first_reading)]
-    assert diagnose(Machine(), probes).findings == []
+    assert diagnose(Machine(), probes)["findings"] == []
     for descriptor in (first_reading, first_writing, second_reading, second_writing):
         os.close(descriptor)
 
@@ -187,7 +189,7 @@ def test_no_finding_has_two_probes() -> None:
 
 def test_verdicts_become_exit_codes() -> None:
     codes = {
-        verdict: (reports.exit_code(verdict), reports.nagios_code(verdict))
+        verdict: (reports.exit_code(verdict), reports.NAGIOS[verdict])
         for verdict in ("pass", "warn", "fail", "unknown")
     }
     assert codes == {"pass": (0, 0), "warn": (0, 1), "fail": (1, 2), "unknown": (1, 3)}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import provision_runtime
-from provision_runtime.facts.digests import OTHER, file_digests, file_sha256, prefix_digests
+from provision_runtime.facts.digests import OTHER, file_sha256, prefix_digests
 
 SITE = "lib/python3.11/site-packages"
 
@@ -102,66 +102,60 @@ def test_copies_have_equal_digests(prefix: Path, tmp_path: Path, deep: bool) -> 
     assert prefix_digests(str(tmp_path / "link"), deep) == expected
 
 
-def test_flipped_byte_is_seen_by_deep_digests_only(prefix: Path) -> None:
-    file = prefix / SITE / "torch" / "a.py"
-    assert differing(prefix, lambda: file.write_text("y = 2\n"), deep=False) == set()
-    assert differing(prefix, lambda: file.write_text("y = 3\n"), deep=True) == {"torch"}
-
-
-def test_other_size_missing_and_extra_files_are_seen(prefix: Path) -> None:
-    script, extra = prefix / "bin" / "torchrun", prefix / SITE / "leftover.py"
-    assert differing(prefix, lambda: script.write_text("#! "), deep=False) == {"torch"}
-    assert differing(prefix, script.unlink, deep=False) == {"torch"}
-    assert differing(prefix, lambda: extra.write_text(""), deep=False) == {OTHER}
-
-
-def test_executable_bit_and_link_target_are_seen(prefix: Path) -> None:
-    python, link = prefix / "bin" / "python3.11", prefix / "lib" / "python3.1"
-    assert differing(prefix, lambda: python.chmod(0o755), deep=False) == {"python"}
-    assert differing(prefix, lambda: python.chmod(0o555), deep=False) == set()
-    link.unlink()
-    assert differing(prefix, lambda: link.symlink_to("python3.12"), deep=False) == {OTHER}
-
-
-def test_link_in_place_of_a_file_is_seen(prefix: Path) -> None:
+def replace_by_link(prefix: Path) -> None:
     file = prefix / SITE / "einops" / "__init__.py"
-
-    def replace() -> None:
-        file.rename(prefix / SITE / "einops" / "moved.py")
-        file.symlink_to("moved.py")
-
-    assert differing(prefix, replace, deep=True) == {"ein-ops", OTHER}
+    file.rename(file.with_name("moved.py"))
+    file.symlink_to("moved.py")
 
 
-def test_reinstalled_wheel_is_seen_by_its_record(prefix: Path) -> None:
-    """Another build of the same version whose files happen to have the same sizes."""
-
-    def reinstall() -> None:
-        add_wheel(prefix, "Ein.Ops", "0.8", {"einops/__init__.py": "z = 2\n"})
-
-    assert differing(prefix, reinstall, deep=False) == {"ein-ops"}
+def move_link(prefix: Path) -> None:
+    (prefix / "lib" / "python3.1").unlink()
+    (prefix / "lib" / "python3.1").symlink_to("python3.12")
 
 
-def test_upgrade_over_a_conda_package_counts_as_two(prefix: Path) -> None:
-    def upgrade() -> None:
-        (prefix / SITE / "pip-26.0.dist-info" / "RECORD").unlink()
-        add_wheel(prefix, "pip", "27.0", {"pip/__init__.py": ""})
-
-    assert differing(prefix, upgrade, deep=False) == {"pip", "pip (wheel 27.0)"}
+def upgrade_pip(prefix: Path) -> None:
+    (prefix / SITE / "pip-26.0.dist-info" / "RECORD").unlink()
+    add_wheel(prefix, "pip", "27.0", {"pip/__init__.py": ""})
 
 
-def test_records_about_the_host_do_not_count(prefix: Path) -> None:
-    def change() -> None:
-        add_conda(
-            prefix,
-            "python",
-            {"bin/python3.11": "ELF", "lib/python3.11/os.py": "x = 1\n"},
-            host="there",
-        )
-        write(prefix / "conda-meta" / "history", "# a time")
-        write(prefix / "conda-meta" / "provision.state", json.dumps({"folder": "/elsewhere"}))
+def describe_other_host(prefix: Path) -> None:
+    files = {"bin/python3.11": "ELF", "lib/python3.11/os.py": "x = 1\n"}
+    add_conda(prefix, "python", files, host="there")
+    write(prefix / "conda-meta" / "history", "# a time")
+    write(prefix / "conda-meta" / "provision.state", json.dumps({"folder": "/elsewhere"}))
 
-    assert differing(prefix, change, deep=True) == set()
+
+TORCH = f"{SITE}/torch/a.py"
+
+
+@pytest.mark.parametrize(
+    ("change", "deep", "expected"),
+    [
+        (lambda prefix: write(prefix / TORCH, "y = 2\n"), False, set()),
+        (lambda prefix: write(prefix / TORCH, "y = 2\n"), True, {"torch"}),
+        (lambda prefix: write(prefix / "bin/torchrun", "#! "), False, {"torch"}),
+        (lambda prefix: (prefix / "bin/torchrun").unlink(), False, {"torch"}),
+        (lambda prefix: write(prefix / SITE / "leftover.py", ""), False, {OTHER}),
+        (lambda prefix: (prefix / "bin/python3.11").chmod(0o755), False, {"python"}),
+        (lambda prefix: (prefix / "bin/python3.11").chmod(0o600), False, set()),
+        (move_link, False, {OTHER}),
+        (replace_by_link, True, {"ein-ops", OTHER}),
+        # Another build of the same version whose files happen to have the same sizes.
+        (
+            lambda prefix: add_wheel(prefix, "Ein.Ops", "0.8", {"einops/__init__.py": "z = 2\n"}),
+            False,
+            {"ein-ops"},
+        ),
+        (upgrade_pip, False, {"pip", "pip (wheel 27.0)"}),
+        (describe_other_host, True, set()),
+        # A name that is no text.
+        (lambda prefix: (prefix / os.fsdecode(b"caf\xe9")).write_bytes(b""), True, {OTHER}),
+    ],
+)
+def test_a_change_shows_in_the_digests_of_its_distributions(
+    prefix: Path, change: Callable[[Path], object], deep: bool, expected: set[str]
+) -> None:
+    assert differing(prefix, lambda: change(prefix), deep=deep) == expected
 
 
 def test_byte_code_counts_only_in_packs(prefix: Path) -> None:
@@ -173,24 +167,6 @@ def test_byte_code_counts_only_in_packs(prefix: Path) -> None:
     write(prefix / "conda-meta" / "provision.state", json.dumps({"pack": "toy-0123456789ab"}))
     assert differing(prefix, lambda: compiled.write_bytes(b"2"), deep=True) == {"torch"}
     assert differing(prefix, compiled.unlink, deep=False) == {"torch"}
-
-
-def test_files_are_named_where_prefixes_differ(prefix: Path) -> None:
-    before = file_digests(str(prefix), ["torch", "absent"], True)
-    (prefix / SITE / "torch" / "a.py").write_text("y = 2\n")
-    after = file_digests(str(prefix), ["torch"], True)
-    paths = [path for path in before["torch"] if before["torch"][path] != after["torch"][path]]
-    assert paths == [f"{SITE}/torch/a.py"]
-    assert before.keys() == {"torch"}
-
-
-def test_names_that_are_not_text_count(prefix: Path) -> None:
-    name = os.fsencode(prefix) + b"/caf\xe9"
-
-    def add() -> None:
-        Path(os.fsdecode(name)).write_bytes(b"")
-
-    assert differing(prefix, add, deep=True) == {OTHER}
 
 
 def test_missing_prefix_is_an_error_of_the_system(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_missing_torch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     facts = environment.collect()
     assert facts["torch"] is None
-    assert facts["error"].startswith("torch cannot be used: ")
+    assert str(facts["error"]).startswith("torch cannot be used: ")
     assert facts["python"]["prefix"] == sys.prefix
 
 
@@ -102,7 +102,7 @@ def test_only_relevant_variables_are_reported(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("LD_LIBRARY_PATH", "/foreign")
     monkeypatch.setenv("MY_PASSWORD", "secret")
     monkeypatch.setenv("PROVISION_LOCK_HASH", "abc")
-    facts = environment.about_host()
+    facts = environment.host_facts()
     assert facts["environment"]["LD_LIBRARY_PATH"] == "/foreign"
     assert facts["lock_hash"] == "abc"
     assert "secret" not in json.dumps(facts)

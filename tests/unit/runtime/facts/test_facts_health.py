@@ -49,10 +49,9 @@ def test_no_driver_means_no_lost_gpu(tmp_path: Path) -> None:
 
 
 def test_full_folders(tmp_path: Path) -> None:
-    assert list(health._space_problems((str(tmp_path),))) == []
-    assert list(health._space_problems(("/sys",))) == [
-        "/sys is full"
-    ]  # a file system without blocks, so none is free
-    assert list(health._space_problems((str(tmp_path / "gone"),))) == [
-        f"{tmp_path / 'gone'}: No such file or directory"
+    gone = str(tmp_path / "gone")
+    # /sys has no blocks, so none is free.
+    assert list(health._space_problems((str(tmp_path), "/sys", gone))) == [
+        "/sys is full",
+        f"{gone}: No such file or directory",
     ]

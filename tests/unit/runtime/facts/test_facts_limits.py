@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision_runtime.facts import limits
+from provision_runtime.fs import mounts
 
 V2_HOST = """\
 24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw
@@ -32,32 +33,16 @@ def tree(root: Path, mounts: str, groups: str, files: dict[str, str]) -> Path:
     return root
 
 
-def test_mounts_with_blanks_and_optional_fields() -> None:
-    proc, group, blank = limits.parse_mounts(V2_HOST)
-    assert (proc.type, proc.point) == ("proc", "/proc")
-    assert (group.type, group.root, group.point, group.options) == (
-        "cgroup2",
-        "/",
-        "/sys/fs/cgroup",
-        ("rw", "nsdelegate"),
-    )
-    assert blank.point == "/with blank"
-
-
 @given(st.text(max_size=200))
 def test_any_kernel_text_is_parsed_without_errors(text: str) -> None:
-    limits.parse_mounts(text)
+    mounts.parse(text)
     limits.parse_groups(text)
     limits.parse_quota(text)
 
 
 def test_groups_by_controller() -> None:
-    assert limits.parse_groups("5:cpu,cpuacct:/docker/3f9\n1:name=systemd:/x:y\n0::/slice\n") == {
-        "cpu": "/docker/3f9",
-        "cpuacct": "/docker/3f9",
-        "name=systemd": "/x:y",
-        "": "/slice",
-    }
+    groups = limits.parse_groups("5:cpu,cpuacct:/job\n1:name=systemd:/x:y\n0::/slice\n")
+    assert groups == {"cpu": "/job", "cpuacct": "/job", "name=systemd": "/x:y", "": "/slice"}
 
 
 @pytest.mark.parametrize(
@@ -98,11 +83,9 @@ def test_cgroup_v1_container_reads_the_mount_root(tmp_path: Path) -> None:
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
     }
-    assert (
-        limits.cpu_quota(tree(tmp_path / "named", V1_DOCKER, "4:cpu,cpuacct:/docker/3f9\n", files))
-        == 2.5
-    )
-    assert limits.cpu_quota(tree(tmp_path / "own", V1_DOCKER, "4:cpu,cpuacct:/\n", files)) == 2.5
+    for name, group in (("named", "/docker/3f9"), ("unnamed", "/")):
+        root = tree(tmp_path / name, V1_DOCKER, f"4:cpu,cpuacct:{group}\n", files)
+        assert limits.cpu_quota(root) == 2.5
 
 
 def test_no_cgroup_is_no_quota(tmp_path: Path) -> None:
@@ -111,13 +94,8 @@ def test_no_cgroup_is_no_quota(tmp_path: Path) -> None:
 
 
 def test_allowed_cpus_respect_affinity_and_quota(tmp_path: Path) -> None:
-    affinity = len(os.sched_getaffinity(0))
-    assert limits.cpus(tmp_path) == {
-        "count": os.cpu_count(),
-        "affinity": affinity,
-        "quota": None,
-        "allowed": affinity,
-    }
+    cpus = limits.cpus(tmp_path)
+    assert cpus["affinity"] == cpus["allowed"] == len(os.sched_getaffinity(0))
     root = tree(tmp_path, V2_HOST, "0::/\n", {"sys/fs/cgroup/cpu.max": "50000 100000\n"})
     assert limits.cpus(root)["allowed"] == 0.5
 
@@ -127,10 +105,8 @@ def test_shared_memory_is_measured(tmp_path: Path) -> None:
     (tmp_path / "dev/shm").mkdir(parents=True)
     shared_memory, status = limits.shared_memory(tmp_path), os.statvfs(tmp_path)
     assert shared_memory is not None
-    assert (shared_memory["bytes"], shared_memory["device"]) == (
-        status.f_blocks * status.f_frsize,
-        tmp_path.stat().st_dev,
-    )
+    assert shared_memory["bytes"] == status.f_blocks * status.f_frsize
+    assert shared_memory["device"] == tmp_path.stat().st_dev
 
 
 def test_infiniband_needs_its_device_nodes(tmp_path: Path) -> None:

@@ -32,18 +32,19 @@ def test_environment_overrides_files_and_first_file_overrides_second() -> None:
         ],
     )
     assert [
-        (setting.name, setting.value, setting.source, setting.is_costly) for setting in settings
+        (setting["name"], setting["value"], setting["source"], setting["is_costly"])
+        for setting in settings
     ] == [
         ("NCCL_IB_HCA", "mine", "environment", False),
         ("NCCL_NET", "Socket", "/home/.nccl.conf", True),
         ("NCCL_P2P_DISABLE", "1", "/etc/nccl.conf", True),
     ]
-    assert "neither through NVLink nor PCIe" in settings[2].effect
+    assert "neither through NVLink nor PCIe" in settings[2]["effect"]
 
 
 def test_unknown_setting_is_reported_but_not_judged() -> None:
     (setting,) = nccl.effective({"NCCL_IB_DISBALE": "1"}, [])
-    assert (setting.effect, setting.is_costly) == ("unknown to this test", False)
+    assert (setting["effect"], setting["is_costly"]) == ("unknown to this test", False)
 
 
 @pytest.mark.parametrize(
@@ -71,32 +72,24 @@ def test_unknown_setting_is_reported_but_not_judged() -> None:
 )
 def test_costly_values(name: str, value: str, costly: bool) -> None:
     (setting,) = nccl.effective({name: value}, [])
-    assert setting.is_costly is costly
+    assert setting["is_costly"] is costly
 
 
 @given(st.dictionaries(st.sampled_from(sorted(nccl.MEANINGS)), st.text(max_size=8)))
 def test_each_setting_is_reported_once(environment: dict[str, str]) -> None:
     conf = "\n".join(f"{name}=1" for name in environment)
-    assert [setting.name for setting in nccl.effective(environment, [("conf", conf)])] == sorted(
+    assert [setting["name"] for setting in nccl.effective(environment, [("conf", conf)])] == sorted(
         environment
     )
 
 
-def test_files_that_nccl_reads(tmp_path: Path) -> None:
-    assert nccl.files({}, tmp_path) == [tmp_path / ".nccl.conf", nccl.SYSTEM_FILE]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path) == [
-        Path("/site.conf"),
-        nccl.SYSTEM_FILE,
-    ]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.23.4") == [
-        Path("/site.conf"),
-        nccl.SYSTEM_FILE,
-    ]
-    assert nccl.files({"NCCL_CONF_FILE": "/site.conf"}, tmp_path, "2.20.5") == [
-        tmp_path / ".nccl.conf",
-        nccl.SYSTEM_FILE,
-    ]
-    assert nccl.files({}, None) == [nccl.SYSTEM_FILE]
+@pytest.mark.parametrize(
+    ("version", "first"), [(None, "/site.conf"), ("2.23.4", "/site.conf"), ("2.20.5", "HOME")]
+)
+def test_files_that_nccl_reads(version: str | None, first: str) -> None:
+    paths = nccl.files({"NCCL_CONF_FILE": "/site.conf"}, Path("HOME"), version)
+    assert paths[0] == (Path("HOME/.nccl.conf") if first == "HOME" else Path(first))
+    assert paths[1:] == nccl.files({}, None) == [nccl.SYSTEM_FILE]
 
 
 def test_settings_from_a_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,13 +103,13 @@ def test_settings_from_a_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("value", ["true", "yes", "on"])
 def test_a_word_is_zero_for_nccl(name: str, value: str) -> None:
     (setting,) = nccl.effective({name: value}, [])
-    assert setting.is_costly
-    assert setting.effect.endswith(f"NCCL reads numbers only, so {value!r} means 0")
+    assert setting["is_costly"]
+    assert setting["effect"].endswith(f"NCCL reads numbers only, so {value!r} means 0")
 
 
 def test_a_word_is_a_value_for_torch() -> None:
     (setting,) = nccl.effective({"TORCH_NCCL_BLOCKING_WAIT": "true"}, [])
-    assert (setting.is_costly, "numbers only" in setting.effect) == (True, False)
+    assert (setting["is_costly"], "numbers only" in setting["effect"]) == (True, False)
 
 
 def test_mistyped_names_are_compared_with_those_in_the_library(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_counter_of_the_own_group(
     tmp_path: Path, mounts: str, groups: str, file: str, text: str
 ) -> None:
     path = f"sys/fs/cgroup/{file}"
-    counter = oom.own_counter(tree(tmp_path, mounts, groups, path, text))
+    counter = oom.this_counter(tree(tmp_path, mounts, groups, path, text))
     assert counter == oom.OomCounter(str(tmp_path / path), 2)
     assert counter.rise() == 0
     (tmp_path / path).write_text("oom_kill 5\n")
@@ -51,5 +51,5 @@ def test_counter_of_the_own_group(
 def test_a_kernel_that_does_not_count_has_no_counter(tmp_path: Path) -> None:
     path = "sys/fs/cgroup/memory/memory.oom_control"
     old = "oom_kill_disable 0\nunder_oom 0\n"
-    assert oom.own_counter(tree(tmp_path, V1, "4:memory:/\n", path, old)) is None
-    assert oom.own_counter(tmp_path / "empty") is None
+    assert oom.this_counter(tree(tmp_path, V1, "4:memory:/\n", path, old)) is None
+    assert oom.this_counter(tmp_path / "empty") is None

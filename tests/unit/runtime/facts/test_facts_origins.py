@@ -71,7 +71,7 @@ def test_own_libraries_are_torchs_and_nvidias(tmp_path: Path) -> None:
     for name in ("torch/lib/libtorch_cuda.so", "numpy/libcudart.so", *own_libraries):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    names = [str(Path(path).relative_to(tmp_path)) for path in libraries.own(str(tmp_path))]
+    names = [str(Path(path).relative_to(tmp_path)) for path in libraries.bundled(str(tmp_path))]
     assert names == ["nvidia/nccl/lib/libnccl.so.2", "torch/lib/libcudart-d0da41ae.so.11.0"]
     assert [libraries.stem(name) for name in names] == ["nccl", "cudart"]
 
@@ -108,7 +108,7 @@ def test_pythonpath_modules_loaded_and_loadable_are_named(tmp_path: Path) -> Non
 import sys
 sys.path.append({str(ROOT)!r})
 from provision_runtime.facts import origins
-print(origins.about_pythonpath())"""
+print(origins.pythonpath_facts())"""
     environment = {"PYTHONPATH": f"{folder}:{empty}:/not/there"}
 
     def answer(*arguments: str) -> str:

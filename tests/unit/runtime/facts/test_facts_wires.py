@@ -34,13 +34,6 @@ Legend:
 """
 
 
-def test_rates_of_active_links_by_gpu() -> None:
-    assert wires.parse_nvlink_rates(LINKS) == {
-        0: ("GPU-d1b93026-6d5b-03bd-3a71-f85b47a61bde", [53.125, 53.125]),
-        1: ("GPU-39ac7bce-e3d6-b426-008e-fa47897c72d5", [53.125, 53.125]),
-    }
-
-
 def test_links_between_gpus() -> None:
     assert wires.parse_topology(TOPOLOGY) == {
         0: {1: 6, 2: 6},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -11,22 +10,12 @@ import yaml
 from provision.catalog import data_files
 from provision_runtime.checks import gpus as judge
 from provision_runtime.facts import gpu_health
+from provision_runtime.facts.gpu_health import GpuLinks
 
 XML = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v11.dtd">
 <nvidia_smi_log><driver_version>470.82.01</driver_version>{gpus}</nvidia_smi_log>
 """
-
-
-def parse(body: str) -> dict[str, Any]:
-    """The only GPU, with these elements."""
-    text = XML.format(gpus=f'<gpu id="00000000:01:00.0">{body}</gpu>')
-    gpu: dict[str, Any] = gpu_health.parse(text)["gpus"][0]
-    return gpu
-
-
-def ids(body: str) -> list[str]:
-    return [finding.id for finding in judge.gpu_findings([parse(body)])]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +94,9 @@ def ids(body: str) -> list[str]:
     ],
 )
 def test_judgment_of_one_gpu(body: str, expected: list[str]) -> None:
-    assert ids(body) == expected
+    text = XML.format(gpus=f'<gpu id="00000000:01:00.0">{body}</gpu>')
+    findings = judge.gpu_findings(gpu_health.parse(text).gpus)
+    assert [finding.id for finding in findings] == expected
 
 
 @pytest.mark.parametrize(
@@ -119,16 +110,16 @@ def test_an_answer_that_is_no_xml_is_an_error_with_its_words(text: str) -> None:
 
 def test_warnings_before_the_xml_do_no_harm() -> None:
     text = "WARNING: infoROM is corrupted at gpu 0000:01:00.0\n" + XML.format(gpus="")
-    assert gpu_health.parse(text) == {"driver": "470.82.01", "cuda": None, "gpus": []}
+    assert gpu_health.parse(text) == gpu_health.DriverLog("470.82.01", [])
 
 
 def test_links_that_no_gpu_uses_are_no_fault() -> None:
     """Bridges of two GPUs wire some of the links only."""
-    links = {uuid: {0: True, 1: True, 2: False, 3: False} for uuid in ("a", "b")}
-    assert judge.nvlink_findings(links, {}) == []
-    links = {uuid: {0: True, 1: True} for uuid in ("a", "b", "c")}
-    links["c"][1] = False
-    findings = judge.nvlink_findings(links, {})
+    gpus = [GpuLinks(0, uuid, {0: 25.0, 1: 25.0, 2: None, 3: None}) for uuid in ("a", "b")]
+    assert judge.nvlink_findings(gpus, {}) == []
+    gpus = [GpuLinks(0, uuid, {0: 25.0, 1: 25.0}) for uuid in ("a", "b", "c")]
+    gpus[2].rates_gb_s[1] = None
+    findings = judge.nvlink_findings(gpus, {})
     assert [(finding.id, finding.message) for finding in findings] == [
         ("nvlink-down", "c: NVLink 1 is inactive")
     ]

@@ -42,7 +42,8 @@ def test_deepest_mount_above_a_path(path: str, source: str) -> None:
 def test_options_of_mount_and_filesystem() -> None:
     mount = mounts.mount_of("/shared", mounts.parse(MOUNTINFO))
     assert mount is not None
-    assert (mount.options, str(mount)) == (
+    assert (mount.root, mount.options, str(mount)) == (
+        "/export",
         "rw,relatime,rw,vers=4.2,local_lock=none",
         "nfs4 server:/export mounted at /shared",
     )

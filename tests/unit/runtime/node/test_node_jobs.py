@@ -30,7 +30,7 @@ def test_a_damaged_record_costs_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    whole = json.dumps({"host": HOST, "identity": processes.own_identity()})
+    whole = json.dumps({"host": HOST, "identity": processes.this_process()})
     for name, content in (("node-0", whole), ("node-1", text), ("node-first", whole)):
         folder = jobs.jobs_folder() / "train" / name
         folder.mkdir(parents=True)

@@ -7,21 +7,25 @@ import os
 import pty
 import struct
 import termios
+from typing import Any
 
 import pytest
 
-from provision_runtime.report import table
-from tests.evidence import finding, phase
+from provision_runtime.report import model, table
+from provision_runtime.report.codec import decode
+from tests.evidence import finding, phase, report
 
 LONG = (
     "torch 2.3.1+cu121, CUDA 12.1, NCCL 2.20.5, Python 3.11.7 (rehearsal on Gloo/CPU: no GPU here)"
 )
 
 
+def phase_lines(document: dict[str, Any], width: int | None) -> list[str]:
+    return table.phase_lines(decode(model.ReportedPhase, document, "phase"), width)
+
+
 def test_piped_passing_phase_is_one_line() -> None:
-    assert table.phase_lines(phase(message=LONG), None) == [
-        f"pass     barrier        0.1 s  {LONG}"
-    ]
+    assert phase_lines(phase(message=LONG), None) == [f"pass     barrier        0.1 s  {LONG}"]
 
 
 def test_piped_finding_has_one_line_and_one_of_advice() -> None:
@@ -29,7 +33,7 @@ def test_piped_finding_has_one_line_and_one_of_advice() -> None:
         finding(),
         finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2, 3, 7], advice=""),
     ]
-    assert table.phase_lines(
+    assert phase_lines(
         phase(verdict="fail", message="what the findings say", findings=findings), None
     ) == [
         "fail     barrier        0.1 s  2 findings",
@@ -40,13 +44,13 @@ def test_piped_finding_has_one_line_and_one_of_advice() -> None:
 
 
 def test_failure_without_findings_shows_its_message() -> None:
-    assert table.phase_lines(phase(verdict="unknown", message="not finished"), None)[0].endswith(
+    assert phase_lines(phase(verdict="unknown", message="not finished"), None)[0].endswith(
         "not finished"
     )
 
 
 def test_warning_shows_the_measurements() -> None:
-    lines = table.phase_lines(phase(verdict="warn", findings=[finding(verdict="warn")]), None)
+    lines = phase_lines(phase(verdict="warn", findings=[finding(verdict="warn")]), None)
     assert lines[0].endswith("200 barriers")
     assert len(lines) == 3
 
@@ -54,32 +58,30 @@ def test_warning_shows_the_measurements() -> None:
 @pytest.mark.parametrize("width", [50, 80, 132])
 def test_lines_fit_the_terminal(width: int) -> None:
     findings = finding(message=LONG, advice=LONG, ranks=list(range(0, 40, 2)))
-    lines = table.phase_lines(phase(verdict="fail", findings=[findings]), width)
+    lines = phase_lines(phase(verdict="fail", findings=[findings]), width)
     assert max(map(len, lines)) <= width
     assert "".join(lines).count("NCCL") == 2
     tokens = [
         token
-        for line in table.phase_lines(phase(verdict="fail", findings=[findings]), None)
+        for line in phase_lines(phase(verdict="fail", findings=[findings]), None)
         for token in line.split()
     ]
     assert [token for line in lines for token in line.split()] == tokens
 
 
 def test_continuation_lines_are_indented() -> None:
-    lines = table.phase_lines(phase(message=LONG), 80)
+    lines = phase_lines(phase(message=LONG), 80)
     assert len(lines) == 2
     assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {table.MESSAGE_COLUMN}
 
 
 def test_message_newlines_are_escaped() -> None:
-    assert len(table.phase_lines(phase(message="one\npass     checkpoint\r\ntwo"), None)) == 1
+    assert len(phase_lines(phase(message="one\npass     checkpoint\r\ntwo"), None)) == 1
 
 
 def test_overlong_word_is_not_split() -> None:
     path = "/" + "folder/" * 20
-    assert any(
-        path in line for line in table.phase_lines(phase(message=f"written to {path} twice"), 80)
-    )
+    assert any(path in line for line in phase_lines(phase(message=f"written to {path} twice"), 80))
 
 
 @pytest.mark.parametrize("ranks, expected", [
@@ -94,7 +96,7 @@ def test_rank_lists_are_formatted(ranks: list[int], expected: str) -> None:
 
 
 def test_full_report_has_a_header_and_lists_skipped_phases() -> None:
-    lines = table.lines({"phases": [phase()], "skipped": ["ddp"]}, None)
+    lines = table.lines(model.parse(report(phase(), skipped=["ddp"])), None)
     assert lines[0] == table.HEAD
     assert lines[2] == f"skipped  ddp                   {table.SKIPPED}"
 

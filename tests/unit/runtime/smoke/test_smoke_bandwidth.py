@@ -280,6 +280,14 @@ def test_file_that_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
         baseline.load(tmp_path / "absent.json")
 
 
+def test_a_time_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    baseline.save(path, NOW, [timed(MIB, 100.0, 90.0)])
+    path.write_text(path.read_text().replace("100.0", '"100"'))
+    with pytest.raises(baseline.BaselineUnreadable, match=r"rows\[0\]\.time_us_max"):
+        baseline.load(path)
+
+
 # compute
 
 

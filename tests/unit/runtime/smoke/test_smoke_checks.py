@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,15 +16,16 @@ from provision_runtime.report.findings import CATALOG
 from provision_runtime.smoke import context, outcome, phases
 from provision_runtime.smoke.outcome import Finding
 from provision_runtime.smoke.phases import facts as facts_phase
+from provision_runtime.smoke.rank_env import RankEnv
 from tests.unit.runtime.smoke.builders import GIB, parsed, rank_env
 
 SITE = "/prefix/lib/python3.11/site-packages"
 OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
 
 
-def facts(torch: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def facts(torch: dict[str, Any] | None = None, **more: Any) -> Any:
     """A clean GPU host."""
-    about_torch = {
+    torch_facts = {
         "version": "2.3.1+cu121",
         "cuda": "12.1",
         "nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": OWN},
@@ -33,13 +35,14 @@ def facts(torch: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         "devices": [{"index": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "architecture": "sm_90"}],
     }
     return {
-        "torch": {**about_torch, **(torch or {})},
+        "torch": {**torch_facts, **(torch or {})},
         "environment": {},
         "device_nodes": ["/dev/nvidia0"],
         "driver": "550.54.15",
         "pci_gpus": [{"address": "0000:17:00.0", "iommu": "DMA-FQ"}],
         "nccl_settings": [],
-        "libraries": {"loaded": [OWN], "foreign": [], "own": [], "loadable": []},
+        "nccl_mistyped": {},
+        "libraries": {"loaded": [OWN], "foreign": [], "bundled": [], "loadable": []},
         "user_site": {"folder": "/home/me/.local", "on_path": False, "packages": 9, "modules": []},
         "pythonpath": {"entries": [], "modules": []},
         "limits": {
@@ -51,6 +54,10 @@ def facts(torch: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         },
         **more,
     }
+
+
+def expecting(*arguments: str) -> expectation.Expectation:
+    return facts_phase.expected_by(parsed(*arguments))
 
 
 def ids(findings: list[Finding]) -> list[str]:
@@ -74,7 +81,7 @@ def ids(findings: list[Finding]) -> list[str]:
 def test_clean_environment_meets_its_expectations(
     torch: dict[str, Any], arguments: list[str]
 ) -> None:
-    assert expectation.differences(facts(torch), parsed(*arguments), 0) == []
+    assert expectation.differences(facts(torch), expecting(*arguments), 0) == []
 
 
 OLD_NCCL = {"compiled": "2.20.5", "loaded": "2.9.6", "file": "/x/libnccl.so.2"}
@@ -97,32 +104,34 @@ OLD_NCCL = {"compiled": "2.20.5", "loaded": "2.9.6", "file": "/x/libnccl.so.2"}
 def test_unmet_expectation_is_one_finding_with_both_values(
     torch: dict[str, Any], arguments: str, id: str, values: str
 ) -> None:
-    (finding,) = expectation.differences(facts(torch), parsed(*arguments.split()), 0)
+    (finding,) = expectation.differences(facts(torch), expecting(*arguments.split()), 0)
     assert finding.id == id
     assert all(value in finding.message for value in values.split())
 
 
 def test_both_reasons_for_no_gpu_are_one_finding() -> None:
     without = {"cuda_available": False, "devices": []}
-    required = parsed("--require-gpu", "--expect-cuda", "12.1")
+    required = expecting("--require-gpu", "--expect-cuda", "12.1")
     absent = facts(without, device_nodes=[])
     assert ids(expectation.differences(absent, required)) == ["gpu-missing"]
     assert ids(expectation.differences(facts(without), required)) == ["gpu-lost"]
+    unlike = expecting("--require-gpu", "--expect-cuda", "11.8")
+    assert ids(expectation.differences(absent, unlike)) == ["environment-unlike", "gpu-missing"]
     cpu = facts({**without, "cuda": None})
     assert ids(expectation.differences(cpu, required)) == ["cpu-build"]
 
 
 def test_deliberately_hidden_gpu_is_not_lost() -> None:
     hidden = facts({"cuda_available": False}, environment={"CUDA_VISIBLE_DEVICES": ""})
-    assert expectation.differences(hidden, parsed()) == []
+    assert expectation.differences(hidden, expecting()) == []
 
 
 def test_rehearsal_is_labelled() -> None:
     without, cpu = facts({"cuda_available": False}), facts({"cuda": None, "cuda_available": False})
-    assert expectation.is_rehearsal(without, parsed())
-    assert expectation.is_rehearsal(cpu, parsed("--expect-cuda", "12.1"))
-    assert not expectation.is_rehearsal(cpu, parsed("--expect-cuda", "none"))
-    assert not expectation.is_rehearsal(facts(), parsed())
+    assert expectation.is_rehearsal(without["torch"], expecting().cuda)
+    assert expectation.is_rehearsal(cpu["torch"], expecting("--expect-cuda", "12.1").cuda)
+    assert not expectation.is_rehearsal(cpu["torch"], expecting("--expect-cuda", "none").cuda)
+    assert not expectation.is_rehearsal(facts()["torch"], expecting().cuda)
 
 
 @pytest.mark.parametrize(
@@ -191,16 +200,28 @@ def test_compatibility_rules(
 RANK_ENV = rank_env(local_world_size=2)
 
 
+def pitfalls(
+    facts: Any, env: RankEnv = RANK_ENV, environment: Mapping[str, str] | None = None
+) -> list[Finding]:
+    return surroundings.pitfalls(
+        facts,
+        environment or {},
+        world_size=env.world_size,
+        local_ranks=env.local_world_size or 1,
+        is_launched=env.launched,
+    )
+
+
 def test_a_clean_host_has_no_findings() -> None:
     assert surroundings.contaminations(facts()) == []
-    assert surroundings.pitfalls(facts(), RANK_ENV, {}) == []
+    assert pitfalls(facts()) == []
 
 
 def test_shadowed_nccl_is_named_with_its_variable() -> None:
     path = "/x/lib/libnccl.so.2"
     facts_of_rank = facts(
         {"nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": path}},
-        libraries={"loaded": [path], "foreign": [path], "own": [OWN], "loadable": []},
+        libraries={"loaded": [path], "foreign": [path], "bundled": [OWN], "loadable": []},
         environment={"LD_LIBRARY_PATH": "/y:/x/lib"},
     )
     (finding,) = surroundings.contaminations(facts_of_rank)
@@ -213,7 +234,7 @@ def test_shadowed_nccl_is_named_with_its_variable() -> None:
 def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
     names = [f"/usr/local/cuda/lib64/{name}" for name in ("libcublas.so.12", "libcudart.so.12")]
     facts_of_rank = facts(
-        libraries={"loaded": names, "foreign": names, "own": [], "loadable": []},
+        libraries={"loaded": names, "foreign": names, "bundled": [], "loadable": []},
         environment={"LD_PRELOAD": f"{names[1]} /y/z.so"},
     )
     (finding,) = surroundings.contaminations(facts_of_rank)
@@ -224,7 +245,7 @@ def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
 
 
 def libraries(loaded: list[str], foreign: list[str], loadable: tuple[str, ...] = ()) -> Any:
-    return {"loaded": loaded, "foreign": foreign, "own": [OWN], "loadable": list(loadable)}
+    return {"loaded": loaded, "foreign": foreign, "bundled": [OWN], "loadable": list(loadable)}
 
 
 def test_unused_nccl_is_foreign_not_shadowing() -> None:
@@ -241,7 +262,7 @@ def test_libraries_on_the_library_path_warn_with_cuda() -> None:
 
 def test_contamination_is_reported_with_a_broken_torch() -> None:
     path = "/x/libnccl.so.2"
-    result = {**facts(libraries=libraries([path], [path])), "torch": None}
+    result: Any = {**facts(libraries=libraries([path], [path])), "torch": None}
     assert ids(surroundings.contaminations(result)) == ["nccl-shadowed"]
 
 
@@ -277,13 +298,13 @@ def test_costly_nccl_settings_are_named_with_source_and_effect() -> None:
     }
     harmless = {**setting, "name": "NCCL_IB_HCA", "is_costly": False}
     facts_of_rank = facts(nccl_settings=[setting, harmless])
-    assert surroundings.pitfalls(facts_of_rank, RANK_ENV, {}) == [
+    assert pitfalls(facts_of_rank) == [
         Finding("nccl-setting", "NCCL_P2P_DISABLE=1 (/etc/nccl.conf): slow")
     ]
-    assert surroundings.pitfalls(facts({"cuda": None}, nccl_settings=[setting]), RANK_ENV, {}) == []
+    assert pitfalls(facts({"cuda": None}, nccl_settings=[setting])) == []
 
 
-def limited(**more: Any) -> dict[str, Any]:
+def limited(**more: Any) -> Any:
     return facts(limits={**facts()["limits"], **more})
 
 
@@ -308,7 +329,7 @@ def limited(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_limits_and_threads(facts_of_rank: dict[str, Any], id: str | None) -> None:
-    assert ids(surroundings.pitfalls(facts_of_rank, RANK_ENV, {})) == ([id] if id else [])
+    assert ids(pitfalls(facts_of_rank)) == ([id] if id else [])
 
 
 @pytest.mark.parametrize(
@@ -324,12 +345,11 @@ def test_an_iommu_matters_between_gpus(types: list[str | None], id: str | None) 
     gpus = [
         {"address": f"0000:{number:02x}:00.0", "iommu": type} for number, type in enumerate(types)
     ]
-    assert ids(surroundings.pitfalls(facts(pci_gpus=gpus), RANK_ENV, {})) == ([id] if id else [])
+    assert ids(pitfalls(facts(pci_gpus=gpus))) == ([id] if id else [])
 
 
 def test_more_open_files_are_needed_for_more_ranks() -> None:
-    large = dataclasses.replace(RANK_ENV, world_size=512)
-    assert ids(surroundings.pitfalls(facts(), large, {})) == ["nofile-small"]
+    assert ids(pitfalls(facts(), dataclasses.replace(RANK_ENV, world_size=512))) == ["nofile-small"]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +366,7 @@ def test_more_open_files_are_needed_for_more_ranks() -> None:
 )
 def test_isolated_tasks(launched: bool, environment: dict[str, str], id: str | None) -> None:
     this_rank = dataclasses.replace(RANK_ENV, ends_at=1.0 if launched else None)
-    assert ids(surroundings.pitfalls(facts(), this_rank, environment)) == ([id] if id else [])
+    assert ids(pitfalls(facts(), this_rank, environment)) == ([id] if id else [])
 
 
 # between ranks

@@ -189,7 +189,7 @@ def test_bandwidth_comes_from_the_slowest_rank() -> None:
     (row_of_both,) = results.table(
         [row()], [[entry([1000.0] * 3)], [entry([2000.0, 2000.0, 1500.0])]]
     )
-    times = [row_of_both[key] for key in ("time_us_max", "time_us_mean", "time_us_min")]  # type: ignore[literal-required]
+    times = [row_of_both[key] for key in ("time_us_max", "time_us_mean", "time_us_min")]
     assert (row_of_both["slowest_rank"], times) == (1, [2000.0, 1500.0, 1500.0])
     assert row_of_both["algbw_gb_s"] == row_of_both["busbw_gb_s"] == pytest.approx(0.524288)
     assert row_of_both["time_us_by_rank"] == [1000.0, 2000.0]

@@ -1,4 +1,4 @@
-"""What a registry says about an image: refused unless valid, before any of it becomes a path."""
+"""Documents of images from elsewhere: refused unless valid, before any of it becomes a path."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from provision.core.errors import IntegrityError, InvalidSpec, ProvisionError
+from provision.image import manifest as manifests
 from provision.image import oci_layout
-from provision.image.registry import manifest as manifests
-from provision.image.registry.reference import base_registry_reference, parse_registry_reference
+from provision.image.registry.reference import base_registry_reference
 
-AT = parse_registry_reference("registry.lab/toy:1")
+AT = "registry.lab/toy:1"
 DIGEST = f"sha256:{'ab' * 32}"
 
 
@@ -100,8 +100,8 @@ def test_invalid_configs_are_refused(content: dict[str, Any], error: type[Provis
 )
 def test_a_config_without_settings_is_valid_and_has_no_labels(content: dict[str, Any]) -> None:
     manifests.check_config(AT, json.dumps(content).encode(), 1)
-    remote = manifests.RemoteImage(
-        reference=AT, digest=DIGEST, media_type=oci_layout.MANIFEST, manifest=b"",
+    remote = manifests.ImageDocuments(
+        source=AT, name="", digest=DIGEST, media_type=oci_layout.MANIFEST, manifest=b"",
         config_digest=DIGEST, config=json.dumps(content).encode(), layers=(),
     )  # fmt: skip
     assert remote.labels == {}
@@ -121,7 +121,10 @@ def test_the_plain_amd64_entry_of_an_index_is_chosen() -> None:
         entry("linux", "amd64"),
     ]
     assert manifests.amd64_manifest(AT, {"manifests": rows}).digest == DIGEST
-    for ambiguous in ([], rows[:2], [rows[3], rows[3]]):
+    unnamed: oci_layout.Entry = {"digest": other, "size": 1, "mediaType": oci_layout.MANIFEST}
+    assert manifests.amd64_manifest(AT, {"manifests": [unnamed, *rows]}).digest == DIGEST
+    assert manifests.amd64_manifest(AT, {"manifests": [rows[3], rows[3]]}).digest == DIGEST
+    for ambiguous in ([], rows[:2], [rows[3], entry("linux", "amd64", other)]):
         with pytest.raises(InvalidSpec, match="linux/amd64"):
             manifests.amd64_manifest(AT, {"manifests": ambiguous})
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from urllib.parse import quote, unquote, urlsplit
 
 from packaging.utils import canonicalize_name
@@ -35,6 +35,22 @@ from provision.core.types import Manager
 CHANNELS = "channels"
 WHEELS = "wheels"
 REPODATA = "repodata.json"
+
+
+class MirrorWheel(TypedDict):
+    """A wheel in the manifest. path: in the folder. url: as locks name it."""
+
+    name: str
+    path: str
+    url: str
+
+
+class MirrorManifest(TypedDict):
+    """mirror.json (provision/schemas/mirror.schema.json)."""
+
+    schema: int
+    channels: dict[str, str]
+    wheels: dict[str, MirrorWheel]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +126,7 @@ def unique_files(files: Iterable[MirrorFile]) -> list[MirrorFile]:
     return [by_path[path] for path in sorted(by_path)]
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> MirrorManifest:
     """The folder's manifest, or an empty one if there is none.
 
     Raises IntegrityError for a damaged one.
@@ -119,8 +135,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {"schema": 1, "channels": {}, "wheels": {}}
     try:
-        manifest = parse_json(path.read_text(encoding="utf-8"))
-        problem = schema_error(manifest, "mirror")
+        document = parse_json(path.read_text(encoding="utf-8"))
+        problem = schema_error(document, "mirror")
     except ValueError as error:  # not JSON, or not UTF-8
         problem = str(error)
     if problem:
@@ -128,59 +144,52 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path} is not a valid manifest of a mirror: {problem}.",
             advice="Remove it: the mirrored files stay and will be used again.",
         )
-    assert isinstance(manifest, dict)
+    manifest: MirrorManifest = document
     return manifest
 
 
-def write(
-    folder: Path, files: Sequence[MirrorFile], rows: Mapping[str, RepodataRow], *, prune: bool
-) -> list[Path]:
-    """Write repodata, index and manifest for the files, which are all in the folder.
+def write(folder: Path, files: Sequence[MirrorFile], rows: Mapping[str, RepodataRow]) -> None:
+    """Write repodata, index and manifest for the files, which are all in the folder. Files of
+    earlier runs stay in them.
 
-    Without `prune`, files of earlier runs stay in them. With `prune`, returns the files that
-    nothing names any more. rows: the repodata of the conda packages, by URL.
+    rows: the repodata of the conda packages, by URL.
     """
     manifest = read_manifest(folder)
-    channels = {} if prune else dict(manifest["channels"])
-    wheels = {} if prune else dict(manifest["wheels"])
     rows_by_subdir: dict[str, dict[str, RepodataRow]] = {}
     for file in files:
         if file.manager == "conda":
             subdir, _, filename = file.path.rpartition("/")
             channel_path = subdir.rpartition("/")[0]
-            channels[file.channel] = f"{channel_path}/"
+            manifest["channels"][file.channel] = f"{channel_path}/"
             rows_by_subdir.setdefault(subdir, {})[filename] = rows[file.url]
             # conda's tools do not recognize a channel without this folder.
             rows_by_subdir.setdefault(f"{channel_path}/noarch", {})
         else:
             name = canonicalize_name(file.name)
-            wheels[file.sha256] = {"name": name, "path": file.path, "url": file.url}
+            manifest["wheels"][file.sha256] = {"name": name, "path": file.path, "url": file.url}
     for subdir, subdir_rows in rows_by_subdir.items():
-        _write_repodata(folder / subdir, subdir_rows, prune=prune)
-    _write_index(folder, wheels)
-    manifest = {"schema": 1, "channels": channels, "wheels": wheels}
+        _write_repodata(folder / subdir, subdir_rows)
+    _write_index(folder, manifest["wheels"])
     atomic_write(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
-    return unreferenced(folder, {file.path for file in files}) if prune else []
 
 
-def _write_repodata(subdir: Path, rows: Mapping[str, RepodataRow], *, prune: bool) -> None:
-    """Write the rows and, without `prune`, the earlier rows of files that still exist."""
-    earlier = {} if prune else _earlier_rows(subdir)
-    kinds: dict[str, dict[str, Any]] = {"packages": {}, "packages.conda": {}}
-    for filename, row in sorted({**earlier, **rows}.items()):
+def _write_repodata(subdir: Path, rows: Mapping[str, RepodataRow]) -> None:
+    """Write the rows, and the earlier rows of files that still exist."""
+    kinds: dict[str, dict[str, RepodataRow]] = {"packages": {}, "packages.conda": {}}
+    for filename, row in sorted({**_earlier_rows(subdir), **rows}.items()):
         kind = "packages.conda" if filename.endswith(".conda") else "packages"
         kinds[kind][filename] = dict(row)
     repodata = {"info": {"subdir": subdir.name}, **kinds, "repodata_version": 1}
     atomic_write(subdir / REPODATA, json.dumps(repodata, indent=1, sort_keys=True) + "\n")
 
 
-def _earlier_rows(subdir: Path) -> dict[str, Any]:
+def _earlier_rows(subdir: Path) -> dict[str, RepodataRow]:
     """The rows of an earlier run; empty if its repodata is missing or damaged."""
     try:
         repodata = parse_json((subdir / REPODATA).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    rows: dict[str, Any] = {}
+    rows: dict[str, RepodataRow] = {}
     for kind in ("packages", "packages.conda"):
         packages = repodata.get(kind) if isinstance(repodata, dict) else None
         if isinstance(packages, dict):
@@ -188,7 +197,7 @@ def _earlier_rows(subdir: Path) -> dict[str, Any]:
     return {filename: row for filename, row in rows.items() if (subdir / filename).is_file()}
 
 
-def _write_index(folder: Path, wheels: Mapping[str, Mapping[str, str]]) -> None:
+def _write_index(folder: Path, wheels: Mapping[str, MirrorWheel]) -> None:
     links_by_name: dict[str, list[str]] = {}
     for sha256, row in sorted(wheels.items(), key=lambda item: item[1]["path"]):
         target = html.escape(f"../../{quote(row['path'])}#sha256={sha256}")
@@ -202,17 +211,3 @@ def _write_index(folder: Path, wheels: Mapping[str, Mapping[str, str]]) -> None:
 
 def _page(lines: Sequence[str]) -> str:
     return "\n".join(["<!DOCTYPE html>", "<html><body>", *lines, "</body></html>", ""])
-
-
-def unreferenced(folder: Path, referenced: set[str]) -> list[Path]:
-    """Packages, wheels and unfinished downloads in the folder that are not among the referenced
-    paths.
-    """
-    paths = []
-    for top in (CHANNELS, WHEELS):
-        for path in (folder / top).rglob("*"):
-            if not path.is_file() or path.name == REPODATA:
-                continue
-            if path.relative_to(folder).as_posix() not in referenced:
-                paths.append(path)
-    return sorted(paths)

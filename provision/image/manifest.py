@@ -1,0 +1,228 @@
+"""The documents of an image that another tool or machine made, in a registry or on disk: checked
+before we rely on their digests, sizes, media types and platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.json_text import parse_json
+from provision.core.schema import schema_error
+from provision.image import oci_layout
+from provision.image.oci_layout import (
+    INDEX_TYPES,
+    MANIFEST_TYPES,
+    NAME,
+    Entry,
+    ImageConfig,
+    ImageManifest,
+    Index,
+)
+
+CONFIG_TYPES = (oci_layout.CONFIG, "application/vnd.docker.container.image.v1+json")
+_DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar"
+LAYER_TYPES = (
+    oci_layout.LAYER,
+    f"{oci_layout.LAYER}+gzip",
+    f"{oci_layout.LAYER}+zstd",
+    _DOCKER_LAYER,
+    f"{_DOCKER_LAYER}.gzip",
+    f"{_DOCKER_LAYER}.zstd",
+)
+# Bytes of a document. The specification lets registries refuse manifests above 4 MiB.
+DOCUMENT_LIMIT = 8 << 20
+NESTING_LIMIT = 3  # indexes within indexes
+CONTAINERD_NAME = "io.containerd.image.name"
+
+_ADVICE = "Nothing of it was used. Copy or push the image again."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptor:
+    """A file of an image, by its digest."""
+
+    digest: str
+    size: int
+    media_type: str
+    annotations: dict[str, str]
+
+    @property
+    def row(self) -> Entry:
+        """As manifests have it, without annotations."""
+        return {"digest": self.digest, "mediaType": self.media_type, "size": self.size}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageDocuments:
+    """An image for linux/amd64: its documents, which match their digests, and the descriptors of
+    its layers. source: where it is, for messages. name: in its index; empty if it has none there."""
+
+    source: str
+    name: str
+    digest: str  # of the manifest
+    media_type: str
+    manifest: bytes
+    config_digest: str
+    config: bytes
+    layers: tuple[Descriptor, ...]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        settings = oci_layout.parse_config(self.config).get("config") or {}
+        return dict(settings.get("Labels") or {})
+
+    @property
+    def environment(self) -> tuple[str, ...]:
+        settings = oci_layout.parse_config(self.config).get("config") or {}
+        return tuple(settings.get("Env") or ())
+
+    @property
+    def diff_ids(self) -> tuple[str, ...]:
+        return tuple(oci_layout.parse_config(self.config)["rootfs"]["diff_ids"])
+
+    @property
+    def size(self) -> int:
+        return sum(layer.size for layer in self.layers)
+
+
+def read_image(
+    source: str, root: Descriptor, content: bytes, read: Callable[[Descriptor], bytes]
+) -> ImageDocuments:
+    """The image for linux/amd64 that a manifest or an index leads to.
+
+    root, content: that document. read: another document. InvalidSpec if there is no such image,
+    IntegrityError if its documents are invalid or do not match their digests.
+    """
+
+    def read_verified(descriptor: Descriptor) -> bytes:
+        if descriptor.size > DOCUMENT_LIMIT:
+            raise IntegrityError(
+                f"{source}: a document of {descriptor.size} bytes is too large.", advice=_ADVICE
+            )
+        document = read(descriptor)
+        check_digest(source, descriptor.digest, document)
+        return document
+
+    image, name = root, ""
+    for _ in range(NESTING_LIMIT):
+        if image.media_type not in INDEX_TYPES:
+            break
+        index: Index = parse(source, content, "oci-index")
+        image = amd64_manifest(source, index)
+        # `docker save` writes only the tag as the other one.
+        name = image.annotations.get(CONTAINERD_NAME) or image.annotations.get(NAME, name)
+        content = read_verified(image)
+    parse_descriptor(source, image.row, MANIFEST_TYPES)
+    config, layers = image_descriptors(source, content)
+    config_content = read_verified(config)
+    check_config(source, config_content, len(layers))
+    return ImageDocuments(
+        source=source,
+        name=name,
+        digest=image.digest,
+        media_type=image.media_type,
+        manifest=content,
+        config_digest=config.digest,
+        config=config_content,
+        layers=layers,
+    )
+
+
+def check_digest(source: str, digest: str, content: bytes) -> None:
+    actual = oci_layout.sha256_digest(content)
+    if actual != digest:
+        raise IntegrityError(
+            f"{source}: the content of {digest} does not match its digest; it has {actual}.",
+            advice=_ADVICE,
+        )
+
+
+def parse(source: str, content: bytes, schema: str) -> Any:
+    """A document that fits its schema, or IntegrityError with the entry and field."""
+    try:
+        return oci_layout.parse_document(content, schema)
+    except oci_layout.InvalidDocument as error:
+        kind = schema.partition("-")[2]
+        raise IntegrityError(f"{source}: invalid {kind}: {error}.", advice=_ADVICE) from error
+
+
+def media_type(content: bytes, content_type: str) -> str:
+    """The media type of a manifest or an index: its own, or the one of the HTTP header."""
+    header = content_type.partition(";")[0].strip()
+    try:
+        document = parse_json(content)
+    except ValueError:
+        return header
+    if isinstance(document, dict) and isinstance(document.get("mediaType"), str):
+        return str(document["mediaType"])
+    return header
+
+
+def amd64_manifest(source: str, index: Index) -> Descriptor:
+    """The entry for linux/amd64, or the only one without a platform. The plain one comes before
+    those for newer processors (variants)."""
+    matching: dict[str, tuple[tuple[bool, str], Entry]] = {}
+    platforms = []
+    for entry in index["manifests"]:
+        platform = entry.get("platform") or {}
+        name = f"{platform.get('os', '')}/{platform.get('architecture', '')}"
+        platforms.append(name)
+        if name in (oci_layout.PLATFORM, "/"):
+            rank = (name == "/", platform.get("variant", ""))
+            # An image with several names is one image, known by the first of them.
+            matching.setdefault(entry["digest"], (rank, entry))
+    ranked = sorted(matching.values(), key=lambda rank_and_entry: rank_and_entry[0])
+    is_ambiguous = len(ranked) > 1 and ranked[0][0] == ranked[1][0]
+    if not ranked or is_ambiguous:
+        raise InvalidSpec(
+            f"{source} holds {len(ranked)} images for linux/amd64, not one "
+            f"(platforms: {', '.join(platforms) or 'none'}).",
+            advice="Name the one that you want by its digest, or copy it into a layout of its own.",
+        )
+    return parse_descriptor(source, ranked[0][1], (*MANIFEST_TYPES, *INDEX_TYPES))
+
+
+def parse_descriptor(source: str, row: Entry, media_types: Sequence[str]) -> Descriptor:
+    """A descriptor, checked because its fields become a file name and an amount of disk space.
+    InvalidSpec for another media type."""
+    error = schema_error(row, "oci-descriptor")
+    if error is not None:
+        raise IntegrityError(f"{source}: invalid descriptor: {error}.", advice=_ADVICE)
+    if row["mediaType"] not in media_types:
+        raise InvalidSpec(
+            f"{source}: provision does not read the media type {row['mediaType'][:100]!r}.",
+            advice=f"It reads {', '.join(sorted(media_types))}.",
+        )
+    return Descriptor(
+        digest=row["digest"],
+        size=int(row["size"]),
+        media_type=row["mediaType"],
+        annotations=dict(row.get("annotations") or {}),
+    )
+
+
+def image_descriptors(source: str, content: bytes) -> tuple[Descriptor, tuple[Descriptor, ...]]:
+    """The config and the layers that a manifest names."""
+    manifest: ImageManifest = parse(source, content, "oci-manifest")
+    layers = tuple(parse_descriptor(source, row, LAYER_TYPES) for row in manifest["layers"])
+    return parse_descriptor(source, manifest["config"], CONFIG_TYPES), layers
+
+
+def check_config(source: str, content: bytes, layers: int) -> None:
+    """InvalidSpec for another platform, IntegrityError for a config that does not fit the
+    manifest's number of layers."""
+    config: ImageConfig = parse(source, content, "oci-config")
+    platform = f"{config['os']}/{config['architecture']}"
+    if platform != oci_layout.PLATFORM:
+        raise InvalidSpec(
+            f"{source} is for {platform}, but provision reads images for linux/amd64.",
+            advice="Name one for that platform.",
+        )
+    diff_ids = config["rootfs"]["diff_ids"]
+    if len(diff_ids) != layers:
+        raise IntegrityError(
+            f"{source}: its config names {len(diff_ids)} layers, its manifest {layers}.",
+            advice=_ADVICE,
+        )

@@ -1,0 +1,162 @@
+"""The types of the facts: environment.py collects them, and `facts` prints them as JSON."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, TypedDict, Union
+
+
+class PythonFacts(TypedDict):
+    version: str
+    implementation: str
+    executable: str
+    prefix: str
+
+
+class PlatformFacts(TypedDict):
+    machine: str
+    kernel: str
+    glibc: Optional[str]
+
+
+class CpuFacts(TypedDict):
+    """allowed: what the kernel really gives; os.cpu_count() ignores affinity and quota."""
+
+    count: Optional[int]
+    affinity: int
+    quota: Optional[float]
+    allowed: float
+
+
+class SharedMemory(TypedDict):
+    """device: two containers of one host do not share their file systems."""
+
+    bytes: int
+    free_bytes: int
+    device: int
+
+
+class InfinibandFacts(TypedDict):
+    """The adapters that the kernel shows, and the devices that this process may open: a container
+    may have the former without the latter."""
+
+    adapters: List[str]
+    usable: List[str]
+
+
+class LimitFacts(TypedDict):
+    cpus: CpuFacts
+    shm: Optional[SharedMemory]
+    nofile: Optional[int]
+    memlock: Optional[int]
+    infiniband: InfinibandFacts
+
+
+class PciGpu(TypedDict):
+    """iommu: the type of its IOMMU group. DMA or DMA-FQ: addresses are translated; identity: they
+    pass unchanged; None: no IOMMU."""
+
+    address: str
+    iommu: Optional[str]
+
+
+class NcclFacts(TypedDict):
+    """distribution: the wheel that brought it."""
+
+    compiled: Optional[str]
+    loaded: Optional[str]
+    file: Optional[str]
+    distribution: Optional[Dict[str, str]]
+
+
+class DeviceFacts(TypedDict):
+    index: int
+    name: str
+    uuid: Optional[str]
+    architecture: str
+    memory_bytes: int
+
+
+class TorchFacts(TypedDict):
+    version: str
+    git: Optional[str]
+    file: str
+    cuda: Optional[str]
+    cudnn: Optional[int]
+    nccl: NcclFacts
+    arch_list: List[str]
+    cuda_available: bool
+    device_count: int
+    devices: List[DeviceFacts]
+    distributed: bool
+
+
+class LibraryFacts(TypedDict):
+    """foreign: loaded, and not this environment's; bundled: what they replace; loadable: what
+    LD_LIBRARY_PATH could bring."""
+
+    loaded: List[str]
+    foreign: List[str]
+    bundled: List[str]
+    loadable: List[str]
+
+
+class UserSiteFacts(TypedDict):
+    """packages: how many there are. modules: which were loaded from there."""
+
+    folder: str
+    on_path: bool
+    packages: int
+    modules: List[str]
+
+
+class PythonPathFacts(TypedDict):
+    entries: List[str]
+    modules: List[str]
+
+
+class NcclSetting(TypedDict):
+    """source: `environment`, or the file. is_costly: it makes jobs slow or hides failures."""
+
+    name: str
+    value: str
+    source: str
+    effect: str
+    is_costly: bool
+
+
+class EnvironmentFacts(TypedDict):
+    """torch: None if it cannot be used; error then has the reason."""
+
+    schema: int
+    python: PythonFacts
+    host: str
+    platform: PlatformFacts
+    limits: LimitFacts
+    environment: Dict[str, str]
+    nccl_settings: List[NcclSetting]
+    nccl_mistyped: Dict[str, str]
+    lock_hash: Optional[str]
+    driver: Optional[str]
+    device_nodes: List[str]
+    pci_gpus: List[PciGpu]
+    torch: Optional[TorchFacts]
+    error: Optional[str]
+    libraries: LibraryFacts
+    user_site: UserSiteFacts
+    pythonpath: PythonPathFacts
+
+
+class LinkFacts(TypedDict):
+    """A GPU's NVLinks: the rate of each active one, and how many lead to each other GPU."""
+
+    links_gb_s: List[float]
+    links_to: Dict[str, int]
+
+
+class WireFacts(TypedDict):
+    """nvlink: by the GPU's UUID. interfaces: GB/s of each whose driver reports it."""
+
+    nvlink: Dict[str, LinkFacts]
+    pcie: List[Dict[str, Union[str, int, float]]]
+    ports: List[Dict[str, Union[str, int, float]]]
+    interfaces: Dict[str, float]
